@@ -56,12 +56,12 @@ class Ours:
         self._rungs: dict[int, int] = {}
 
     def take(self) -> tuple[int, int, int] | None:
-        stretch = self._rule.next(self._drawn if self._drawn < self._trials else None)
+        stretch = self._rule.next_stretch(self._drawn if self._drawn < self._trials else None)
         if stretch is None:
             return None
         if stretch.trial is None:
             stretch, self._drawn = dataclasses.replace(stretch, trial=self._drawn), self._drawn + 1
-        self._rule.begun(stretch)
+        self._rule.record_start(stretch)
         assert stretch.trial is not None
         self._rungs[stretch.trial] = stretch.rung
         return stretch.trial, 0 if self._restarts else stretch.done, stretch.rung or self._top
@@ -71,8 +71,7 @@ class Ours:
 
     def ended(self, trial: int, step: int, loss: float) -> None:
         state = TrialState.PAUSED if self._rungs[trial] else TrialState.COMPLETE
-        self._rule.top = self._rule.top_after(trial, step, (loss,))
-        self._rule.ended(trial, state, step, (loss,))
+        self._rule.record_end(trial, state, step, (loss,))
 
 
 class Optunas:

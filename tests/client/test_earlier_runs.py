@@ -136,7 +136,7 @@ def test_history_travels_with_the_code(runs: Runs) -> None:
     assert [trial.trial for trial in content.history] == list(range(6))
     assert [bool(trial.values) for trial in content.history] == [True, True, False, True, True, True]
     with Ledger(f"sqlite:///{second.ledger}", folder.load_job(second), "second", second.code, second.lock) as ledger:
-        with ledger._drawing():
+        with ledger._sampler_view():
             shown = ledger._study.get_trials(deepcopy=False)
         assert sorted(trial.number for trial in shown) == list(range(-6, 0))
         assert not ledger._study.get_trials(), "pruners, counts and results have only the study's own"

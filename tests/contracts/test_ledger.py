@@ -339,7 +339,7 @@ def test_every_point_of_a_finite_space_is_tried_once(sqlite: Backend, sampler: s
         if not ledger.running():
             break
         ledger.tell(complete(ledger.running()[0]))
-    assert ledger.exhausted
+    assert ledger.is_exhausted
     assert sorted(tried) == [(x, kind) for x in (0.0, 0.5, 1.0) for kind in ("a", "b")]
 
 
@@ -359,7 +359,7 @@ def test_every_point_is_tried_once_beside_those_that_are_tried_first(
         tried = points(drive(ledger, lambda r: complete(r, score=1.0), stopped_after)) if stopped_after else []
     with sqlite.open(job) as ledger:
         tried += points(drive(ledger, lambda r: complete(r, score=1.0)))
-        assert ledger.exhausted
+        assert ledger.is_exhausted
     known = [(pytest.approx(point["x"]), point["kind"], point["n"]) for point in first]
     assert [(point["x"], point["kind"], point["n"]) for point in tried[:2]] == known
     assert len(tried) == len({(round(p["x"], 9), str(p["kind"]), p["n"]) for p in tried}) == 60
@@ -372,12 +372,12 @@ def test_a_finite_space_is_tried_out_only_when_the_last_point_has_its_result(sql
         drive(ledger, count=1)
         last = ask(ledger)
         ledger.tell(failed(last, FailureClass.LOST))
-        assert not ledger.exhausted, "the last point is to be tried again"
+        assert not ledger.is_exhausted, "the last point is to be tried again"
         assert [r.params["x"] for r in drive(ledger)] == [last.params["x"]]
-        assert ledger.exhausted
+        assert ledger.is_exhausted
     with sqlite.open(job) as ledger:
         assert ledger.ask() is None, "the next controller knows it too"
-        assert ledger.exhausted
+        assert ledger.is_exhausted
 
 
 def test_paused_trials_are_promoted_or_dropped_and_each_ends_once(backend: Backend) -> None:

@@ -127,13 +127,13 @@ def test_a_desired_state_is_there_once_it_is_recorded(backend: Backend) -> None:
 
 def test_what_is_left_to_start_is_counted(backend: Backend) -> None:
     with backend.open(make_job(trials=3)) as ledger:
-        assert ledger.unstarted == 3
+        assert ledger.startable == 3
         drive(ledger, count=2)
-        assert ledger.unstarted == 1
+        assert ledger.startable == 1
         ask(ledger)
-        assert ledger.unstarted == 0
+        assert ledger.startable == 0
     with backend.open(make_job(trials=3)) as ledger:
-        assert ledger.unstarted == 1, "the one that ran is tried again"
+        assert ledger.startable == 1, "the one that ran is tried again"
 
 
 def test_a_former_controllers_connection_is_waited_for(remote: Backend) -> None:

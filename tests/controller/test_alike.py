@@ -15,7 +15,7 @@ from tests.controller.loops import Loop
 from tests.controller.slots_double import Slots
 from tests.controller.trainings import LOSS, SEARCH, Opened, job
 
-from trialplane.controller.counts import Alike
+from trialplane.controller.counts import AlikeFailures
 from trialplane.controller.endings import Ending
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -39,9 +39,9 @@ def ended(
 def found(
     *outcomes: TrialOutcome, most: int | None = 3, running: tuple[int, ...] = (), ended_well: bool = False
 ) -> list[int]:
-    alike = Alike(most, ended_well)
+    alike = AlikeFailures(most, ended_well)
     for one in outcomes:
-        alike.ended(request(one.number), one)
+        alike.record_end(request(one.number), one)
     return [attempt.number for attempt in alike.failures(map(request, running))]
 
 

@@ -88,7 +88,7 @@ def test_every_list_of_a_finite_space_is_tried_once(opened: Opened, sampler: str
     assert sorted(json.dumps(point) for point in drawn(ledger)) == sorted(
         json.dumps({"layers": layers, "n": n}) for layers in LAYERS for n in (1, 2, 3)
     )
-    assert ledger.exhausted
+    assert ledger.is_exhausted
 
 
 @pytest.mark.parametrize("sampler", ["random", "grid"])
@@ -155,7 +155,7 @@ def test_an_exported_study_has_lists_as_text_and_normal_numbers_as_they_are(open
     order = records.from_json(Order, exporting.order_line("toy-1", of))
     storage = optuna.storages.InMemoryStorage()
     copy = export.Copy(storage, order)
-    copy.add(attempts(opened), alive=True)
+    copy.add(attempts(opened), is_active=True)
     study = copy.study
     for trial, point in zip(study.get_trials(), points, strict=True):
         assert trial.params["layers"] == ("auto" if point["layers"] == "auto" else json.dumps(point["layers"]))

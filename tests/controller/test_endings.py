@@ -194,7 +194,7 @@ def test_a_pause_does_not_replace_a_cancel(opened: Opened, clock: Clock) -> None
 def test_of_two_budgets_the_one_that_was_used_up_first_counts() -> None:
     """A trial that was just ending reaches the target of a run that has failed."""
     failed = Ending(RunState.FAILED, "too many trials failed", kill=True)
-    assert endings.of(failed, Ending(RunState.SUCCEEDED, "the target is reached", kill=True)) == failed
+    assert endings.select(failed, Ending(RunState.SUCCEEDED, "the target is reached", kill=True)) == failed
 
 
 def test_what_a_run_warned_of_is_in_its_last_status_too(opened: Opened) -> None:

@@ -29,7 +29,7 @@ def filled(trials: Sequence[Mapping[str, Any]], *objectives: dict[str, str], **f
     study_id = memory.create_new_study(memory.directions, "toy")
     for number, trial in enumerate(trials):
         memory.create_new_trial(study_id, optuna.trial.create_trial(**trial))
-        memory.ended(memory.get_trial(number), False)
+        memory.record_end(memory.get_trial(number), False)
     return memory
 
 
@@ -133,5 +133,5 @@ def test_a_trial_that_is_tried_again_gives_its_place_back() -> None:
     memory.replace(0, optuna.trial.create_trial(state=TrialState.RUNNING))
     assert len(shown(memory)) == LIMIT + 1, "all others, and itself"
     memory.set_trial_state_values(0, TrialState.COMPLETE, [5.0])
-    memory.ended(memory.get_trial(0), False)
+    memory.record_end(memory.get_trial(0), False)
     assert len(shown(memory)) == LIMIT

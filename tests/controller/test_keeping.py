@@ -13,7 +13,7 @@ from tests.controller.ray_double import FakeRay, clock, fake, running
 from tests.controller.trainings import SEARCH, job
 
 from trialplane import errors
-from trialplane.controller.keeping import Keeping
+from trialplane.controller.keeping import CheckpointRemover
 from trialplane.controller.ray_slots import RayHost
 from trialplane.controller.slots import SlotPool
 from trialplane.job.kinds import Study
@@ -28,10 +28,10 @@ def row(trial: int, loss: float | None, state: TrialState = TrialState.COMPLETE,
     return TrialRow(trial, state, 1, trial, () if loss is None else (loss,), **fields)
 
 
-def keeping(pool: SlotPool, *rows: TrialRow, best: int = 2) -> Keeping:
+def keeping(pool: SlotPool, *rows: TrialRow, best: int = 2) -> CheckpointRemover:
     made = job(**SEARCH, keep={"best": best})
     assert isinstance(made, Study)
-    return Keeping(made, pool, rows)
+    return CheckpointRemover(made, pool, rows)
 
 
 def removed(fake: FakeRay) -> list[tuple[int, ...]]:
@@ -40,16 +40,16 @@ def removed(fake: FakeRay) -> list[tuple[int, ...]]:
 
 def test_a_trial_goes_once_so_many_better_ones_are_complete(fake: FakeRay) -> None:
     kept = keeping(running(fake), row(0, 0.5), row(1, 0.25))
-    kept.remove()
+    kept.advance()
     assert removed(fake) == []
-    kept.ended(row(2, 0.4))
-    kept.remove()
+    kept.record_end(row(2, 0.4))
+    kept.advance()
     assert removed(fake) == [(0,)]
-    kept.ended(row(3, 0.25))
-    kept.remove()
+    kept.record_end(row(3, 0.25))
+    kept.advance()
     assert removed(fake) == [(0,)], "one removal at a time"
     fake.answer("remove", True)
-    kept.remove()
+    kept.advance()
     assert removed(fake) == [(0,), (2,)], "of equal ones the earlier stays"
 
 
@@ -67,7 +67,7 @@ def test_a_trial_goes_once_so_many_better_ones_are_complete(fake: FakeRay) -> No
 )
 def test_only_a_trial_that_is_over_and_good_for_nothing_goes(fake: FakeRay, ended: TrialRow, goes: bool) -> None:
     kept = keeping(running(fake), ended)
-    kept.remove()
+    kept.advance()
     assert removed(fake) == ([(0,)] if goes else [])
 
 
@@ -76,25 +76,25 @@ def test_the_order_in_which_trials_end_does_not_matter(fake: FakeRay) -> None:
     pool = running(fake)
     ended = [row(0, 0.5), row(1, 0.25), row(2, 0.25), row(3, 0.25), row(4, None, TrialState.PRUNED)]
     for rows in (ended, ended[::-1]):
-        keeping(pool, *rows).remove()
+        keeping(pool, *rows).advance()
     assert removed(fake) == [(0, 3, 4), (0, 3, 4)]
 
 
 def test_a_slot_that_dies_is_followed_by_another(fake: FakeRay) -> None:
     kept = keeping(running(fake), row(0, None, TrialState.FAILED))
-    kept.remove()
+    kept.advance()
     fake.answer("remove", fake.exceptions.ActorDiedError())
-    kept.remove()
+    kept.advance()
     assert removed(fake) == [(0,), (0,)]
 
 
 def test_what_cannot_be_removed_is_left(fake: FakeRay, caplog: pytest.LogCaptureFixture) -> None:
     kept = keeping(running(fake), row(0, None, TrialState.FAILED))
-    kept.remove()
+    kept.advance()
     cause = errors.CheckpointError("/there/trial-0 cannot be removed: no permission")
     fake.answer("remove", fake.exceptions.RayTaskError("remove", "", cause))
-    kept.remove()
-    kept.remove()
+    kept.advance()
+    kept.advance()
     assert removed(fake) == [(0,)] and "/there/trial-0 cannot be removed" in caplog.text
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_removed_is_left(fake: FakeRay, caplog: pytest.LogCapture
 def test_a_run_ends_once_all_is_removed(fake: FakeRay) -> None:
     pool = SlotPool(RayHost(), running(fake)._config, 1)  # whose slot still starts
     kept = keeping(pool, row(0, None, TrialState.FAILED))
-    kept.remove()
+    kept.advance()
     assert removed(fake) == []
     polled = iter([lambda: fake.answer("start", messages.encode(messages.SlotStarted("pod-0", 0.1, ())))])
     original = pool.events
@@ -114,5 +114,5 @@ def test_a_run_ends_once_all_is_removed(fake: FakeRay) -> None:
         return original(timeout)
 
     pool.events = events  # type: ignore[method-assign]
-    kept.settle()
+    kept.finish()
     assert removed(fake) == [(0,)] and not kept._unwanted

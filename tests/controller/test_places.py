@@ -50,10 +50,10 @@ def mounted(root: Path, code: str, job: str = "{}") -> Path:
 
 def test_a_submission_is_taken_in_anew_at_each_start(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "runs" / "toy")
-    arrival.take_in(mounted(tmp_path, "one"), run)
+    arrival.copy_submission(mounted(tmp_path, "one"), run)
     run.controller_log.write_text("stays")
     (run.code / "old.py").touch()
-    arrival.take_in(mounted(tmp_path, "two", '{"trials": 8}'), run)
+    arrival.copy_submission(mounted(tmp_path, "two", '{"trials": 8}'), run)
     assert [file.name for file in run.code.iterdir()] == ["train.py"]
     assert (run.code / "train.py").read_text() == "two"
     assert run.job.read_text() == '{"trials": 8}'
@@ -70,26 +70,26 @@ def test_code_in_parts_is_taken_in_when_it_is_that_of_the_submission(tmp_path: P
     (there / "run" / "submission.json").write_text(json.dumps({"code_hash": digest}))
     archive.write_bytes(packed[:50])
     archive.with_name("code.tar.gz.1").write_bytes(packed[50:])
-    arrival.take_in(there, run)
+    arrival.copy_submission(there, run)
     assert (run.code / "train.py").read_text() == "one"
     other = mounted(tmp_path, "two")  # one part is replaced, and the submission is not yet
     archive.with_name("code.tar.gz.1").unlink()
     (other / "run" / "submission.json").write_text(json.dumps({"code_hash": digest}))
     with pytest.raises(errors.InputError, match="differs from the submission"):
-        arrival.take_in(other, run)
+        arrival.copy_submission(other, run)
     assert (run.code / "train.py").read_text() == "one"
 
 
 def test_a_damaged_submission_leaves_the_run_as_it_was(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "runs" / "toy")
     there = mounted(tmp_path, "one")
-    arrival.take_in(there, run)
+    arrival.copy_submission(there, run)
     (there / "code" / "code.tar.gz").write_bytes(b"damaged")
     with pytest.raises(errors.InputError, match="damaged"):
-        arrival.take_in(there, run)
+        arrival.copy_submission(there, run)
     assert (run.code / "train.py").read_text() == "one"
     with pytest.raises(errors.InputError, match="mounted"):
-        arrival.take_in(tmp_path / "nowhere", run)
+        arrival.copy_submission(tmp_path / "nowhere", run)
 
 
 def test_logs_grow_and_a_full_disk_does_not_end_the_study(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,22 +191,22 @@ def test_a_damaged_store_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 def test_on_one_machine_three_failures_are_too_many() -> None:
     failures = StartFailures(3, 0.0)
-    assert [failures.failure(0.0) for _ in range(3)] == [False, False, True]
+    assert [failures.record_failure(0.0) for _ in range(3)] == [False, False, True]
     assert failures.pause == 0.0
-    failures.success()
-    assert not failures.failure(0.0)
+    failures.record_success()
+    assert not failures.record_failure(0.0)
 
 
 def test_in_a_cluster_drained_pods_are_not_the_end() -> None:
     failures = StartFailures(3, 600.0)
-    assert not any(failures.failure(float(second)) for second in range(0, 590, 10))
+    assert not any(failures.record_failure(float(second)) for second in range(0, 590, 10))
     assert failures.pause == 30.0
-    failures.success()
+    failures.record_success()
     assert failures.pause == 0.0
-    assert not failures.failure(700.0)
+    assert not failures.record_failure(700.0)
     assert failures.pause == 1.0
-    assert not failures.failure(1300.0), "two are no row"
-    assert failures.failure(1301.0)
+    assert not failures.record_failure(1300.0), "two are no row"
+    assert failures.record_failure(1301.0)
 
 
 class Ledger:

@@ -73,22 +73,22 @@ def play(
     rule = Promotion(ladder, trials, budget)
     drawn, running, history, ends = 0, list[Stretch](), list[Stretch](), collections.Counter[TrialState]()
     while True:
-        while len(running) < slots and (stretch := rule.next(drawn if drawn < trials else None)) is not None:
+        while len(running) < slots and (stretch := rule.next_stretch(drawn if drawn < trials else None)) is not None:
             if stretch.trial is None:
                 stretch, drawn = dataclasses.replace(stretch, trial=drawn), drawn + 1
-            rule.begun(stretch)
+            rule.record_start(stretch)
             running.append(stretch)
             history.append(stretch)
         if not running:
-            ends[TrialState.PRUNED] += len(rule.waiting)
+            ends[TrialState.PRUNED] += len(rule.paused)
             return rule, history, ends
         ended = running.pop(pick(len(running)))
         assert ended.trial is not None
         state = TrialState.PAUSED if ended.rung else TrialState.COMPLETE
         done = ended.rung or ladder.top
-        rule.ended(ended.trial, state, done, (loss(ended.trial, done),))
+        rule.record_end(ended.trial, state, done, (loss(ended.trial, done),))
         ends[TrialState.COMPLETE] += state is TrialState.COMPLETE
-        for trial in rule.hopeless():
+        for trial in rule.find_hopeless():
             rule.drop(trial)
             ends[TrialState.PRUNED] += 1
 
@@ -147,29 +147,29 @@ def test_whatever_trials_do_no_step_is_lost_and_each_ends_once(data: st.DataObje
 def test_a_trial_is_dropped_as_soon_as_it_cannot_be_promoted() -> None:
     rule = Promotion(Ladder(1, 4, 16), trials=8)
     for trial in range(4):
-        rule.begun(rule.new(trial))
-        rule.ended(trial, TrialState.PAUSED, 1, (float(trial),))
-    assert rule.hopeless() == [2, 3], "of 8 trials 2 are promoted"
-    assert rule.next(4) == Stretch(0, 4, 1)
+        rule.record_start(rule.first_stretch(trial))
+        rule.record_end(trial, TrialState.PAUSED, 1, (float(trial),))
+    assert rule.find_hopeless() == [2, 3], "of 8 trials 2 are promoted"
+    assert rule.next_stretch(4) == Stretch(0, 4, 1)
 
 
 def test_several_values_are_compared_by_fronts() -> None:
     rule = Promotion(Ladder(1, 2, 4), trials=4)
     for trial, losses in enumerate([(3.0, 3.0), (1.0, 4.0), (4.0, 1.0), (2.0, 5.0)]):
-        rule.begun(rule.new(trial))
-        rule.ended(trial, TrialState.PAUSED, 1, losses)
-    first = rule.next(None)
+        rule.record_start(rule.first_stretch(trial))
+        rule.record_end(trial, TrialState.PAUSED, 1, losses)
+    first = rule.next_stretch(None)
     assert first == Stretch(1, 2, 1)
-    rule.begun(first)
-    assert rule.next(None) == Stretch(0, 2, 1), "which nothing dominates, although 3 has the better first value"
+    rule.record_start(first)
+    assert rule.next_stretch(None) == Stretch(0, 2, 1), "which nothing dominates, although 3 has the better first value"
 
 
 def test_a_value_that_is_no_number_is_the_worst() -> None:
     rule = Promotion(Ladder(1, 2, 4), trials=2)
     for trial, loss in enumerate([math.nan, 5.0]):
-        rule.begun(rule.new(trial))
-        rule.ended(trial, TrialState.PAUSED, 1, (loss,))
-    assert rule.next(None) == Stretch(1, 2, 1)
+        rule.record_start(rule.first_stretch(trial))
+        rule.record_end(trial, TrialState.PAUSED, 1, (loss,))
+    assert rule.next_stretch(None) == Stretch(1, 2, 1)
 
 
 def test_brackets_start_one_rung_higher_and_are_smaller() -> None:
@@ -346,18 +346,18 @@ def test_a_promoted_trial_is_one_trial_of_an_exported_study(opened: Opened) -> N
     order = Order("toy-1", ("minimize",), ("loss",), {})
     live = export.Copy(optuna.storages.InMemoryStorage(), order)
     while (request := ledger.ask()) is not None:
-        live.add(*read(opened, place), alive=True)
+        live.add(*read(opened, place), is_active=True)
         trainings.run(ledger, request)
         ledger.write_reports(patient=True)
         attempts, reports = read(opened, place)
-        live.add(attempts, reports, alive=True)
+        live.add(attempts, reports, is_active=True)
         place = reading.newest_place(attempts, place)
         state = live.study.get_trials(deepcopy=False)[request.trial].state
         is_paused = ledger.newest[request.trial].state is TrialState.PAUSED
         assert (state is optuna.trial.TrialState.RUNNING) == is_paused
     late = export.Copy(optuna.storages.InMemoryStorage(), order)
-    late.add(*read(opened), alive=False)
-    live.add(*read(opened, place), alive=False)
+    late.add(*read(opened), is_active=False)
+    live.add(*read(opened, place), is_active=False)
     for copy in (live, late):
         trials = copy.study.get_trials()
         assert [trial.user_attrs["trial"] for trial in trials] == list(range(16))

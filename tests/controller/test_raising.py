@@ -76,18 +76,18 @@ def test_noise_depends_on_no_order_of_trials(curves: list[list[float]]) -> None:
 def play(rule: Promotion, ladder: Ladder, trials: int, loss: Any) -> collections.Counter[int]:
     """A whole study in one slot; returns how many segments have ended at each number of steps."""
     ends, drawn = collections.Counter[int](), 0
-    while (stretch := rule.next(drawn if drawn < trials else None)) is not None:
+    while (stretch := rule.next_stretch(drawn if drawn < trials else None)) is not None:
         if stretch.trial is None:
             stretch, drawn = dataclasses.replace(stretch, trial=drawn), drawn + 1
         trial = stretch.trial
         assert trial is not None
-        rule.begun(stretch)
+        rule.record_start(stretch)
         done = stretch.rung or ladder.top
         losses = (loss(trial, done),)
         rule.top = rule.top_after(trial, done, losses)
-        rule.ended(trial, TrialState.PAUSED if stretch.rung else TrialState.COMPLETE, done, losses)
+        rule.record_end(trial, TrialState.PAUSED if stretch.rung else TrialState.COMPLETE, done, losses)
         ends[done] += 1
-        for other in rule.hopeless():
+        for other in rule.find_hopeless():
             rule.drop(other)
     return ends
 

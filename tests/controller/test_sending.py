@@ -18,7 +18,7 @@ from tests.controller.slots_double import Slots
 from tests.controller.trainings import SEARCH, Opened, job
 
 from trialplane.controller.endings import Ending
-from trialplane.controller.sending import PATIENCE, PAUSE, TRIES, Sending
+from trialplane.controller.sending import PATIENCE, PAUSE, TRIES, FileSender
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.messages import FilesSent, SendFiles
@@ -57,7 +57,7 @@ class End:
         self.pool.events = events  # type: ignore[method-assign]
 
     def run(self, runs: dict[int, int], goes_on: Callable[[], bool] = lambda: True) -> list[str]:
-        return Sending(self.pool, runs).run(goes_on, self.shown.append)
+        return FileSender(self.pool, runs).run(goes_on, self.shown.append)
 
     @property
     def sent(self) -> list[tuple[int, int]]:
@@ -136,7 +136,7 @@ def test_nothing_more_is_sent_once_the_run_is_to_end(fake: FakeRay, clock: list[
 
 def test_removals_that_are_under_way_hold_nothing_up(fake: FakeRay, clock: list[float]) -> None:
     end = End(fake, clock, [FilesSent()])
-    assert end.pool.remove((7,)) is not None  # and never answered
+    assert end.pool.remove_checkpoints((7,)) is not None  # and never answered
     assert end.run({4: 44}) == []
 
 

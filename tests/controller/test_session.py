@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> RunPaths:
 
 
 def test_a_disk_that_fills_ends_the_run_as_one_that_can_be_resumed(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.Session, "_run_to_its_end", lambda *_: full(run.packed(3)))
+    monkeypatch.setattr(session.Session, "_drive", lambda *_: full(run.packed(3)))
     assert session.drive(run.root, [], Setting()) == errors.EXIT_PLATFORM
     last = records.from_json(RunStatus, run.status.read_text())
     assert last.state is RunState.PAUSED
@@ -54,7 +54,7 @@ def test_another_error_of_a_file_is_not_called_a_full_disk(run: RunPaths, monkey
     def closed(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/x")
 
-    monkeypatch.setattr(session.Session, "_run_to_its_end", closed)
+    monkeypatch.setattr(session.Session, "_drive", closed)
     assert session.drive(run.root, [], Setting()) == errors.EXIT_PLATFORM
     assert records.from_json(RunStatus, run.status.read_text()).reason.startswith("the controller failed: PermissionError")
 
@@ -86,7 +86,7 @@ def test_trials_log_where_their_run_is_recorded(
         seen.extend((uri, self._slot_config(self._job.roles()[0], uri).env["MLFLOW_TRACKING_URI"]))
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_run_to_its_end", study)
+    monkeypatch.setattr(session.Session, "_drive", study)
     with caplog.at_level(logging.WARNING):
         assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     assert seen == (["http://ann:secret@a:5000"] if known else ["http://b:5000"]) * 2
@@ -103,7 +103,7 @@ def test_the_time_to_exit_is_the_jobs(run: RunPaths, monkeypatch: pytest.MonkeyP
         limits.append(self._slot_config(self._job.roles()[0], uri).linger)
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_run_to_its_end", study)
+    monkeypatch.setattr(session.Session, "_drive", study)
     assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     assert limits == [7.0]
 
@@ -118,7 +118,7 @@ def test_trials_get_what_opens_mlflow_and_not_the_ledger(run: RunPaths, monkeypa
         seen.append(dict(self._slot_config(self._job.roles()[0], uri).env))
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_run_to_its_end", study)
+    monkeypatch.setattr(session.Session, "_drive", study)
     assert session.drive(run.root, [], Setting(mlflow_token="derived")) == errors.EXIT_OK
     assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     door, without = seen

@@ -44,7 +44,7 @@ def test_a_trial_that_its_pod_has_stopped_is_not_tried_again_in_that_pod(
     assert (pool.ready, pool.size, pool.nodes) == (0, 1, ())
     assert not list(pool.events(0))
     assert len(fake.actors) == 1, "Ray might put a new slot into the pod that is not gone yet"
-    clock[0] += slots.POD_GOES
+    clock[0] += slots.POD_END_SECONDS
     list(pool.events(0))
     fake.answer("start", messages.encode(dataclasses.replace(READY, node="pod-1")))
     (ready,) = pool.events(0)
@@ -110,7 +110,7 @@ def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float
     pool = running(fake)
     pool.resize(0)
     assert ended(fake, pool, 0).slot_lost
-    clock[0] += slots.POD_GOES
+    clock[0] += slots.POD_END_SECONDS
     assert not list(pool.events(0))
     assert (len(fake.actors), pool.size) == (1, 0)
 

@@ -253,7 +253,7 @@ def test_an_exported_study_has_the_distributions_of_each_branch(opened: Opened) 
     storage = optuna.storages.InMemoryStorage()
     order = Order("toy-1", ("minimize",), ("score",), {})
     copy = export.Copy(storage, order)
-    copy.add(attempts(opened), alive=False)
+    copy.add(attempts(opened), is_active=False)
     study = copy.study
     for exported, point in zip(study.trials, points, strict=True):
         assert exported.params.keys() == exported.distributions.keys() == point.keys()
@@ -267,9 +267,9 @@ def test_what_a_running_trial_has_drawn_since_comes_into_a_study_that_is_shown_l
     request = asked(ledger)
     storage = optuna.storages.InMemoryStorage()
     copy = export.Copy(storage, Order("toy-1", ("minimize",), ("score",), {}))
-    copy.add(attempts(opened), alive=True)
+    copy.add(attempts(opened), is_active=True)
     study = copy.study
     asks = trial(ledger, request)
     ledger.tell(outcome(request.number, metrics={"score": kernel(asks)}))
-    copy.add(attempts(opened), alive=True)
+    copy.add(attempts(opened), is_active=True)
     assert study.trials[0].params["c"] == asks.params["c"]

@@ -38,7 +38,7 @@ def test_a_training_is_one_trial_with_the_parameters_it_was_given(opened: Opened
     assert (request.trial, dict(request.params), request.metrics) == (0, {"width": 8}, ("loss",))
     assert (request.resume, request.prunable) == ("earlier", False)
     assert ledger.ask() is None
-    assert not ledger.exhausted, "nothing to draw is not everything drawn"
+    assert not ledger.is_exhausted, "nothing to draw is not everything drawn"
     ledger.tell(outcome(request.number, metrics=LOSS))
     assert ledger.best is not None
     assert ledger.best.values == (0.5,)
@@ -136,29 +136,29 @@ def test_a_training_that_failed_for_good_is_taken_up_with_all_its_retries(opened
     assert ends(opened, of, FailureClass.CRASHED, [7, 7]) == [True, False]
     assert opened.open(of).ask() is None, "not by itself"
     ledger = opened.open(of)
-    assert ledger.take_up()
-    assert not ledger.take_up(), "it is taken up already"
+    assert ledger.reopen_failure()
+    assert not ledger.reopen_failure(), "it is taken up already"
     assert (ledger.counts.failed, ledger.counts.counted_failures, ledger.counts.failures) == (0, 0, {})
     request = asked(ledger)
     assert (request.trial, request.attempt, request.retry_of) == (0, 3, 1)
     assert ledger.ask() is None
     ledger.tell(outcome(request.number, metrics=LOSS))
-    shown, attempts = ledger.counts.shown(), list(ledger.attempts())
+    shown, attempts = ledger.counts.status_fields(), list(ledger.attempts())
     assert (shown["complete"], shown["failed"], shown["retried"]) == (1, 0, 2)
     assert [told.retried for _, told in attempts if told] == [True, False, False], "what was told stays"
     ledger = opened.open(of)
-    assert (ledger.counts.shown(), list(ledger.attempts())) == (shown, attempts)
-    assert not ledger.take_up(), "what succeeded has nothing to take up"
+    assert (ledger.counts.status_fields(), list(ledger.attempts())) == (shown, attempts)
+    assert not ledger.reopen_failure(), "what succeeded has nothing to take up"
 
 
 def test_its_retries_are_new_for_the_next_controller_too(opened: Opened) -> None:
     of = job(retries={"crashed": 1})
     assert ends(opened, of, FailureClass.CRASHED, [7, 7]) == [True, False]
     ledger = opened.open(of)
-    assert ledger.take_up()
+    assert ledger.reopen_failure()
     ledger.tell(failed(asked(ledger), FailureClass.CRASHED))
     assert ends(opened, of, FailureClass.CRASHED, [7]) == [False]
-    assert opened.open(of).counts.shown()["failures"] == {"crashed": 1}
+    assert opened.open(of).counts.status_fields()["failures"] == {"crashed": 1}
 
 
 def test_taken_up_is_the_attempt_that_the_user_meant(opened: Opened) -> None:
@@ -166,12 +166,12 @@ def test_taken_up_is_the_attempt_that_the_user_meant(opened: Opened) -> None:
     of = job(retries={"crashed": 0})
     assert ends(opened, of, FailureClass.CRASHED, [7]) == [False]
     ledger = opened.open(of)
-    assert ledger.take_up(0)
+    assert ledger.reopen_failure(0)
     ledger.tell(failed(asked(ledger), FailureClass.CRASHED))
     ledger = opened.open(of)
-    assert not ledger.take_up(0)
+    assert not ledger.reopen_failure(0)
     assert ledger.ask() is None
-    assert ledger.take_up(1)
+    assert ledger.reopen_failure(1)
 
 
 @pytest.mark.parametrize(("ray", "again", "left"), [("", None, 1), ("ray:1", None, 0), ("ray:1", 0, 1), ("ray:1", 5, 0)])
@@ -182,14 +182,14 @@ def test_in_a_cluster_only_the_users_word_takes_it_up(opened: Opened, ray: str, 
     ledger = opened.open(of)
     ledger.describe({labels.LEDGER_DESIRED: {"state": "RUNNING", "again": again}})
     opened.run.submission.write_text("{}")
-    Session(opened.run, of, [], Setting(ray=ray))._take_up(ledger)
-    assert ledger.unstarted == left
+    Session(opened.run, of, [], Setting(ray=ray))._reopen_failure(ledger)
+    assert ledger.startable == left
 
 
 def test_a_trial_of_a_search_that_failed_stays_so(opened: Opened) -> None:
     of = job(**SEARCH)
     assert ends(opened, of, FailureClass.ERROR, [0]) == [False]
-    assert not opened.open(of).take_up()
+    assert not opened.open(of).reopen_failure()
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Iteration(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, wants=st.integers(0, 4))
     def hand(self, worker: int, wants: int) -> None:
-        given = self.book.hand(worker, wants)
+        given = self.book.assign(worker, wants)
         assert len(given) <= wants
         for unit in given:
             assert unit.number not in self.way
@@ -55,18 +55,18 @@ class Iteration(RuleBasedStateMachine):
             assert self.ends[unit.number] == 0, "what has ended is not done again"
             assert self.seeds.setdefault(unit.number, unit.seed) == unit.seed, "the same unit has the same seed again"
             self.out[worker].add(unit.number)
-        assert self.book.open(worker) == self.out[worker]
+        assert self.book.assigned_to(worker) == self.out[worker]
 
     @rule(worker=WORKERS, data=st.data())
     def put_back(self, worker: int, data: st.DataObject) -> None:
         unbegun = data.draw(st.sets(st.sampled_from(sorted(self.out[worker]) or [FIRST])))
         self.book.put_back(worker, unbegun)
         self.out[worker] -= unbegun
-        assert self.book.open(worker) == self.out[worker]
+        assert self.book.assigned_to(worker) == self.out[worker]
 
     @rule(worker=WORKERS, unit=st.integers(FIRST - 1, FIRST + COUNT))
     def make(self, worker: int, unit: int) -> None:
-        assert self.book.offer(worker, unit) is (unit in self.out[worker])
+        assert self.book.record_offer(worker, unit) is (unit in self.out[worker])
         if unit in self.out[worker]:
             self.out[worker].discard(unit)
             self.way.append(unit)
@@ -77,27 +77,27 @@ class Iteration(RuleBasedStateMachine):
             return
         unit = self.way.pop(which)
         if what == "arrive":
-            assert self.book.arrive(unit)
+            assert self.book.record_arrival(unit)
             self.ends[unit] += 1
         elif what == "refuse":
-            assert self.book.refuse(unit, FailureClass.INVALID, "too large") is not None
+            assert self.book.refuse_result(unit, FailureClass.INVALID, "too large") is not None
             self.ends[unit] += 1
-        elif self.book.again(unit, "lost") is not None:
+        elif self.book.retry_lost_result(unit, "lost") is not None:
             self.ends[unit] += 1
 
     @rule(unit=st.integers(FIRST, FIRST + COUNT))
     def arrive_late(self, unit: int) -> None:
         if unit not in self.way:
-            assert not self.book.arrive(unit)
-            assert self.book.refuse(unit, FailureClass.INVALID, "") is None
-            assert self.book.again(unit, "lost") is None
+            assert not self.book.record_arrival(unit)
+            assert self.book.refuse_result(unit, FailureClass.INVALID, "") is None
+            assert self.book.retry_lost_result(unit, "lost") is None
 
     @rule(worker=WORKERS, failure=CLASSES)
     def lose(self, worker: int, failure: FailureClass | None) -> None:
-        lost = self.book.lose(worker, end(failure))
+        lost = self.book.end_worker(worker, end(failure))
         units = self.out.pop(worker, set())
         ended = set() if lost.failed is None else {lost.failed.unit}
-        assert ended | set(lost.again) == units
+        assert ended | set(lost.retried) == units
         if lost.faulty is not None:
             assert units == {lost.faulty}
         for unit in ended:
@@ -116,10 +116,10 @@ class Iteration(RuleBasedStateMachine):
         for worker in range(3):
             self.lose(worker, FailureClass.STOPPED)
         for unit in self.way:
-            self.book.arrive(unit)
-        while given := self.book.hand(0, 1):
-            assert self.book.offer(0, given[0].number)
-            assert self.book.arrive(given[0].number)
+            self.book.record_arrival(unit)
+        while given := self.book.assign(0, 1):
+            assert self.book.record_offer(0, given[0].number)
+            assert self.book.record_arrival(given[0].number)
         assert self.book.is_done
         super().teardown()
 
@@ -142,8 +142,8 @@ test_every_unit_ends_once = Iteration.TestCase
 def test_a_faulty_unit_is_retried_as_a_trial_would_be(failure: FailureClass | None, tries: int) -> None:
     units = book(1)
     for attempt in range(1, tries + 1):
-        (unit,) = units.hand(0, 1)
-        lost = units.lose(0, end(failure))
+        (unit,) = units.assign(0, 1)
+        lost = units.end_worker(0, end(failure))
         assert lost.faulty == unit.number
         assert (lost.failed is None) is (attempt < tries)
     assert units.is_done
@@ -154,41 +154,41 @@ def test_a_faulty_unit_is_retried_as_a_trial_would_be(failure: FailureClass | No
 
 def test_of_several_none_is_faulty_and_each_is_done_again_alone() -> None:
     units = book(4)
-    assert len(units.hand(0, 3)) == 3
-    lost = units.lose(0, end(FailureClass.ERROR))
-    assert (lost.faulty, lost.failed, lost.again) == (None, None, (20, 21, 22))
-    assert [unit.number for unit in units.hand(0, 3)] == [20], "alone"
-    assert not units.hand(0, 3), "and nothing beside it"
-    assert [unit.number for unit in units.hand(1, 3)] == [21], "it works on nothing yet"
-    assert units.lose(0, end(FailureClass.ERROR)).faulty == 20
-    units.offer(1, 21)
-    assert [unit.number for unit in units.hand(1, 3)] == [22]
-    units.offer(1, 22)
-    assert [unit.number for unit in units.hand(1, 3)] == [23]
+    assert len(units.assign(0, 3)) == 3
+    lost = units.end_worker(0, end(FailureClass.ERROR))
+    assert (lost.faulty, lost.failed, lost.retried) == (None, None, (20, 21, 22))
+    assert [unit.number for unit in units.assign(0, 3)] == [20], "alone"
+    assert not units.assign(0, 3), "and nothing beside it"
+    assert [unit.number for unit in units.assign(1, 3)] == [21], "it works on nothing yet"
+    assert units.end_worker(0, end(FailureClass.ERROR)).faulty == 20
+    units.record_offer(1, 21)
+    assert [unit.number for unit in units.assign(1, 3)] == [22]
+    units.record_offer(1, 22)
+    assert [unit.number for unit in units.assign(1, 3)] == [23]
 
 
 @pytest.mark.parametrize("failure", [FailureClass.LOST, FailureClass.CRASHED])
 def test_those_of_a_lost_slot_are_done_again_together_until_that_happens_too_often(failure: FailureClass) -> None:
     units = book(3, lost=2, crashed=2)
     for _ in range(2):
-        assert len(units.hand(0, 3)) == 3, "none of them is known to have done it"
-        assert units.lose(0, end(failure)).again == (20, 21, 22)
-    assert len(units.hand(0, 3)) == 3
-    units.lose(0, end(failure))
+        assert len(units.assign(0, 3)) == 3, "none of them is known to have done it"
+        assert units.end_worker(0, end(failure)).retried == (20, 21, 22)
+    assert len(units.assign(0, 3)) == 3
+    units.end_worker(0, end(failure))
     for _ in range(2):
-        assert [unit.number for unit in units.hand(0, 3)] == [20], "alone"
-        assert units.lose(0, end(failure)).failed is None, "what it shared with others is not held against it"
-    assert [unit.number for unit in units.hand(0, 3)] == [20]
-    assert units.lose(0, end(failure)).failed is not None
-    assert [unit.number for unit in units.hand(0, 3)] == [21]
+        assert [unit.number for unit in units.assign(0, 3)] == [20], "alone"
+        assert units.end_worker(0, end(failure)).failed is None, "what it shared with others is not held against it"
+    assert [unit.number for unit in units.assign(0, 3)] == [20]
+    assert units.end_worker(0, end(failure)).failed is not None
+    assert [unit.number for unit in units.assign(0, 3)] == [21]
 
 
 def test_a_result_that_is_lost_on_its_way_again_and_again_has_failed() -> None:
     units = book(1, lost=2)
     for attempt in range(3):
-        units.hand(0, 1)
-        units.offer(0, 20)
-        failed = units.again(20, "the disk is full")
+        units.assign(0, 1)
+        units.record_offer(0, 20)
+        failed = units.retry_lost_result(20, "the disk is full")
         assert (failed is None) is (attempt < 2)
     assert failed is not None
     assert (failed.unit, failed.worker, failed.failure, failed.message) == (20, 0, FailureClass.LOST, "the disk is full")
@@ -196,25 +196,25 @@ def test_a_result_that_is_lost_on_its_way_again_and_again_has_failed() -> None:
 
 def test_a_result_on_its_way_is_nothing_to_the_end_of_its_worker() -> None:
     units = book(2)
-    units.hand(0, 2)
-    units.offer(0, 20)
-    assert units.lose(0, end(FailureClass.ERROR)).faulty == 21, "the only one it worked on"
-    assert units.arrive(20)
+    units.assign(0, 2)
+    units.record_offer(0, 20)
+    assert units.end_worker(0, end(FailureClass.ERROR)).faulty == 21, "the only one it worked on"
+    assert units.record_arrival(20)
     assert units.is_done
 
 
 def test_seeds_are_the_jobs_and_the_units() -> None:
-    seeds = [unit.seed for unit in book().hand(0, COUNT)]
+    seeds = [unit.seed for unit in book().assign(0, COUNT)]
     assert len(set(seeds)) == COUNT
     assert seeds[0] == unit_seed(7, FIRST), "as where the job runs without the platform"
-    assert seeds == [unit.seed for unit in book().hand(0, COUNT)]
-    assert seeds != [unit.seed for unit in Units(FIRST, COUNT, 8, Retries()).hand(0, COUNT)]
+    assert seeds == [unit.seed for unit in book().assign(0, COUNT)]
+    assert seeds != [unit.seed for unit in Units(FIRST, COUNT, 8, Retries()).assign(0, COUNT)]
 
 
 def test_units_that_were_not_begun_have_nothing_to_do_with_their_workers_end() -> None:
     units = book()
-    assert [unit.number for unit in units.hand(0, 3)] == [20, 21, 22]
+    assert [unit.number for unit in units.assign(0, 3)] == [20, 21, 22]
     units.put_back(0, (21, 22))
-    lost = units.lose(0, end(FailureClass.ERROR))
+    lost = units.end_worker(0, end(FailureClass.ERROR))
     assert lost.faulty == 20
-    assert [unit.number for unit in units.hand(1, 3)] == [21, 22, 23], "as if nobody had had them"
+    assert [unit.number for unit in units.assign(1, 3)] == [21, 22, 23], "as if nobody had had them"

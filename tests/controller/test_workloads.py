@@ -39,7 +39,7 @@ class Ledger:
         self.job = of
         self.run = "toy-1"
         self.counts = Counts(running=running, complete=complete, **counts)
-        self.unstarted = unstarted
+        self.startable = unstarted
         self.newest: dict[int, Any] = {0: None} if complete else {}
         self.reported: list[int] = []
         self.promotion = None
@@ -136,28 +136,28 @@ def test_the_rest_of_a_collection_takes_as_long_as_its_iterations_did() -> None:
 
 def test_units_that_failed_are_done_too() -> None:
     iteration = Iteration(request(7, trial=0), collecting.job(units=80), 0)  # type: ignore[arg-type]  # a collection
-    assert iteration.done == 0
-    for unit in iteration.book.hand(0, 24):
-        assert iteration.book.offer(0, unit.number)
+    assert iteration.share_done == 0
+    for unit in iteration.units.assign(0, 24):
+        assert iteration.units.record_offer(0, unit.number)
         if unit.number:
-            assert iteration.book.arrive(unit.number)
+            assert iteration.units.record_arrival(unit.number)
         else:
-            assert iteration.book.refuse(unit.number, FailureClass.INVALID, "too large")
-    assert iteration.done == 24 / 80
+            assert iteration.units.refuse_result(unit.number, FailureClass.INVALID, "too large")
+    assert iteration.share_done == 24 / 80
 
 
 def test_an_iteration_that_failed_for_good_ends_the_run() -> None:
     run = collecting.Collecting()
     ledger: Any = Ledger(collecting.job(), complete=1)
     run.work._ledger = ledger
-    assert run.work.failed() is None
+    assert run.work.failure_ending() is None
     ledger.counts.failed = 1
     ledger.newest = {
         0: types.SimpleNamespace(failure=None),
         1: types.SimpleNamespace(trial=1, attempt=2, failure="error", message="ValueError: no"),
     }
     text = "iteration 1 failed at attempt 2 (error): ValueError: no; `platform resume toy-1` retries it"
-    assert run.work.failed() == Ending(RunState.FAILED, text, kill=True)
+    assert run.work.failure_ending() == Ending(RunState.FAILED, text, kill=True)
 
 
 # Which slots a run starts with

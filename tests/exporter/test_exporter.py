@@ -420,7 +420,7 @@ def test_two_exporters_at_once_leave_what_one_does(place: Place, last: int, tmp_
     both = [place.exporter(end=DONE), place.exporter(end=DONE)]
     for one in both:
         one._ensure_parent()
-        one._former_runs = {}  # what the other creates from now on is unknown to it
+        one._earlier_runs = {}  # what the other creates from now on is unknown to it
     for one in both:
         one.advance()
     assert len(place.runs()) == 6, "each attempt twice"

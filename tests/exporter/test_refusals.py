@@ -90,7 +90,7 @@ def test_runs_that_have_no_place_any_more_hold_nothing_else_up(
     run_id = place.client.create_run(experiment).info.run_id
     place.client.delete_experiment(experiment)
     batches: dict[str, Batch] = collections.defaultdict(Batch)
-    adoption.take_over(store, place.client, run_id, batches)
+    adoption.copy_store(store, place.client, run_id, batches)
     assert [metric.key for metric in batches[run_id].metrics] == ["from_the_job"]
     assert list(batches) == [run_id]
     assert f"refuses runs below its run {run_id}" in capsys.readouterr().err

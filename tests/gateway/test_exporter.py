@@ -131,14 +131,14 @@ def test_an_exporter_waits_while_mlflow_is_away_or_the_token_is_another(pod: Pod
 def test_only_the_runs_own_ledger_is_read(pod: Pod) -> None:
     pod.play()
     stranger = Gateway(f"http://:another@127.0.0.1:{pod.site.http.port}{PLACE}", pod.name)
-    for read in (lambda: stranger.running(-1), lambda: stranger.ended(0), lambda: stranger.reports(0)):
+    for read in (lambda: stranger.running_attempts(-1), lambda: stranger.ended_attempts(0), lambda: stranger.reports(0)):
         with pytest.raises(errors.LedgerFenced):
             read()
     stranger.reader.close()
     assert pod.ledger.ask() is not None
-    assert [one.request.number for one in pod.source.running(-1)] == [1]
-    assert pod.source.running(1) == []
+    assert [one.request.number for one in pod.source.running_attempts(-1)] == [1]
+    assert pod.source.running_attempts(1) == []
     assert pod.source.attempt(0).request.number == 0
-    assert [one.place for one in pod.source.ended(0)] == [1]
-    assert pod.source.ended(1) == []
+    assert [one.place for one in pod.source.ended_attempts(0)] == [1]
+    assert pod.source.ended_attempts(1) == []
     assert [one.step for one in pod.source.reports(0).rows] == [0, 1]

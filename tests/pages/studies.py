@@ -154,12 +154,12 @@ def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> R
     attempts: list[TrialRow] = []
     reports: list[ReportRow] = []
     count, moment = 0, BEGAN
-    while (stretch := rule.next(count if count < trials else None)) is not None:
+    while (stretch := rule.next_stretch(count if count < trials else None)) is not None:
         if stretch.trial is None:
-            stretch, count = rule.new(count), count + 1
+            stretch, count = rule.first_stretch(count), count + 1
         trial = stretch.trial
         assert trial is not None
-        rule.begun(stretch)
+        rule.record_start(stretch)
         last, begun, number = stretch.rung or top, moment, len(attempts)
         attempt = 1 + sum(row.trial == trial for row in attempts)
         for step in range(stretch.done + 1, last + 1):
@@ -170,9 +170,9 @@ def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> R
         ended = TrialState.PAUSED if stretch.rung else TrialState.COMPLETE
         values = () if stretch.rung else (value,)
         attempts.append(TrialRow(trial, ended, attempt, number, values, params[trial], {"loss": value}, step=last, **times))
-        rule.ended(trial, ended, last, (value,))
+        rule.record_end(trial, ended, last, (value,))
         moment += 0.5
-        for dropped in rule.hopeless():
+        for dropped in rule.find_hopeless():
             rule.drop(dropped)
             newest = max(row.number for row in attempts if row.trial == dropped)
             attempts[newest] = dataclasses.replace(attempts[newest], state=TrialState.PRUNED)

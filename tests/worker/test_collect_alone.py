@@ -77,7 +77,7 @@ def test_iterations(script: Path) -> None:
 
 
 def test_units_have_the_seeds_they_have_on_the_platform() -> None:
-    (unit,) = book.Units(10, 1, 7, Retries()).hand(0, 1)
+    (unit,) = book.Units(10, 1, 7, Retries()).assign(0, 1)
     assert unit.seed == units.unit_seed(7, 10)
 
 

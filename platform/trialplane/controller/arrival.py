@@ -1,4 +1,4 @@
-"""Writes what pods and slots deliver into the run's folder: the submission, logs, MLflow stores and arrays of trials."""
+"""Writes data from pods and slots into the run's folder: the submission, and logs, MLflow stores and arrays of trials."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from trialplane.wire.records import TrialRequest
 log = logging.getLogger(__name__)
 
 
-def take_in(submitted: Path, run: RunPaths) -> None:
-    """Copy the submission into the run's folder, replacing that of a former start.
+def copy_submission(submitted: Path, run: RunPaths) -> None:
+    """Copy the submission into the run's folder, replacing the copy of an earlier start.
 
     Args:
-        submitted: has `run/job.json`, `run/submission.json` and `code/code.tar.gz`.
-        run: its other files stay.
+        submitted: Folder with `run/job.json`, `run/submission.json` and `code/code.tar.gz`.
+        run: Paths of the run, whose other files stay.
 
     Raises:
-        InputError: a file is missing or damaged.
+        InputError: A file is missing or damaged, or cannot be written.
     """
     source = submitted / Path(cluster.SPEC_MOUNT).name
     try:
@@ -54,12 +54,12 @@ def take_in(submitted: Path, run: RunPaths) -> None:
 
 
 def archive(submitted: Path) -> Path:
-    """The packed code of a submission, or its first part: `pack.read` reads all."""
+    """Return the path of a submission's packed code. Large code has more parts, which `pack.read` finds beside it."""
     return submitted / Path(cluster.CODE_MOUNT).name / cluster.CODE_KEY
 
 
 def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
-    """Append to the log of an attempt; a full disk loses the log, not the run."""
+    """Append to the log of an attempt. If the disk is full the lines are lost, and the run continues."""
     file = run.trial_log(request.trial, request.attempt, request.worker)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -70,40 +70,40 @@ def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
 
 
 def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
-    """Unpack the MLflow store of a trial to where the exporter looks for it.
+    """Unpack the MLflow store of a trial into the folder in which the exporter expects it.
 
     Args:
-        run: the run's files.
-        number: the ledger's number of the attempt.
-        packed: bytes of a tar, as a numpy array.
+        run: Paths of the run.
+        number: Number of the attempt in the ledger.
+        packed: Bytes of a tar file, as a numpy array.
     """
     store = run.trial_store(number)
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as files:
-            left_out = not any(name.startswith(f"{store.stem}.artifacts") for name in files.getnames())
+            lacks_artifacts = not any(name.startswith(f"{store.stem}.artifacts") for name in files.getnames())
             for member in files:
                 if not member.isdir():
                     pack.extract(files, member, store.parent)
-        _move(store)
+        _relocate_artifacts(store)
     except (OSError, tarfile.TarError, sqlite3.Error) as error:
         log.warning("what attempt %d logged to MLflow by itself is lost: %s", number, error)
         store.unlink(missing_ok=True)
         return
-    if left_out:
+    if lacks_artifacts:
         log.info("attempt %d logged to MLflow by itself, without artifacts or with ones too large to send", number)
 
 
-def arrays_to_file(arrays: Any, file: Path) -> None:
-    """Write packed arrays unchanged, completely or not at all."""
+def write_arrays(arrays: Any, file: Path) -> None:
+    """Write packed arrays to a file, completely or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     partial.write_bytes(arrays.data)  # numpy's own `tofile` does not report a full disk
     partial.replace(file)
 
 
-def _move(store: Path) -> None:
-    """Point the store to the artifacts beside it: it holds the paths they had in the slot."""
+def _relocate_artifacts(store: Path) -> None:
+    """Replace the paths of artifacts in a store, which are those in the slot, by those of the folder beside the store."""
     folder = store.with_suffix(".artifacts")
     with contextlib.closing(sqlite3.connect(store)) as file, file:
         for table, key, column in (

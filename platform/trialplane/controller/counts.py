@@ -1,4 +1,4 @@
-"""Counts logical trials, keeps their best reports, decides what is retried, and detects repeated failures. Pure."""
+"""Counts of logical trials, their retries and best reports, and the detection of trials that fail alike. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 
 @dataclasses.dataclass
 class Counts:
-    """Logical trials by state; `retried` counts attempts, `counted_failures` the failures that count against budgets.
+    """Numbers of logical trials by state.
 
-    `paused` are trials at a rung, which may continue.
-
-    Retries are counted per trial and class of failure. Where trials keep checkpoints the count restarts with an attempt
-    that got further than all before it: a training of a week may lose its machine every day, but one that repeatedly fails
-    at the same step ends when its retries are used up.
+    Retries are counted per trial and class of failure. If trials keep checkpoints, the count restarts with an attempt that
+    got further than all earlier ones: a training of a week may lose its machine every day, but one that repeatedly fails at
+    the same step ends when its retries are used up.
 
     Attributes:
-        keeps_checkpoints: whether an attempt continues where the previous one stopped.
+        complete: Number of complete trials.
+        pruned: Number of pruned trials.
+        failed: Number of trials that failed for good.
+        running: Number of running trials.
+        paused: Number of trials that are paused at a rung and may continue.
+        retried: Number of attempts that were retried.
+        counted_failures: Number of failed trials that count against budgets.
+        failures: Number of failed trials by class of failure.
+        keeps_checkpoints: Whether an attempt continues where the previous one stopped.
     """
 
     complete: int = 0
@@ -37,18 +43,18 @@ class Counts:
     counted_failures: int = 0
     failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     keeps_checkpoints: bool = False
-    _used: dict[int, collections.Counter[str]] = dataclasses.field(
+    _retries: dict[int, collections.Counter[str]] = dataclasses.field(
         default_factory=lambda: collections.defaultdict(collections.Counter), repr=False
     )
-    _furthest: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)  # trial → the last step ever reported
+    _furthest: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)  # trial → largest step reported
 
     @property
     def ended(self) -> int:
-        """Logical trials that will not run again."""
+        """The number of trials that will not run again."""
         return self.complete + self.pruned + self.failed
 
-    def shown(self) -> dict[str, Any]:
-        """The counters of `RunStatus`."""
+    def status_fields(self) -> dict[str, Any]:
+        """Return the fields of `RunStatus` that are counts."""
         return {
             "complete": self.complete,
             "pruned": self.pruned,
@@ -60,20 +66,27 @@ class Counts:
         }
 
     def may_retry(self, trial: int, failure: FailureClass, retries: Retries, step: int = 0) -> bool:
-        """Whether an attempt at `trial` that failed with this class after `step` is retried, given those counted so far."""
+        """Return whether an attempt that failed is retried.
+
+        Args:
+            trial: Number of the trial.
+            failure: Class of the failure.
+            retries: Limits of the job, by class of failure.
+            step: Last step of the attempt.
+        """
         rule = FAILURE_RULES[failure]
         if rule.retry is None:
             return False
-        used = 0 if self._is_progress(trial, step) else self._used[trial][failure]
-        return rule.retry == "always" or used < getattr(retries, rule.retry)
+        used_count = 0 if self._is_progress(trial, step) else self._retries[trial][failure]
+        return rule.retry == "always" or used_count < getattr(retries, rule.retry)
 
-    def add(self, trial: int, outcome: TrialOutcome) -> None:
+    def add_end(self, trial: int, outcome: TrialOutcome) -> None:
         """Count the end of an attempt."""
         if self._is_progress(trial, outcome.step):
             self._furthest[trial] = outcome.step
-            self._used[trial].clear()
+            self._retries[trial].clear()
         if outcome.failure is not None:
-            self._used[trial][outcome.failure] += 1
+            self._retries[trial][outcome.failure] += 1
         if outcome.retried:
             self.retried += 1
         elif outcome.state is TrialState.COMPLETE:
@@ -86,20 +99,21 @@ class Counts:
             assert outcome.failure is not None
             self._count_failed(outcome.failure, 1)
 
-    def take_back(self, trial: int, failure: FailureClass) -> None:
-        """Reopen a trial that had failed for good, at the user's request, with all its retries."""
+    def remove_failure(self, trial: int, failure: FailureClass) -> None:
+        """Count a trial that had failed for good as not ended, and reset its retries."""
         self._count_failed(failure, -1)
         self.failures = +self.failures  # drops classes whose count is zero
         self.retried += 1
-        self._used[trial].clear()
+        self._retries[trial].clear()
 
     def _count_failed(self, failure: FailureClass, count: int) -> None:
+        """Add a number of failed trials, which may be negative."""
         self.failed += count
         self.failures[failure] += count
         self.counted_failures += count * FAILURE_RULES[failure].counts
 
     def _is_progress(self, trial: int, step: int) -> bool:
-        """Whether an attempt that reported `step` got further than all before it."""
+        """Return whether an attempt whose last step is `step` got further than all earlier ones."""
         return self.keeps_checkpoints and step > self._furthest.get(trial, 0)
 
 
@@ -107,41 +121,41 @@ class Repeats:
     """The attempts to be retried, in the order of their failures.
 
     Args:
-        counts: updated when a trial that had failed for good is reopened.
+        counts: Counts, which change when a trial that had failed for good is reopened.
     """
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._waiting: collections.deque[TrialRequest] = collections.deque()
-        self._failed: dict[int, tuple[TrialRequest, FailureClass]] = {}  # number → an attempt that failed for good
+        self._failed: dict[int, tuple[TrialRequest, FailureClass]] = {}  # number of an attempt that failed for good → it
 
     def __len__(self) -> int:
-        """The number of attempts that wait for a retry."""
+        """Return the number of attempts that wait for a retry."""
         return len(self._waiting)
 
     def take(self) -> TrialRequest:
         """Remove and return the attempt to be retried next."""
         return self._waiting.popleft()
 
-    def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
+    def record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
         """Record the end of an attempt."""
         if outcome.retried:
             self._waiting.append(request)
         elif outcome.failure is not None:
             self._failed[request.number] = request, outcome.failure
 
-    def begun(self, request: TrialRequest) -> None:
-        """Record an attempt of a former controller: what it repeats is no longer waiting, or was reopened."""
+    def record_start(self, request: TrialRequest) -> None:
+        """Record that an earlier controller has started an attempt, so that the attempt it repeats no longer waits."""
         number = request.retry_of
-        if number in self._failed:
-            self._open(number)
-        self._waiting = collections.deque(waiting for waiting in self._waiting if waiting.number != number)
+        if number in self._failed:  # that controller had reopened it
+            self._reopen(number)
+        self._waiting = collections.deque(request for request in self._waiting if request.number != number)
 
-    def take_up(self, number: int | None) -> bool:
-        """Queue an attempt that failed for good once more, with all the retries of its trial.
+    def reopen_failure(self, number: int | None) -> bool:
+        """Let an attempt that failed for good be retried, and reset the retries of its trial.
 
         Args:
-            number: of the attempt; None for the newest that failed for good.
+            number: Number of the attempt; None for the newest one that failed for good.
 
         Returns:
             Whether there is such an attempt.
@@ -150,55 +164,55 @@ class Repeats:
             number = max(self._failed, default=None)
         if number is None or number not in self._failed:
             return False
-        self._open(number)
+        self._reopen(number)
         return True
 
-    def reopen(self, below: int) -> None:
-        """Queue all attempts with lower numbers that failed for good, in order, with all the retries of their trials."""
+    def reopen_failures(self, below: int) -> None:
+        """Let all attempts below a number that failed for good be retried, and reset the retries of their trials."""
         for number in sorted(number for number in self._failed if number < below):
-            self._open(number)
+            self._reopen(number)
 
-    def _open(self, number: int) -> None:
+    def _reopen(self, number: int) -> None:
         request, failure = self._failed.pop(number)
-        self._counts.take_back(request.trial, failure)
+        self._counts.remove_failure(request.trial, failure)
         self._waiting.append(request)
 
 
 class BestReports:
-    """The best report of each objective that is the best of a trial's reports.
+    """The best reports of trials, for objectives with `of: best`.
 
-    Reports of former attempts count where the next one continues from a checkpoint.
+    If an attempt continues from a checkpoint, the reports of earlier attempts at its trial count too.
 
     Args:
-        objectives: the job's.
-        keeps_checkpoints: whether an attempt continues where the previous one stopped.
+        objectives: Objectives of the job.
+        keeps_checkpoints: Whether an attempt continues where the previous one stopped.
     """
 
     def __init__(self, objectives: Iterable[Objective], keeps_checkpoints: bool) -> None:
         self._objectives = {objective.metric: objective for objective in objectives if objective.of == "best"}
         self._keeps_checkpoints = keeps_checkpoints
-        self._reports: dict[int, dict[str, BestReport]] = {}  # trial → metric → report
+        self._reports: dict[int, dict[str, BestReport]] = {}  # trial → metric → best report
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics whose final value may be a report's."""
+        """The metrics of objectives with `of: best`."""
         return tuple(self._objectives)
 
-    def begun(self, trial: int) -> None:
+    def record_start(self, trial: int) -> None:
         """Record that an attempt at a trial starts."""
         if not self._keeps_checkpoints:
             self._reports.pop(trial, None)
 
     def add(self, trial: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Take a report of a trial; of equal values the first counts."""
+        """Add a report of a trial; of equal values the first counts."""
         for metric, objective in self._objectives.items():
             value = metrics.get(metric, math.nan)
             reports = self._reports.setdefault(trial, {})
             if math.isfinite(value) and (metric not in reports or objective.is_better(value, reports[metric].value)):
                 reports[metric] = BestReport(value, step)
 
-    def applied(self, trial: int, outcome: TrialOutcome) -> TrialOutcome:
-        """An outcome with the best reports; those of a trial that completed replace worse values of its result."""
+    def apply_to(self, trial: int, outcome: TrialOutcome) -> TrialOutcome:
+        """Return an outcome with the best reports. If it is complete, they replace worse metrics of its result."""
         reports, metrics = self._reports.get(trial, {}), dict(outcome.metrics)
         if outcome.state is TrialState.COMPLETE:
             for metric, best in reports.items():
@@ -206,59 +220,63 @@ class BestReports:
                     metrics[metric] = best.value
         return dataclasses.replace(outcome, best=dict(reports), metrics=metrics)
 
-    def ended(self, trial: int, outcome: TrialOutcome) -> None:
-        """Record the end of an attempt, also of a former controller."""
+    def record_end(self, trial: int, outcome: TrialOutcome) -> None:
+        """Record the end of an attempt; keep its best reports if another attempt may follow."""
         self._reports.pop(trial, None)
         if (outcome.failure is not None or outcome.state is TrialState.PAUSED) and outcome.best:
             self._reports[trial] = dict(outcome.best)
 
 
-class Alike:
-    """Detects that the first trials of a study all fail in the same way: the code is at fault, not the points.
+class AlikeFailures:
+    """Detection that the first trials of a study all fail in the same way, so that the code is at fault and not the points.
 
-    Failures are alike if they have the same class and were raised in the same line of the job's code, or results if they
-    lack the same; of those raised elsewhere the message must be the same. Only consecutive trials count, and none once one
-    has succeeded. Failures that a point or a machine may cause (out of memory, too slow, crashed, lost) are never alike.
+    Failures are alike if they have the same class and the same place: the line of the job's code that raised the error, or
+    the metrics that the result lacks. Without a place they must have the same message. Only consecutive trials count, and
+    none after a trial has succeeded. Failures that a point or a machine may cause (out of memory, timeout, crash, loss) are
+    never alike.
 
     Args:
-        most: how many are enough; None disables the check.
-        ended_well: whether a trial of the study has a result, or was pruned.
+        limit: Number of alike failures that are enough; None disables the check.
+        has_success: Whether a trial of the study has a result, or was pruned.
 
     Attributes:
-        certain: the first attempt that failed as every other would, an import for example; it is enough by itself.
+        certain: First attempt with a failure that every other would have too, as of an import; one such failure is enough.
     """
 
-    def __init__(self, most: int | None, ended_well: bool) -> None:
-        self._most = None if ended_well else most
-        self._kind: tuple[FailureClass, str] | None = None
-        self._row: list[TrialRequest] = []
+    def __init__(self, limit: int | None, has_success: bool) -> None:
+        self._limit = None if has_success else limit
+        self._kind: tuple[FailureClass, str] | None = None  # class and place, or message, of the last failures
+        self._alike: list[TrialRequest] = []  # consecutive attempts with failures of that kind
         self.certain: TrialRequest | None = None
 
-    def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
+    def record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
         """Record the end of an attempt."""
         if outcome.retried:
             return
         if outcome.failure is None:
-            self._most = None
+            self._limit = None
             return
         if outcome.certain and self.certain is None:
             self.certain = request
-        deterministic = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
-        kind = (outcome.failure, outcome.place or outcome.message) if deterministic else None
+        is_deterministic = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
+        kind = (outcome.failure, outcome.place or outcome.message) if is_deterministic else None
         if kind != self._kind:
-            self._kind, self._row = kind, []
-        if deterministic:
-            self._row.append(request)
+            self._kind, self._alike = kind, []
+        if is_deterministic:
+            self._alike.append(request)
 
     def failures(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
-        """The attempt that failed as every other would, or those that failed alike, once there are enough.
+        """Return the attempts whose failures end the study; empty if it continues.
 
-        Of the latter none while one that started before the last of them runs: so of concurrent trials the ones that fail at
-        once do not end the slower ones.
+        That is the attempt with a certain failure, or the first ones that failed alike if they are enough. The latter do not
+        count while an attempt runs that started before the last of them: it may still succeed.
+
+        Args:
+            running: Requests of the running attempts.
         """
-        if self._most is not None and self.certain is not None:
+        if self._limit is not None and self.certain is not None:
             return (self.certain,)
-        if self._most is None or len(self._row) < self._most:
+        if self._limit is None or len(self._alike) < self._limit:
             return ()
-        candidates = sorted(self._row, key=lambda request: request.number)[: self._most]
+        candidates = sorted(self._alike, key=lambda request: request.number)[: self._limit]
         return tuple(candidates) if all(request.number > candidates[-1].number for request in running) else ()

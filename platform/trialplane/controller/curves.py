@@ -1,7 +1,7 @@
-"""Reports of running attempts on their way into the ledger: selects those that it keeps, and batches those not yet written.
+"""Selects the reports of running attempts that the ledger keeps, and batches those that are not written yet. Pure.
 
-The ledger gets them in batches. A batch that was sent stays as it is until it is written, as it may have been committed
-without an answer; what comes meanwhile is for the next one. Pure.
+A batch that was sent does not change until it is written, as it may have been committed although no answer came. Reports
+that arrive in between belong to a later batch.
 """
 
 from __future__ import annotations
@@ -14,44 +14,50 @@ from trialplane.wire.ledger import MAX_BATCH
 from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
 
 MOST = 5000  # reports of an attempt that the ledger keeps
-MOST_BYTES = 4 << 20  # of their metrics
+MOST_BYTES = 4 << 20  # of the metrics of these reports
 _BATCH_BYTES = 1 << 20
-GAP = 1 << 20  # marks that are left out after a restart, so that none is used twice
-_VALUE = 24  # bytes of a value beside its name
+GAP = 1 << 20  # marks that are skipped after a restart, so that none is used twice
+_VALUE = 24  # bytes of a value without its name
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A transaction: reports to write, and the marks of earlier ones to delete."""
+    """The content of one transaction.
+
+    Attributes:
+        reports: Reports to write.
+        deleted: Marks of earlier reports to delete.
+    """
 
     reports: tuple[ReportRow, ...]
     deleted: tuple[int, ...]
 
 
 class Curve:
-    """Chooses which reports of one attempt the ledger keeps, as they come.
+    """Selection of the reports of one attempt that the ledger keeps.
 
-    Of more than `MOST` reports, or `MOST_BYTES`, an even sample: each `stride`th, and `stride` doubles whenever they are too
-    many. Besides, the first minimum and the first maximum of each metric that the job names, and the last report.
+    If there are more than `MOST` reports, or `MOST_BYTES`, only each `stride`th is kept, and `stride` doubles whenever the
+    rest is still too much. The last report is always kept, and so are the first minimum and the first maximum of each metric
+    that the job names.
 
     Args:
-        names: metrics that the job names.
+        names: Names of the metrics that the job names.
 
     Attributes:
-        step: the largest one reported, or 0.
-        stride: see above; 1 while every report is kept.
+        step: Largest step reported; 0 before the first report.
+        stride: Distance of the reports that are kept; 1 while all are kept.
     """
 
     def __init__(self, names: Collection[str]) -> None:
         self.step = 0
         self.stride = 1
         self._count = 0
-        self._reports: dict[int, tuple[int, int]] = {}  # number of a report → its mark, and its bytes
+        self._reports: dict[int, tuple[int, int]] = {}  # number of a kept report → its mark, and its size in bytes
         self._bytes = 0
         self._extremes = Extremes(names)
 
     def add(self, mark: int, report: TrialReport) -> list[int]:
-        """Take the next report; return the marks of those that are not kept any more."""
+        """Add the next report, with its mark; return the marks of the reports that are no longer kept."""
         number, size = self._count, _size(report.metrics)
         self._count += 1
         self.step = max(self.step, report.step)
@@ -64,13 +70,14 @@ class Curve:
         return dropped
 
     def _drop(self, numbers: list[int]) -> list[int]:
-        """Drop those of these reports that are not to be kept; return their marks."""
-        spare = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._reports]
-        if not spare:
+        """Drop the given reports unless they belong to the selection; return the marks of those that were dropped."""
+        # Reports whose numbers are multiples of the stride are kept in any case.
+        candidates = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._reports]
+        if not candidates:
             return []
         needed = self._extremes.numbers | {self._count - 1}
         marks = []
-        for number in spare:
+        for number in candidates:
             if number not in needed:
                 mark, size = self._reports.pop(number)
                 self._bytes -= size
@@ -82,11 +89,11 @@ class Curves:
     """The curves of the running attempts, and their reports that are not written yet.
 
     Args:
-        names: metrics that the job names.
+        names: Names of the metrics that the job names.
 
     Attributes:
-        mark: of the newest report of the run.
-        remark: for the user, once a curve was thinned out; otherwise "".
+        mark: Mark of the newest report of the run.
+        remark: Remark for the user if a curve was reduced to a sample; otherwise "".
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -94,12 +101,12 @@ class Curves:
         self.remark = ""
         self._names = names
         self._curves: dict[int, Curve] = {}  # number of the attempt → its curve
-        self._unsent: dict[int, ReportRow] = {}  # by mark
-        self._deleted: list[int] = []
-        self._in_flight: Batch | None = None
+        self._unsent: dict[int, ReportRow] = {}  # mark → report
+        self._deleted: list[int] = []  # marks of written reports that are to be deleted
+        self._in_flight: Batch | None = None  # the batch that may have been sent
 
     def add(self, request: TrialRequest, report: TrialReport) -> None:
-        """Take a report of a running attempt."""
+        """Add a report of a running attempt."""
         curve = self._curves.get(request.number)
         if curve is None:
             curve = self._curves[request.number] = Curve(self._names)
@@ -119,12 +126,12 @@ class Curves:
                 self.remark += f", with the minimum and maximum of {', '.join(sorted(self._names))}"
 
     def end(self, number: int) -> int:
-        """Record the end of an attempt; return the largest step that it has reported, or 0."""
+        """Record the end of an attempt; return the largest step that it has reported, 0 without reports."""
         curve = self._curves.pop(number, None)
         return 0 if curve is None else curve.step
 
-    def batch(self) -> Batch | None:
-        """The batch to write next, the same until it is written; None when nothing is left."""
+    def next_batch(self) -> Batch | None:
+        """Return the batch to write next, the same until it is written or refused; None if nothing is left to write."""
         if self._in_flight is None and (self._unsent or self._deleted):
             rows: list[ReportRow] = []
             size = 0
@@ -139,20 +146,21 @@ class Curves:
             del self._deleted[:MAX_BATCH]
         return self._in_flight
 
-    def written(self) -> None:
+    def record_written(self) -> None:
         """Record that the batch was written."""
         self._in_flight = None
 
-    def refused(self) -> None:
-        """Drop the reports of the batch, which the ledger does not take; its deletions make room."""
+    def record_refused(self) -> None:
+        """Drop the reports of the batch, which the ledger has refused; its deletions remain to be written."""
         assert self._in_flight is not None
-        self._in_flight = Batch((), self._in_flight.deleted) if self._in_flight.reports and self._in_flight.deleted else None
+        has_deletions = self._in_flight.reports and self._in_flight.deleted
+        self._in_flight = Batch((), self._in_flight.deleted) if has_deletions else None
 
     def resume(self, mark: int) -> None:
-        """Continue behind the reports of a former controller; some of its last marks may be of reports it had to drop."""
+        """Continue after the last mark of an earlier controller, which may have used the next ones for dropped reports."""
         self.mark = mark + GAP if mark else 0
 
 
 def _size(metrics: Collection[str]) -> int:
-    """Return about how many bytes metrics of these names take."""
+    """Return the approximate number of bytes of metrics with these names."""
     return sum(len(name) + _VALUE for name in metrics)

@@ -20,52 +20,53 @@ AWAY_INTERVAL = 5.0  # the same while the database is away, when each query may 
 
 
 class DesiredState:
-    """Polled by the loop; queries the database at most once per `INTERVAL`.
+    """The state that the user wants the run to have. The ledger is read at most once per `INTERVAL` seconds.
 
     Args:
-        run: the run's files.
-        stopped: numbers of the signals received so far.
-        ledger: has the desired state; None on a laptop, where the number of slots is the job's.
+        run: Paths of the run.
+        signals: Numbers of the signals received so far; grows while the run continues.
+        ledger: Ledger with the desired state; None on a laptop, where only signals count.
     """
 
-    def __init__(self, run: RunPaths, stopped: Sequence[int], ledger: Ledger | None) -> None:
+    def __init__(self, run: RunPaths, signals: Sequence[int], ledger: Ledger | None) -> None:
         self._run = run
-        self._stopped = stopped
+        self._signals = signals
         self._ledger = ledger
         self._desired = Desired()
-        self._next = 0.0
-        self._paused = 0  # signals that requested a pause, received before the run was cancelled
+        self._next_query = 0.0  # by the monotonic clock
+        self._pause_signals = 0  # number of signals that requested a pause before the run was cancelled, at most 1
 
     def ending(self) -> Ending | None:
-        """The ending that the user has requested, or None."""
+        """Return the ending that the user has requested, or that a deadline requires; None if the run continues."""
         self._refresh()
-        signals = len(self._stopped)
-        if self._desired.state is RunState.CANCELLED or (signals and self._run.cancelled.exists()):
-            # A second signal means haste, unless it is the cancel that follows a pause.
-            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=signals - self._paused > 1)
+        count = len(self._signals)
+        if self._desired.state is RunState.CANCELLED or (count and self._run.cancelled.exists()):
+            # A second signal means that trials get no time to save themselves, unless the first one requested a pause.
+            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=count - self._pause_signals > 1)
         if self._desired.state is RunState.FAILED:
             limits = "cluster.deadline or cluster.pending_deadline"
             return Ending(RunState.FAILED, f"its deadline is over ({limits}); what runs was ended", kill=True)
-        self._paused, hurry = min(signals, 1), signals > 1
-        again = f"`platform resume {self._run.root.name}` continues it"
+        self._pause_signals, hurry = min(count, 1), count > 1
+        advice = f"`platform resume {self._run.root.name}` continues it"
         if self._desired.state is RunState.PAUSED:
-            return Ending(RunState.PAUSED, f"paused by the user; {again}", kill=True, hurry=hurry)
-        return Ending(RunState.PAUSED, f"stopped; {again}", kill=True, hurry=hurry) if self._stopped else None
+            return Ending(RunState.PAUSED, f"paused by the user; {advice}", kill=True, hurry=hurry)
+        return Ending(RunState.PAUSED, f"stopped; {advice}", kill=True, hurry=hurry) if self._signals else None
 
     def parallel(self) -> int | None:
-        """The requested number of slots; None where that cannot change."""
+        """Return the desired number of slots; None on a laptop, where it cannot change."""
         self._refresh()
         return None if self._ledger is None else self._desired.parallel or self._ledger.job.width
 
     def _refresh(self) -> None:
+        """Read the desired state from the ledger if the last query is long enough ago."""
         now = time.monotonic()
-        if self._ledger is None or now < self._next:
+        if self._ledger is None or now < self._next_query:
             return
-        self._next = now + INTERVAL
+        self._next_query = now + INTERVAL
         try:
             desired = self._ledger.desired()
         except errors.LedgerUnavailable as error:
-            self._next = time.monotonic() + AWAY_INTERVAL
+            self._next_query = time.monotonic() + AWAY_INTERVAL
             log.warning("the desired state of the run cannot be read now: %s", errors.first_line(error))
             return
         if desired != self._desired:

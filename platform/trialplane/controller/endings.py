@@ -1,4 +1,4 @@
-"""The ending of a run, and the precedence among several. Pure."""
+"""The ending of a run, the endings of its budgets, and the precedence among several endings. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState
 
-_RANKS = {RunState.PAUSED: 2, RunState.CANCELLED: 3}  # of the user's endings
+_USER_RANKS = {RunState.PAUSED: 2, RunState.CANCELLED: 3}
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """The ending that a run is to have.
+    """The way in which a run is to end.
 
     Attributes:
-        state: the run's last state.
-        reason: for the user.
-        kill: whether running trials are ended at once, or left to finish. Trials that keep checkpoints get time to save one
-            when the user ends them.
-        hurry: whether they are denied that time.
+        state: Last state of the run.
+        reason: Reason for the user.
+        kill: Whether running trials are ended at once, and not left to finish. Trials that keep checkpoints get time to save
+            one if the user ends the run.
+        hurry: Whether trials do not get this time.
     """
 
     state: RunState
@@ -31,13 +31,13 @@ class Ending:
     hurry: bool = False
 
     @property
-    def by_user(self) -> bool:
+    def is_by_user(self) -> bool:
         """Whether the user paused or cancelled the run."""
-        return self.state in _RANKS
+        return self.state in _USER_RANKS
 
     @property
-    def of_trials(self) -> str:
-        """The reason for which trials that still run are stopped."""
+    def trial_message(self) -> str:
+        """The message to trials that are stopped by this ending."""
         match self.state:
             case RunState.PAUSED:
                 return "the user paused the run"
@@ -50,14 +50,15 @@ class Ending:
 
     @property
     def rank(self) -> int:
-        """The precedence: CANCELLED over PAUSED over a budget's, and among those one that ends running trials."""
-        return _RANKS.get(self.state, int(self.kill))
+        """The precedence, highest first: CANCELLED, PAUSED, an ending that kills running trials, any other."""
+        return _USER_RANKS.get(self.state, int(self.kill))
 
 
-def of(current: Ending | None, candidate: Ending) -> Ending:
-    """Which of two endings counts: the first of the highest rank, with its newest reason.
+def select(current: Ending | None, candidate: Ending) -> Ending:
+    """Return the ending that counts after another one was found: the one of higher rank.
 
-    Trials that are left to finish may still turn a failure into a success.
+    If both have the same rank, the candidate replaces the current ending in two cases: both have the same state, so that
+    only the reason is newer; or running trials are left to finish, and so may have turned a failure into a success.
     """
     if (
         current is None
@@ -68,22 +69,20 @@ def of(current: Ending | None, candidate: Ending) -> Ending:
     return current
 
 
-def of_budgets(job: Job, counts: Counts, best: TrialRow | None, worked: float) -> Iterator[Ending]:
-    """The endings of the budgets that are used up.
+def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: float) -> Iterator[Ending]:
+    """Yield the endings of the budgets that are used up, and of a target that is reached.
 
     Args:
-        job: has the budgets.
-        counts: of its trials.
-        best: the best trial so far.
-        worked: seconds; see `RunStatus`.
+        job: Job with the budgets.
+        counts: Counts of its trials.
+        best: Best trial so far; None before any is complete.
+        worked: Seconds that the run has worked, see `RunStatus`.
     """
     budget = job.budget
     after = f"after {counts.ended} of {job.trials} trials"
     if budget.max_failed is not None and counts.counted_failures > budget.max_failed:
-        text = (
-            f"{counts.counted_failures} trials failed ({classes(counts)}), more than budget.max_failed = {budget.max_failed}"
-        )
-        yield Ending(RunState.FAILED, f"{text}, {after}", kill=True)
+        text = f"{counts.counted_failures} trials failed ({failure_classes(counts)}), more than budget.max_failed = "
+        yield Ending(RunState.FAILED, f"{text}{budget.max_failed}, {after}", kill=True)
     if budget.time is not None and worked > budget.time:
         text = f"the time budget of {budget.time:g} s is used, {after}"
         yield Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=False)
@@ -94,6 +93,6 @@ def of_budgets(job: Job, counts: Counts, best: TrialRow | None, worked: float) -
             yield Ending(RunState.SUCCEEDED, text, kill=True)
 
 
-def classes(counts: Counts) -> str:
-    """The number of failed trials by the class of their failure: `3 error, 1 oom`."""
+def failure_classes(counts: Counts) -> str:
+    """Return the number of failed trials by the class of their failure, as in `3 error, 1 oom`."""
     return ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())

@@ -1,7 +1,7 @@
 """Moves the results of a collection: from the workers' slots into the object store, and from there to the learner's slot.
 
-It works beside the slots' own events: its calls have threads of their own in a slot actor, and move a result while the
-process that made it continues. Each `fetch` and each `feed` is answered by one event, even if the slot is lost.
+Its calls do not wait for the events of a slot: they have their own threads in the slot's actor, so a result is moved while
+the process that produced it continues. Each `fetch` and each `feed` is followed by one event, even if the slot is lost.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from trialplane.wire.units import Transfer, Unit
 
 @dataclasses.dataclass(frozen=True)
 class ResultsFetched:
-    """Results that a worker offered are in the object store, as a list in the order of `units`; those of `lost` are not.
+    """The event that a fetch of a worker's results has ended.
 
-    `error` is that of a slot that still exists.
+    Attributes:
+        worker: Number of the worker.
+        request: Request of its process.
+        units: Units whose results are in the object store.
+        reference: Reference to a list of these results in the same order; None without any.
+        lost: Units whose results could not be fetched.
+        error: Error of the call; "" if there was none, or if the slot was lost.
     """
 
     worker: int
@@ -36,7 +42,13 @@ class ResultsFetched:
 
 @dataclasses.dataclass(frozen=True)
 class WeightsFetched:
-    """The learner's weights are in the object store, or lost (`reference` is None); `error` as above."""
+    """The event that a fetch of the learner's weights has ended.
+
+    Attributes:
+        request: Request of the learner's process.
+        reference: Reference to the weights in the object store; None if they could not be fetched.
+        error: Error of the call; "" if there was none, or if the slot was lost.
+    """
 
     request: TrialRequest
     reference: Any = None
@@ -45,7 +57,14 @@ class WeightsFetched:
 
 @dataclasses.dataclass(frozen=True)
 class ResultsFed:
-    """The learner's slot has the results, or they were lost on their way; `error` as above."""
+    """The event that results were fed to the learner's slot, or lost on the way.
+
+    Attributes:
+        request: Request of the learner's process.
+        units: Units of the results.
+        lost: Whether the results were lost.
+        error: Error of the call; "" if there was none, or if the slot was lost.
+    """
 
     request: TrialRequest
     units: tuple[int, ...]
@@ -60,14 +79,14 @@ class Exchange:
     """The calls that move results, weights and units.
 
     Args:
-        learner: a pool of one slot.
-        workers: the pool of the workers' slots.
+        learner: Pool of one slot, in which the learner runs.
+        workers: Pool of the workers' slots.
     """
 
     def __init__(self, learner: SlotPool, workers: SlotPool) -> None:
         self._learner = learner
         self._workers = workers
-        # Reference to an answer → what makes its event, and the object that the store has to keep until then.
+        # Reference to an answer → the function that makes its event, and an object that must stay in the store until then.
         self._pending: dict[Any, tuple[Callable[[Any, str], ExchangeEvent], Any]] = {}
 
     @property
@@ -76,23 +95,23 @@ class Exchange:
         return tuple(self._pending)
 
     def hand(self, worker: int, units: tuple[Unit, ...], last: bool) -> None:
-        """Hand units to a worker; `last` means that no more will follow."""
+        """Send units to a worker; with `last`, tell it that no more units follow."""
         self._send(self._workers.process(worker), messages.HandUnits(units, last))
 
     def release(self, worker: int, units: tuple[int, ...]) -> None:
-        """Let a worker reuse the memory of results that have been fetched, or never will be."""
+        """Let a worker reuse the memory of results that were fetched, or that will not be fetched."""
         self._send(self._workers.process(worker), messages.ReleaseResults(units))
 
     def end_feed(self, failed: int) -> None:
-        """End the learner's results; `failed` is the number of failed units."""
+        """Tell the learner that no more results follow, and how many units have failed."""
         self._send(self._learner.process(0), messages.EndFeed(failed))
 
     def fetch(self, worker: int, units: tuple[int, ...]) -> None:
-        """Put results that a worker offers into the object store, as one object; the worker's memory is then free again."""
-        process = _running(self._workers, worker)
+        """Start to move results from a worker's memory into the object store, as one object."""
+        process = _process_in(self._workers, worker)
 
         def event(available: Any, error: str) -> ResultsFetched:
-            process.send(messages.ReleaseResults(units))  # also those that could not be fetched: their units are retried
+            process.send(messages.ReleaseResults(units))  # also of results that were not fetched: their units are retried
             lost = tuple(unit for unit in units if unit not in (available or ()))
             return ResultsFetched(
                 worker, process.request, tuple(available or ()), results if available else None, lost, error
@@ -102,8 +121,8 @@ class Exchange:
         self._pending[available_units] = event, results
 
     def fetch_weights(self) -> None:
-        """Put the weights that the learner offers into the object store."""
-        process = _running(self._learner, 0)
+        """Start to move the weights that the learner offers into the object store."""
+        process = _process_in(self._learner, 0)
 
         def event(is_available: Any, error: str) -> WeightsFetched:
             process.send(messages.ReleaseWeights())
@@ -113,39 +132,47 @@ class Exchange:
         self._pending[availability] = event, weights
 
     def feed(self, transfers: tuple[Transfer, ...], results: Any) -> None:
-        """Pass the results of one `fetch` from the object store to the learner."""
-        process = _running(self._learner, 0)
-        units, feed = tuple(transfer.unit for transfer in transfers), messages.encode(messages.FeedTransfers(transfers))
-        fed = process.actor.call("feed", process.serial, feed, [results])
-        self._pending[fed] = lambda is_taken, error: ResultsFed(process.request, units, not is_taken, error), results
+        """Start to move the results of one `fetch` from the object store to the learner.
+
+        Args:
+            transfers: The results.
+            results: Reference to the list of them in the object store.
+        """
+        process = _process_in(self._learner, 0)
+        units = tuple(transfer.unit for transfer in transfers)
+        message = messages.encode(messages.FeedTransfers(transfers))
+        answer = process.actor.call("feed", process.serial, message, [results])
+        self._pending[answer] = lambda is_taken, error: ResultsFed(process.request, units, not is_taken, error), results
 
     def take(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
-        """The events of these answers; references of others are ignored."""
+        """Yield the events of these answers; references of pools are ignored."""
         for reference in answered:
             if reference not in self._pending:
                 continue
-            event, _ = self._pending.pop(reference)
+            make_event, _ = self._pending.pop(reference)
             answer, problem = None, ""
             try:
                 answer = ray.get(reference)
             except ray.exceptions.RayTaskError as error:
                 problem = errors.first_line(error.cause or error)
             except ray.exceptions.RayError:
-                pass  # the actor is dead, which the pool reports
-            yield event(answer, problem)
+                pass  # the actor has died, and the pool reports that
+            yield make_event(answer, problem)
 
     def _send(self, process: Process | None, message: messages.Control) -> None:
+        """Send a message to a process, if it runs."""
         if process is not None:
             process.send(message)
 
 
-def _running(pool: SlotPool, slot: int) -> Process:
+def _process_in(pool: SlotPool, slot: int) -> Process:
+    """Return the process in a slot, which must not be idle."""
     process = pool.process(slot)
     assert process is not None, f"nothing runs in slot {slot}"
     return process
 
 
 def _fetch(process: Process, message: messages.Fetch) -> tuple[Any, Any]:
-    """References to the units whose results could be fetched, and to the results."""
+    """Call `fetch` in a slot; return references to the units whose results are available, and to these results."""
     available, results = process.actor.call("fetch", process.serial, messages.encode(message))
     return available, results

@@ -1,8 +1,9 @@
 """`python -m trialplane.controller.export`: writes attempts as an Optuna study to a database, or serves optuna-dashboard.
 
-The client, which does not import Optuna, starts it and sends what it has read of a ledger. On stdin the first line is an
-`Order`, and each further line has attempts and reports: those of the study so far, then what has changed since. The URL is
-not an argument, as other users of the machine could see it. The process ends with its stdin.
+The client, which does not import Optuna, starts this program and sends the content of a ledger to its stdin. The first line
+is an `Order`. The second line has the attempts and the reports of the study so far, and each further line those that have
+changed. The database's URL is not an argument, as other users of the machine could see it. The program ends when its stdin
+is closed.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from trialplane.ledger.attempts import Attempt, Order
 from trialplane.wire import escapes, records, rows
 from trialplane.wire.states import TrialState as State
 
-_STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some of the former
+_STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some errors of databases
 
 
 class Copy:
-    """A study in Optuna with what was read of a run so far: a trial for each attempt, or series of attempts.
+    """A copy of a run as a study of Optuna, with a trial for each series of attempts.
 
     Args:
-        storage: of the study.
-        order: describes it.
+        storage: Storage of the study.
+        order: Description of the study.
 
     Raises:
-        optuna.exceptions.DuplicatedStudyError: the storage has a study of that name.
+        optuna.exceptions.DuplicatedStudyError: The storage already has a study of that name.
     """
 
     def __init__(self, storage: BaseStorage, order: Order) -> None:
@@ -55,24 +56,24 @@ class Copy:
             self.study.set_user_attr(name, value)
         self._storage = storage
         self._ranges = order.ranges
-        self._series: dict[int, int] = {}  # number of an attempt → of the one that began its series
+        self._series: dict[int, int] = {}  # number of an attempt → number of the attempt that began its series
         self._trials: dict[int, int] = {}  # series → number of its trial in Optuna
-        self._open: dict[int, tuple[Attempt, Attempt]] = {}  # series → its first attempt and its newest, until its end
+        self._open: dict[int, tuple[Attempt, Attempt]] = {}  # series that has not ended → first and newest attempt
         self._curves: dict[int, dict[int, float]] = {}  # series → step → the first value that was reported
 
     def read(self, line: str) -> None:
-        """Add what a line has: attempts and reports."""
+        """Add the attempts and reports of a line from the client."""
         data: Mapping[str, Any] = json.loads(line)
         attempts = [records.from_dict(Attempt, attempt) for attempt in data["attempts"]]
-        self.add(attempts, data["reports"], alive=bool(data["alive"]))
+        self.add(attempts, data["reports"], is_active=bool(data["alive"]))
 
-    def add(self, attempts: Iterable[Attempt], reports: Iterable[tuple[int, int, float]] = (), *, alive: bool) -> None:
-        """Add attempts to the study, and the reports and the ends of those that were running in it.
+    def add(self, attempts: Iterable[Attempt], reports: Iterable[tuple[int, int, float]] = (), *, is_active: bool) -> None:
+        """Add new attempts to the study, and the new reports and the ends of attempts that it has already.
 
         Args:
-            attempts: by number; those that were running, or paused, may come again.
-            reports: number of the attempt, step and value of each.
-            alive: whether a controller works on the run; otherwise no attempt runs.
+            attempts: Attempts in the order of their numbers, including those that were running or paused before.
+            reports: Number of the attempt, step and value of each new report.
+            is_active: Whether a controller works on the run; otherwise no attempt runs.
         """
         for attempt in attempts:
             request = attempt.request
@@ -80,36 +81,44 @@ class Copy:
             if request.series not in self._trials:
                 self._trials[request.series] = len(self._trials)
                 self._open[request.series] = attempt, attempt
-            elif request.series in self._open:  # else its trial has ended in Optuna, where that cannot be taken back
+            elif request.series in self._open:  # otherwise its trial has ended in Optuna, which cannot be undone
                 self._open[request.series] = self._open[request.series][0], attempt
         for number, step, value in reports:
             self._curves.setdefault(self._series.get(number, number), {}).setdefault(step, float(value))
         stored = self.study.get_trials(deepcopy=False)
         for series in sorted(self._open):
-            trial = self._trial(*self._open[series], alive)
+            trial = self._build_trial(*self._open[series], is_active)
             if trial.number >= len(stored):
                 self.study.add_trial(trial)
             elif trial.state.is_finished():
-                self._end(stored[trial.number], trial)
+                self._end_trial(stored[trial.number], trial)
             else:
-                self._report(stored[trial.number], trial)
+                self._add_reports(stored[trial.number], trial)
             if trial.state.is_finished():
                 del self._open[series]
 
-    def _trial(self, first: Attempt, attempt: Attempt, alive: bool) -> FrozenTrial:
-        """A trial with its true state: with several objectives Optuna's memory has pruned trials as failed."""
-        request, outcome = attempt.request, attempt.outcome
-        trial = history.trial(self._trials[request.series], attempt.optuna)
+    def _build_trial(self, first: Attempt, newest: Attempt, is_active: bool) -> FrozenTrial:
+        """Return the trial of a series.
+
+        Its state is that of the ledger. In the controller's memory pruned trials are failed if there are several objectives.
+
+        Args:
+            first: First attempt of the series.
+            newest: Newest attempt of the series.
+            is_active: Whether a controller works on the run.
+        """
+        request, outcome = newest.request, newest.outcome
+        trial = history.trial(self._trials[request.series], newest.optuna)
         trial.datetime_start = history.start(first.optuna)
-        if alive and (outcome is None or outcome.state is State.PAUSED):
-            # It may have ended, or been promoted, while others were read; the next look has that.
+        if is_active and (outcome is None or outcome.state is State.PAUSED):
+            # If it has ended or was promoted while other attempts were read, the next line has that.
             trial.state, trial.datetime_complete = TrialState.RUNNING, None
         elif outcome is not None:
             trial.state = samplers.STATES[outcome.state]
         else:
             trial.state = TrialState.FAIL
-            trial.datetime_complete = trial.datetime_start  # when it was lost is not stored
-        trial.user_attrs |= _attributes(attempt, first.request.retry_of)
+            trial.datetime_complete = trial.datetime_start  # as the time of the loss is not stored
+        trial.user_attrs |= _attributes(newest, first.request.retry_of)
         trial.intermediate_values = self._curves.get(request.series, {})
         for name in self._ranges.keys() & trial.params.keys():
             bounds = self._ranges[name]
@@ -117,18 +126,18 @@ class Copy:
             trial.params[name] = request.params[name]
         return trial
 
-    def _report(self, stored: FrozenTrial, trial: FrozenTrial) -> None:
-        """Add reports to a trial that runs."""
+    def _add_reports(self, stored: FrozenTrial, trial: FrozenTrial) -> None:
+        """Add the reports of `trial` that are new to the stored trial."""
         for step, value in trial.intermediate_values.items():
             if step not in stored.intermediate_values:
                 self._storage.set_trial_intermediate_value(stored._trial_id, step, value)
 
-    def _end(self, stored: FrozenTrial, trial: FrozenTrial) -> None:
-        """End a trial that ran."""
-        self._report(stored, trial)
+    def _end_trial(self, stored: FrozenTrial, trial: FrozenTrial) -> None:
+        """End the stored trial with the values, reports and attributes of `trial`."""
+        self._add_reports(stored, trial)
         trial_id = stored._trial_id
         for name, distribution in trial.distributions.items():
-            if name not in stored.params:  # drawn since, for an objective of Optuna
+            if name not in stored.params:  # an objective of Optuna has requested it meanwhile
                 value = distribution.to_internal_repr(trial.params[name])
                 self._storage.set_trial_param(trial_id, name, value, distribution)
         for name, value in trial.system_attrs.items():
@@ -139,7 +148,7 @@ class Copy:
 
 
 def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
-    """User attributes for what Optuna has no field for: plain values that tables and plots can show, without empty ones."""
+    """Return user attributes with the values of an attempt for which Optuna has no field, without empty ones."""
     request, outcome = attempt.request, attempt.outcome
     attributes: dict[str, Any] = {
         "trial": request.trial,
@@ -161,9 +170,13 @@ def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
 def write(order: Order, lines: Iterable[str]) -> None:
     """Write a study into the database of the order's URL, completely or not at all.
 
+    Args:
+        order: Description of the study.
+        lines: Lines from the client.
+
     Raises:
-        InputError: the URL is invalid, or the database has a study of that name.
-        TargetError: the database cannot be written.
+        InputError: The URL is invalid, or the database has a study of that name.
+        TargetError: The database cannot be written.
     """
     copy = Copy(optuna.storages.InMemoryStorage(), order)
     for line in lines:
@@ -176,7 +189,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            database = optuna.storages.RDBStorage(order.url)  # makes its tables
+            database = optuna.storages.RDBStorage(order.url)  # creates the tables
         with database.scoped_session() as session:
             if session.query(models.StudyModel).filter_by(study_name=order.run).first() is not None:
                 raise errors.InputError(
@@ -185,40 +198,41 @@ def write(order: Order, lines: Iterable[str]) -> None:
                 )
             _store(session, copy.study)
             session.commit()
-    except ImportError as error:  # no driver for it
+    except ImportError as error:  # the driver of the database is missing
         raise errors.InputError(
             f"{database_name} cannot be opened: {errors.first_line(error.__cause__ or error)}"
         ) from error
-    except (*_STORAGE_ERRORS, RuntimeError) as error:  # the last: tables of another version of Optuna
+    except (*_STORAGE_ERRORS, RuntimeError) as error:  # RuntimeError: the tables are of another version of Optuna
         cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else None
-        foreign = getattr(cause or error, "orig", None) or cause or error
+        original = getattr(cause or error, "orig", None) or cause or error
         raise errors.TargetError(
-            f"{database_name} cannot be written: {errors.first_line(foreign)}; nothing of the study is in it"
+            f"{database_name} cannot be written: {errors.first_line(original)}; nothing of the study is in it"
         ) from error
 
 
 def _store(session: Any, study: optuna.Study) -> None:
     """Add a study in memory to a database, in the transaction of the session.
 
-    By Optuna's own tables: its storage commits once per trial, and asks the database twice about each value.
+    The rows of Optuna's tables are written directly, as its storage would commit each trial separately and query the
+    database twice for each value.
     """
     storage, study_id = study._storage, study._study_id
-    row: Any = models.StudyModel(study_name=study.study_name)
-    session.add(row)
+    study_row: Any = models.StudyModel(study_name=study.study_name)
+    session.add(study_row)
     trials = study.get_trials(deepcopy=False)
-    stored = [
+    trial_rows = [
         models.TrialModel(
             number=trial.number,
-            study=row,
+            study=study_row,
             state=trial.state,
             datetime_start=trial.datetime_start,
             datetime_complete=trial.datetime_complete,
         )
         for trial in trials
     ]
-    session.add_all(stored)
-    session.flush()  # which gives them their ids
-    study_key = {"study_id": row.study_id}
+    session.add_all(trial_rows)
+    session.flush()  # assigns their ids
+    study_key = {"study_id": study_row.study_id}
     rows_by_table: dict[Any, list[dict[str, Any]]] = {
         models.StudyDirectionModel: [
             study_key | {"direction": direction, "objective": index} for index, direction in enumerate(study.directions)
@@ -231,48 +245,56 @@ def _store(session: Any, study: optuna.Study) -> None:
         models.TrialValueModel: [],
         models.TrialIntermediateValueModel: [],
     }
-    for trial, trial_row in zip(trials, stored, strict=True):
-        trial_key: dict[str, Any] = {"trial_id": trial_row.trial_id}
-        rows_by_table[models.TrialUserAttributeModel] += _attribute_rows(trial_key, trial.user_attrs)
-        rows_by_table[models.TrialSystemAttributeModel] += _attribute_rows(trial_key, trial.system_attrs)
-        for name, value in trial.params.items():
-            distribution = trial.distributions[name]
-            text = optuna.distributions.distribution_to_json(distribution)
-            param = {"param_name": name, "param_value": distribution.to_internal_repr(value), "distribution_json": text}
-            rows_by_table[models.TrialParamModel].append(trial_key | param)
-        for index, value in enumerate(trial.values or ()):
-            number, kind = models.TrialValueModel.value_to_stored_repr(value)
-            rows_by_table[models.TrialValueModel].append(
-                trial_key | {"objective": index, "value": number, "value_type": kind}
-            )
-        for step, value in trial.intermediate_values.items():
-            report, report_type = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
-            reported = {"step": step, "intermediate_value": report, "intermediate_value_type": report_type}
-            rows_by_table[models.TrialIntermediateValueModel].append(trial_key | reported)
+    for trial, trial_row in zip(trials, trial_rows, strict=True):
+        _add_trial_rows(rows_by_table, {"trial_id": trial_row.trial_id}, trial)
     for table, table_rows in rows_by_table.items():
         if table_rows:
             session.execute(table.__table__.insert(), table_rows)
 
 
-def _attribute_rows(owner: dict[str, int], attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [owner | {"key": name, "value_json": json.dumps(value)} for name, value in attributes.items()]
+def _add_trial_rows(rows_by_table: dict[Any, list[dict[str, Any]]], key: dict[str, Any], trial: FrozenTrial) -> None:
+    """Add the rows of a trial with a key to those of each table."""
+    rows_by_table[models.TrialUserAttributeModel] += _attribute_rows(key, trial.user_attrs)
+    rows_by_table[models.TrialSystemAttributeModel] += _attribute_rows(key, trial.system_attrs)
+    for name, value in trial.params.items():
+        distribution = trial.distributions[name]
+        text = optuna.distributions.distribution_to_json(distribution)
+        param = {"param_name": name, "param_value": distribution.to_internal_repr(value), "distribution_json": text}
+        rows_by_table[models.TrialParamModel].append(key | param)
+    for index, value in enumerate(trial.values or ()):
+        number, value_type = models.TrialValueModel.value_to_stored_repr(value)
+        row = {"objective": index, "value": number, "value_type": value_type}
+        rows_by_table[models.TrialValueModel].append(key | row)
+    for step, value in trial.intermediate_values.items():
+        report, report_type = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+        report_row = {"step": step, "intermediate_value": report, "intermediate_value_type": report_type}
+        rows_by_table[models.TrialIntermediateValueModel].append(key | report_row)
+
+
+def _attribute_rows(key: dict[str, int], attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of attributes that belong to the study or trial with a key."""
+    return [key | {"key": name, "value_json": json.dumps(value)} for name, value in attributes.items()]
 
 
 def show(order: Order, lines: Iterable[str]) -> None:
-    """Serve optuna-dashboard on a copy in memory, which each line brings up to date; end with the lines.
+    """Serve optuna-dashboard on a copy in memory until the lines end.
 
-    It answers once the first line is in the copy: nobody sees a study without its trials.
+    The server starts after the first line was added, so that the study has its trials.
+
+    Args:
+        order: Description of the study, and the listening socket.
+        lines: Lines from the client, which update the copy.
 
     Raises:
-        InputError: the copy was deleted in the dashboard.
+        InputError: The copy was deleted in the dashboard.
     """
-    import optuna_dashboard  # not part of the controller's images
+    import optuna_dashboard  # the controller's images do not have it
 
     storage = optuna.storages.InMemoryStorage()
     copy = Copy(storage, order)
     remaining_lines = iter(lines)
     first_line = next(remaining_lines, None)
-    if first_line is None:  # the command has ended
+    if first_line is None:  # the client has ended
         return
     copy.read(first_line)
     server = _Server(socket.socket(fileno=order.listener))
@@ -281,14 +303,14 @@ def show(order: Order, lines: Iterable[str]) -> None:
     for line in remaining_lines:
         if not storage.get_all_studies():
             raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
-        if line.strip():  # an empty one only tests whether this process still reads
+        if line.strip():  # the client sends empty lines to test whether this process still reads
             copy.read(line)
-    server.shutdown()  # its thread would wait on a closed socket
+    server.shutdown()  # first, as its thread would wait on a closed socket
     server.server_close()
 
 
 class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """At a Unix socket, with a thread per connection: browsers open some before they need them."""
+    """A server at a Unix socket, with a thread per connection, as browsers open idle connections."""
 
     daemon_threads = True
 
@@ -300,17 +322,17 @@ class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
         self.setup_environ()
 
     def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
-        """A connection; the other end of a Unix socket has no address, which the handlers need."""
+        """Return a connection and an address, which handlers need and a Unix socket does not have."""
         return self.socket.accept()[0], ("localhost", 0)
 
 
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
-        """Print nothing: the terminal is the user's."""
+        """Print nothing, as the terminal is the user's."""
 
 
 def main(stdin: TextIO = sys.stdin) -> int:
-    """Carry out the order; an error is a message on stderr and an exit code of `errors`."""
+    """Carry out the order on stdin; return an exit code of `errors`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     order = records.from_json(Order, stdin.readline())
     try:

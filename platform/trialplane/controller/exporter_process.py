@@ -1,8 +1,8 @@
-"""The controller's side of the export to MLflow: keeps the exporter running and wakes it when the ledger has grown.
+"""The exporter's process (`trialplane.exporter`), as the controller runs it: started, woken, restarted and ended.
 
 MLflow takes 30 ms of processor time per trial (measured on its SQLite store), which a thread would take from the controller.
-So a process of its own reads the ledger and writes to MLflow (`trialplane.exporter`), whether MLflow answers now or in two
-minutes. Nothing is lost with it: the next one continues where MLflow is.
+So another process reads the ledger and writes to MLflow, however long MLflow takes to answer. Nothing is lost if it ends: a
+new exporter compares MLflow with the ledger and continues.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from trialplane.wire import env, records
 from trialplane.wire.exports import End, Order, Progress
 from trialplane.wire.paths import RunPaths
 
-END_WAIT = 30.0  # seconds the exporter may take to end
+END_WAIT = 30.0  # seconds for the exporter to end
 
 
 class ExporterProcess:
     """The exporter of one run.
 
     Args:
-        run: the run's files.
-        order: where the run's ledger is.
-        uri: MLflow's tracking URI.
-        token: that MLflow asks for, as the gateway does; "" for none.
+        run: Paths of the run.
+        order: Message to the exporter that names the run's ledger.
+        uri: Tracking URI of MLflow.
+        token: Token for MLflow, which the gateway requires; "" for none.
+
+    Attributes:
+        progress: Newest progress that the exporter has reported.
     """
 
     def __init__(self, run: RunPaths, order: Order, uri: str, *, token: str = "") -> None:
@@ -41,81 +44,84 @@ class ExporterProcess:
         self._uri = uri
         self._token = token
         self._end: End | None = None
-        self._partial = b""
+        self._partial_line = b""
         self.progress = Progress()
-        self._is_complete: bool | None = None  # the result of `close`
-        self._trials = 0
+        self._is_complete: bool | None = None  # result of `close`; None before it is called
+        self._trials = 0  # number of trials that have ended
         self._start()
 
     def wake(self) -> None:
-        """Tell the exporter that the ledger may have grown."""
-        self._tell(b"\n")
+        """Inform the exporter that the ledger may have grown, and receive its messages."""
+        self._send(b"\n")
         self.tick()
 
     def tick(self) -> None:
-        """Receive the exporter's messages; restart one that died."""
+        """Receive the exporter's messages; restart the exporter if it has died."""
         self._receive(0)
 
     def end(self, end: End, trials: int = 0) -> None:
-        """Tell the exporter how the run ended; it ends once all is in MLflow.
+        """Inform the exporter of the run's end; it ends by itself after everything is in MLflow.
 
         Args:
-            end: state of the run.
-            trials: number of trials that have ended.
+            end: Last state of the run.
+            trials: Number of trials that have ended; 0 to keep an earlier number.
         """
         self._end, self._trials = end, trials or self._trials
         assert self.process.stdin is not None
-        os.set_blocking(self.process.stdin.fileno(), True)  # this one must come through, and there is room for it
-        self._tell(records.to_json(end).encode() + b"\n")
+        os.set_blocking(self.process.stdin.fileno(), True)  # this message must not be dropped if the pipe is full
+        self._send(records.to_json(end).encode() + b"\n")
 
     @property
     def trouble(self) -> str:
-        """The reason why MLflow lacks something; "" when nothing is missing, or only for a moment."""
+        """The reason why MLflow lacks records; "" if it lacks none, or only newest ones."""
         return self.progress.away or self.progress.trouble
 
     def close(
         self,
         patience: float,
-        stopped: Callable[[], bool] = lambda: False,
+        is_stopped: Callable[[], bool] = lambda: False,
         show: Callable[[str], None] = lambda text: None,
     ) -> bool:
-        """Wait until everything is in MLflow, if `end` was called; a second call returns the same result.
+        """End the exporter; if `end` was called, first wait until everything is in MLflow.
+
+        A second call does nothing and returns the same result.
 
         Args:
-            patience: seconds to wait while MLflow does not answer.
-            stopped: whether to stop waiting.
-            show: shows the user what the run waits for.
+            patience: Seconds to wait without progress.
+            is_stopped: Returns whether to stop waiting.
+            show: Shows the user a text on what the run waits for.
 
         Returns:
-            Whether everything was written; the rest is written by the next exporter, at `resume`.
+            Whether everything is in MLflow. If not, an exporter that `resume` starts writes the rest.
         """
         if self._is_complete is None:
-            self._is_complete = self._close(patience, stopped, show)
+            self._is_complete = self._close(patience, is_stopped, show)
         return self._is_complete
 
-    def _close(self, patience: float, stopped: Callable[[], bool], show: Callable[[str], None]) -> bool:
-        deadline, before = time.monotonic() + patience, self.progress
-        while self._end is not None and self.process.poll() is None and time.monotonic() < deadline and not stopped():
-            show(self._waiting_for())
+    def _close(self, patience: float, is_stopped: Callable[[], bool], show: Callable[[str], None]) -> bool:
+        """Do what `close` promises, without the result of an earlier call."""
+        deadline, previous = time.monotonic() + patience, self.progress
+        while self._end is not None and self.process.poll() is None and time.monotonic() < deadline and not is_stopped():
+            show(self._progress_message())
             self._receive(0.2)
-            now = self.progress
-            if (now.ended, now.files) != (before.ended, before.files):
-                before, deadline = now, time.monotonic() + patience
+            progress = self.progress
+            if (progress.ended, progress.files) != (previous.ended, previous.files):
+                previous, deadline = progress, time.monotonic() + patience
         is_complete = self._end is not None and self.process.poll() == errors.EXIT_OK
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         deadline = time.monotonic() + END_WAIT
-        while self.process.poll() is None and time.monotonic() < deadline and not stopped():
+        while self.process.poll() is None and time.monotonic() < deadline and not is_stopped():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=0.2)
         if self.process.poll() is None:
-            self.process.kill()  # safe at any moment: the next one continues where it was
+            self.process.kill()  # loses nothing, as another exporter continues
             self.process.wait()
         return is_complete
 
-    def _waiting_for(self) -> str:
-        """The number of trials or files that MLflow lacks, in words."""
+    def _progress_message(self) -> str:
+        """Return a text with the number of trials that are in MLflow, or of files that it lacks."""
         progress = self.progress
         if progress.trials < self._trials:
             return f"recording in MLflow: {progress.trials} of {self._trials} trials"
@@ -126,6 +132,7 @@ class ExporterProcess:
         )
 
     def _start(self) -> None:
+        """Start the process, and send it the order, and the run's end if it is known."""
         environment = {
             **os.environ,
             # The exporter retries by itself while MLflow is away, so a failure must be reported quickly. And requests would
@@ -146,24 +153,26 @@ class ExporterProcess:
                 stderr=log,
                 env=environment,
                 bufsize=0,
-                preexec_fn=process.end_with_parent,  # it may be stopped, or import for long
+                preexec_fn=process.end_with_parent,  # works even while the process is stopped, or imports libraries
             )
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
-        self._tell(records.to_json(self._order).encode() + b"\n")
+        self._send(records.to_json(self._order).encode() + b"\n")
         if self._end is not None:
             self.end(self._end)
 
     def _restart(self) -> None:
+        """Start a new process after one has died."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
-        self._partial = b""
+        self._partial_line = b""
         self._start()
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
+        """Send a line to the exporter; drop it if that is not possible."""
         assert self.process.stdin is not None
-        # It died, and `_receive` starts it again; or it has not read thousands of lines, and does not need another one.
+        # If the exporter has died, `_receive` restarts it. If the pipe is full, it has enough lines that wake it.
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             self.process.stdin.write(line)
 
@@ -175,9 +184,9 @@ class ExporterProcess:
             return
         data = os.read(stdout.fileno(), 65536)
         if not data:
-            if self.process.wait() or self._end is None:  # else it has written everything
+            if self.process.wait() or self._end is None:  # otherwise it ended because everything is in MLflow
                 self._restart()
             return
-        *lines, self._partial = (self._partial + data).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             self.progress = records.from_dict(Progress, json.loads(line))

@@ -1,8 +1,8 @@
 """Flow control of the results on their way from workers to the learner of one iteration. Pure.
 
-A result is offered in its worker's memory, granted, moved into the object store, fed to the learner, and done when the
-learner has taken it. From grant to end it is in flight. Nothing is granted beyond the limit, so workers wait and no object
-store has to spill.
+The stages of a result: it is offered while it is in its worker's memory; its fetch is granted; it is stored in the object
+store; it is fed to the learner; and the learner takes it. It is in flight from the grant until the learner takes it. No
+fetch is granted beyond a limit of bytes in flight: workers wait, and no object store has to spill to disk.
 
 A call costs as much as moving some megabytes. So results that a worker offers while its previous ones are being fetched are
 fetched and fed together, as one object: the faster results come, the more of them share a call.
@@ -23,7 +23,12 @@ SHARE = 4  # one call moves at most this fraction (1 / SHARE) of the limit, so t
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Results that are one object in the object store: `reference` refers to a list in the order of `transfers`."""
+    """Results that are one object in the object store.
+
+    Attributes:
+        transfers: The results.
+        reference: Reference to a list of them, in the same order.
+    """
 
     transfers: tuple[Transfer, ...]
     reference: Any
@@ -33,23 +38,26 @@ class Flow:
     """The results in flight.
 
     Args:
-        limit: the most bytes in flight; may be changed.
+        limit: Largest number of bytes in flight; may be changed.
+
+    Attributes:
+        in_flight: Number of bytes in flight.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.in_flight = 0
         self._offered: collections.deque[Transfer] = collections.deque()
-        self._moving: dict[int, Transfer] = {}
+        self._moving: dict[int, Transfer] = {}  # unit → its result, whose fetch was granted and has not ended
         self._stored: collections.deque[Load] = collections.deque()
-        self._fed: dict[int, Transfer] = {}
+        self._fed: dict[int, Transfer] = {}  # unit → its result, which the learner has not taken
 
-    def offer(self, transfer: Transfer) -> None:
-        """Record a result that a worker offers."""
+    def add_offer(self, transfer: Transfer) -> None:
+        """Add a result that a worker offers."""
         self._offered.append(transfer)
 
-    def grants(self) -> dict[int, tuple[int, ...]]:
-        """Worker → units of its offers to be fetched now, as many as there is room for, in the order of the offers.
+    def grant_fetches(self) -> dict[int, tuple[int, ...]]:
+        """Grant the fetch of as many offers as there is room for, in their order; return the units by worker.
 
         A worker gets no further grant until its previous results have been fetched.
         """
@@ -59,10 +67,10 @@ class Flow:
         while self._offered:
             transfer = self._offered[0]
             if transfer.worker in busy or not self._may_join(granted[transfer.worker], transfer):
-                busy.add(transfer.worker)  # its later ones keep their order
+                busy.add(transfer.worker)  # the later offers of this worker must not overtake this one
                 deferred.append(self._offered.popleft())
             elif self.in_flight + transfer.bytes > self.limit:
-                break  # smaller later ones do not overtake it, or it might wait forever
+                break  # if smaller offers overtook it, it might wait forever
             else:
                 self.in_flight += transfer.bytes
                 self._moving[transfer.unit] = transfer
@@ -76,16 +84,16 @@ class Flow:
         self._offered = collections.deque(transfer for transfer in self._offered if transfer.worker != worker)
         return withdrawn
 
-    def waits(self, worker: int) -> bool:
-        """Whether a result of that worker is still in its memory."""
+    def has_unfetched(self, worker: int) -> bool:
+        """Return whether a result of a worker is still in its memory."""
         return any(transfer.worker == worker for transfer in (*self._offered, *self._moving.values()))
 
-    def store(self, units: Iterable[int], reference: Any) -> None:
-        """Record that granted results are in the object store."""
+    def record_stored(self, units: Iterable[int], reference: Any) -> None:
+        """Record that the results of these units were fetched into the object store, as one object."""
         self._stored.append(Load(tuple(self._moving.pop(unit) for unit in units), reference))
 
-    def feeds(self) -> list[Load]:
-        """The loads to be fed to the learner now."""
+    def take_loads(self) -> list[Load]:
+        """Return the loads that are to be fed to the learner now, and record them as fed."""
         loads = []
         while self._stored and (len(self._fed) < AHEAD or self._has_room_ahead(self._stored[0])):
             load = self._stored.popleft()
@@ -93,35 +101,35 @@ class Flow:
             loads.append(load)
         return loads
 
-    def fed(self, unit: int) -> Transfer | None:
-        """The result of a unit that was fed; None when the learner has already taken it."""
+    def fed_transfer(self, unit: int) -> Transfer | None:
+        """Return the result of a unit that was fed; None when the learner has already taken it."""
         return self._fed.get(unit)
 
-    def take(self, unit: int) -> Transfer | None:
-        """Record that the learner has read a result; None when it was never fed."""
+    def record_taken(self, unit: int) -> Transfer | None:
+        """Record that the learner has taken a result, and return it; return None if it was never fed."""
         transfer = self._fed.pop(unit, None)
         if transfer is not None:
             self.in_flight -= transfer.bytes
         return transfer
 
-    def lose(self, unit: int) -> Transfer | None:
-        """Record that a result was lost between worker and learner; None when it was not in flight."""
+    def record_lost(self, unit: int) -> Transfer | None:
+        """Record that a result was lost, and return it; return None if no fetch or feed of it was in progress."""
         transfer = self._moving.pop(unit, None) or self._fed.pop(unit, None)
         if transfer is not None:
             self.in_flight -= transfer.bytes
         return transfer
 
     @property
-    def _together(self) -> int:
-        """The most bytes that one call moves, unless a single result is larger."""
+    def _call_bytes(self) -> int:
+        """The largest number of bytes that one call moves, unless a single result is larger."""
         return min(BATCH_BYTES, self.limit // SHARE)
 
     def _may_join(self, transfers: list[Transfer], candidate: Transfer) -> bool:
-        """Whether a result may be fetched together with these."""
+        """Return whether a result may be fetched together with these."""
         size = sum(transfer.bytes for transfer in transfers) + candidate.bytes
-        return not transfers or (len(transfers) < BATCH_RESULTS and size <= self._together)
+        return not transfers or (len(transfers) < BATCH_RESULTS and size <= self._call_bytes)
 
     def _has_room_ahead(self, load: Load) -> bool:
-        """Whether a load fits beside the results not yet taken: together at most twice what one call moves."""
+        """Return whether a load and the results that the learner has not taken are at most twice what one call moves."""
         transfers = (*self._fed.values(), *load.transfers)
-        return len(transfers) <= 2 * BATCH_RESULTS and sum(transfer.bytes for transfer in transfers) <= 2 * self._together
+        return len(transfers) <= 2 * BATCH_RESULTS and sum(transfer.bytes for transfer in transfers) <= 2 * self._call_bytes

@@ -1,10 +1,10 @@
-"""Gangs: as many slots as a trial has nodes, presented to a workload as one slot.
+"""A pool of gangs: a gang has as many slots as a trial has nodes, and is one slot for a workload.
 
-A gang is formed of idle slots and starts a trial when all of them are ready: each receives the same request with its number
-as `node` and node 0's address as `rendezvous`. The trial's reports and arrays are node 0's, and so is its outcome when all
-nodes succeeded, or had their time to do so after node 0. When one fails the others are ended, the failure that caused the
-others is the trial's, and it is reported when every node is free again. A gang that lost a slot is dissolved; its other
-slots wait for a new one. Trials of one node run in the pool of slots directly.
+A gang is formed of idle slots. It starts a trial in all of them: each slot receives the same request, with its number as
+`node` and the address of node 0 as `rendezvous`. The reports and arrays of node 0 are those of the trial. So is its outcome
+if all nodes succeeded, or had enough time to do so after node 0. When one node fails, the others are ended. The trial then
+has the failure that caused the others. It is reported after every node has ended. A gang that has lost a slot is dissolved;
+its other slots wait for a new gang. Trials of one node use no gangs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trialplane.wire.messages import LogGrown, TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
-MARGIN = 5.0  # seconds, beyond a trial's grace, for a node to report itself why it ended
+MARGIN = 5.0  # seconds, beyond a trial's grace, for a node to report its own failure
 
 
 @dataclasses.dataclass
@@ -29,36 +29,36 @@ class _Gang:
     """Slots that run trials together.
 
     Attributes:
-        index: its number for the loop.
-        members: the slots, node 0 first.
-        request: the attempt that runs in it.
-        open: nodes that have not ended.
-        ends: node → its last event, in the order of arrival.
-        to_answer: the node whose event the loop has to answer.
-        kill_at: when nodes that are still running are killed.
-        kill_reason: why they are killed: another node failed, or the result is complete.
-        ending: whether they were killed, so that their outcomes explain nothing.
-        broken: whether it lost a slot.
+        index: Number of the gang for the loop.
+        members: Numbers of its slots, node 0 first.
+        request: Request of the attempt that runs in it; None while it is idle.
+        running: Nodes that have not ended.
+        ends: Last event of each node that has ended, by node, in the order of arrival.
+        to_answer: Node whose event the loop has to answer; None if there is none.
+        kill_at: Time when nodes that still run are killed, by the monotonic clock; None if they are not.
+        kill_reason: Reason for that: another node failed, or the result is complete.
+        is_killed: Whether they were killed, so that their outcomes are no cause of the trial's.
+        is_broken: Whether the gang has lost a slot.
     """
 
     index: int
     members: list[int]
     request: TrialRequest | None = None
-    open: set[int] = dataclasses.field(default_factory=set)
+    running: set[int] = dataclasses.field(default_factory=set)
     ends: dict[int, SlotTrial] = dataclasses.field(default_factory=dict)
     to_answer: int | None = None
     kill_at: float | None = None
     kill_reason: str = ""
-    ending: bool = False
-    broken: bool = False
+    is_killed: bool = False
+    is_broken: bool = False
 
 
 class GangPool:
     """A `Pool` of gangs, each of several slots of another pool.
 
     Args:
-        pool: has `config.nodes` slots for each gang.
-        config: what all slots share.
+        pool: Pool with `config.nodes` slots for each gang.
+        config: Configuration that all slots share.
     """
 
     def __init__(self, pool: Pool, config: SlotConfig) -> None:
@@ -66,10 +66,10 @@ class GangPool:
         self._nodes = config.nodes
         self._patience = config.grace + MARGIN
         self._linger = config.linger
-        self._warm: dict[int, SlotReady] = {}
-        self._single: list[int] = []  # slots in no gang, in the order they became ready
+        self._warm: dict[int, SlotReady] = {}  # slot → the event that its template is warm
+        self._single: list[int] = []  # idle slots that are in no gang, in the order in which they became ready
         self._gangs: dict[int, _Gang] = {}
-        self._gang_of: dict[int, _Gang] = {}
+        self._gang_of: dict[int, _Gang] = {}  # slot → its gang
 
     @property
     def size(self) -> int:
@@ -98,7 +98,7 @@ class GangPool:
 
     @property
     def trouble(self) -> str:
-        """Which slot does not start, and why."""
+        """A message on a slot that does not start; "" if all start."""
         return self._pool.trouble
 
     def resize(self, size: int) -> None:
@@ -108,7 +108,7 @@ class GangPool:
         self._single = [slot for slot in self._single if slot in remaining]
         lost_members = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - remaining]
         for gang in {gang.index: gang for gang in lost_members}.values():
-            gang.broken = True  # a gang that runs a trial is dissolved at the trial's end
+            gang.is_broken = True  # a gang that runs a trial is dissolved at the trial's end
             if gang.request is None:
                 self._dissolve(gang)
 
@@ -116,25 +116,25 @@ class GangPool:
         """Start a trial in all slots of a gang."""
         gang = self._gangs[slot]
         gang.request = request
-        gang.open = set(range(self._nodes))
+        gang.running = set(range(self._nodes))
         gang.ends = {}
-        gang.kill_at, gang.ending, gang.to_answer = None, False, None
+        gang.kill_at, gang.is_killed, gang.to_answer = None, False, None
         rendezvous = self._warm[gang.members[0]].address
         for node, member in enumerate(gang.members):
             # Nodes that wait for node 0's answer cannot measure how long that takes: node 0's deadline is the trial's.
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
-    def remove(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
-        """Remove checkpoints in any slot, as all of them reach their folder."""
-        return self._pool.remove(trials)
+    def remove_checkpoints(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
+        """Let any slot remove checkpoints, see `Pool.remove_checkpoints`."""
+        return self._pool.remove_checkpoints(trials)
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
-        """Send files from any slot, for the same reason."""
+        """Let any slot send files to MLflow, see `Pool.send_files`."""
         return self._pool.send_files(message)
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
-        """Answer the last event of a gang, unless its node has ended; a trial of several nodes asks for no parameters."""
+        """Answer the last event of a gang, unless its node has ended; a trial of several nodes requests no parameters."""
         assert suggested is None, "an objective of Optuna runs in one process"
         gang = self._gangs[slot]
         if gang.to_answer is not None:
@@ -142,53 +142,53 @@ class GangPool:
             gang.to_answer = None
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """End the trial of a gang; its outcome comes as an event."""
+        """Kill the trial of a gang, see `Pool.kill`."""
         gang = self._gangs[slot]
-        for node in gang.open:
+        for node in gang.running:
             self._pool.kill(gang.members[node], failure, message)
 
     def stop(self, slot: int, message: str) -> None:
-        """Let the trial of a gang save itself and end."""
+        """Let the trial of a gang save itself and end, see `Pool.stop`."""
         gang = self._gangs[slot]
-        for node in gang.open:
+        for node in gang.running:
             self._pool.stop(gang.members[node], message)
 
     def running(self) -> dict[int, TrialRequest]:
-        """Gang → the attempt in it."""
+        """Return the attempt in each gang that has one, by gang."""
         return {gang.index: gang.request for gang in self._gangs.values() if gang.request is not None}
 
     def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
-        """The gangs' next events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`."""
-        formed = list(self._form())  # of slots left over by a smaller pool
+        """Yield the gangs' next events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`."""
+        formed = list(self._form_gangs())  # of slots whose gangs were dissolved when the pool became smaller
         if formed:
             yield from formed
             return
-        received, failed = [], None
+        received, pool_error = [], None
         try:
             for event in self._pool.events(timeout):
                 received.append(event)
         except errors.SlotError as error:
-            failed = error  # the events before it may be outcomes
-        # Handling an event may take the loop minutes: events that arrived in that time are handled before a node is late.
+            pool_error = error  # raised after the events before it, which may be outcomes
+        # The loop may have spent minutes on an earlier event, so a gang with new events is killed after these are handled.
         reporting = {event.slot for event in received}
-        self._end_late(gang for gang in self._gangs.values() if reporting.isdisjoint(gang.members))
+        self._kill_due_nodes(gang for gang in self._gangs.values() if reporting.isdisjoint(gang.members))
         for event in received:
             if isinstance(event, SlotReady):
                 self._warm[event.slot] = event
                 if event.slot not in self._gang_of and event.slot not in self._single:
                     self._single.append(event.slot)
             elif isinstance(event, SlotTrial):
-                yield from self._receive(event)
-            yield from self._form()
-        if failed is not None:
-            raise failed
+                yield from self._take_node_event(event)
+            yield from self._form_gangs()
+        if pool_error is not None:
+            raise pool_error
 
     def close(self) -> None:
         """End all slots."""
         self._pool.close()
 
-    def _form(self) -> Iterator[SlotReady]:
-        """Form as many gangs as there are idle slots for."""
+    def _form_gangs(self) -> Iterator[SlotReady]:
+        """Form as many gangs as there are single slots for; yield the event that each is ready."""
         while len(self._single) >= self._nodes:
             members, self._single = sorted(self._single[: self._nodes]), self._single[self._nodes :]
             gang = _Gang(next(number for number in itertools.count() if number not in self._gangs), members)
@@ -211,14 +211,14 @@ class GangPool:
                 del self._gang_of[member]
                 self._single.append(member)
 
-    def _receive(self, event: SlotTrial) -> Iterator[SlotTrial]:
-        """Pass on a node's event, and after the last node's end the trial's."""
+    def _take_node_event(self, event: SlotTrial) -> Iterator[SlotTrial]:
+        """Yield the messages of a node that count for the trial, and after the last node's end the trial's end."""
         gang = self._gang_of[event.slot]
         node, request = gang.members.index(event.slot), gang.request
         assert request is not None
         if event.slot_lost:
             del self._gang_of[event.slot]
-            gang.broken = True
+            gang.is_broken = True
         gang.to_answer = node if event.outcome is None else None
         kinds = (LogGrown, TrialReport) if node == 0 else (LogGrown,)
         passed = tuple(message for message in event.messages if isinstance(message, kinds))
@@ -226,54 +226,56 @@ class GangPool:
             yield SlotTrial(gang.index, request, passed)
         if event.outcome is None:
             return
-        gang.open.discard(node)
-        # The outcome of a node that was killed because another failed explains nothing: only its files count.
-        gang.ends[node] = dataclasses.replace(event, messages=()) if gang.ending else event
-        self._follow(gang, event)
-        if not gang.open:
-            yield self._ended(gang, request)
+        gang.running.discard(node)
+        # The outcome of a node that was killed because another failed is dropped: it does not explain the trial's end.
+        gang.ends[node] = dataclasses.replace(event, messages=()) if gang.is_killed else event
+        self._schedule_kills(gang, event)
+        if not gang.running:
+            yield self._end_trial(gang, request)
 
-    def _follow(self, gang: _Gang, event: SlotTrial) -> None:
-        """End the other nodes when one has failed.
+    def _schedule_kills(self, gang: _Gang, event: SlotTrial) -> None:
+        """Schedule the kills of the nodes that still run after one has ended.
 
-        At once if it certainly failed by itself. Otherwise they get the time to report their own failures, and to write the
-        checkpoint for which all of them may have been stopped.
+        If the node certainly failed by itself, they are killed at once. If its failure may have followed from another, they
+        get time to report their own failures. If it was stopped, they may have been stopped too, and get time to write a
+        checkpoint. If node 0 has completed, they get `SlotConfig.linger` seconds to end as well.
         """
         outcome = event.outcome
         assert outcome is not None
-        if not gang.open:
+        if not gang.running:
             return
         if outcome.state is TrialState.COMPLETE:
             if outcome.early:
-                self._end_in(gang, 0.0, "ended because a stop rule ended the trial")
-            elif gang.members.index(event.slot) == 0:  # the result is complete; see `SlotConfig.linger`
+                self._kill_after(gang, 0.0, "ended because a stop rule ended the trial")
+            elif gang.members.index(event.slot) == 0:
                 reason = f"ended because it was still at work {self._linger:g} s after rank 0 had returned its result"
-                self._end_in(gang, self._linger, reason)
+                self._kill_after(gang, self._linger, reason)
             return
-        soft = outcome.failure is FailureClass.LOST and (
-            not event.slot_lost or outcome.exit_code is not None
-        )  # it was stopped
-        patience = self._patience if soft or causes.may_follow(outcome) else 0.0
-        self._end_in(gang, patience, "ended because another node of the trial failed")
+        was_stopped = outcome.failure is FailureClass.LOST and (not event.slot_lost or outcome.exit_code is not None)
+        patience = self._patience if was_stopped or causes.may_follow(outcome) else 0.0
+        self._kill_after(gang, patience, "ended because another node of the trial failed")
 
-    def _end_in(self, gang: _Gang, seconds: float, reason: str) -> None:
-        """Schedule the kill of the nodes that are still running, unless it is due earlier."""
+    def _kill_after(self, gang: _Gang, seconds: float, reason: str) -> None:
+        """Schedule the kill of the nodes that still run, unless an earlier one is scheduled."""
         kill_at = time.monotonic() + seconds
         if gang.kill_at is None or kill_at < gang.kill_at:
             gang.kill_at, gang.kill_reason = kill_at, reason
-        self._end_late([gang])
+        self._kill_due_nodes([gang])
 
-    def _end_late(self, gangs: Iterable[_Gang]) -> None:
-        """Kill nodes that are still running after their time; repeatedly, as one may just have been starting."""
+    def _kill_due_nodes(self, gangs: Iterable[_Gang]) -> None:
+        """Kill the nodes whose kill is due.
+
+        This is repeated, as a process that is just starting ignores the message that ends it.
+        """
         now = time.monotonic()
         for gang in gangs:
-            if gang.open and gang.kill_at is not None and now >= gang.kill_at:
-                gang.ending = True
-                for node in gang.open:
+            if gang.running and gang.kill_at is not None and now >= gang.kill_at:
+                gang.is_killed = True
+                for node in gang.running:
                     self._pool.kill(gang.members[node], FailureClass.LOST, gang.kill_reason)
 
-    def _ended(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
-        """The trial's end, when the last of its nodes is free."""
+    def _end_trial(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
+        """Return the event of the trial's end, after its last node has ended."""
         gang.request = None
         node_0 = gang.ends[0]
         outcome, node = verdict({node: event.outcome for node, event in gang.ends.items() if event.outcome})
@@ -282,26 +284,26 @@ class GangPool:
             node_0_outcome = node_0.outcome
             metrics = node_0_outcome.metrics if node_0_outcome is not None and node_0_outcome.metrics else outcome.metrics
             outcome = dataclasses.replace(outcome, message=f"node {node}{location}: {outcome.message}", metrics=metrics)
-        elif outcome.state is TrialState.COMPLETE and gang.ending and not outcome.early:
-            late = (
+        elif outcome.state is TrialState.COMPLETE and gang.is_killed and not outcome.early:
+            remarks = (
                 f"node {node} was {gang.kill_reason}" for node, event in sorted(gang.ends.items()) if event.outcome is None
             )
-            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *late))))
+            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *remarks))))
         arrays = node_0.arrays if outcome.state is TrialState.COMPLETE else None
-        trial_end = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, node_0.store, gang.broken)
-        if gang.broken:
+        trial_end = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, node_0.store, gang.is_broken)
+        if gang.is_broken:
             self._dissolve(gang)
         return trial_end
 
 
 def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
-    """The outcome that is the trial's, and the node it comes from.
+    """Return the outcome of a trial, and the node that it comes from.
 
     Args:
-        outcomes: node → its outcome, in the order of arrival; without nodes that were killed because another failed.
+        outcomes: Outcomes by node, in the order of arrival, without those of nodes that were killed after another's end.
     """
     failures = {node: outcome for node, outcome in outcomes.items() if outcome.state is not TrialState.COMPLETE}
-    # Once a stop rule has ended node 0, or it is paused, the others may fail as they wait for it.
+    # After node 0 was paused, or ended by a stop rule, the others may fail because they wait for it.
     if not failures or (0 in outcomes and (outcomes[0].early or outcomes[0].state is TrialState.PAUSED)):
         return outcomes[0], 0
     outcome = causes.cause(list(failures.values()))

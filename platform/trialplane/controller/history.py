@@ -1,18 +1,18 @@
-"""The memory of samplers and pruners: one Optuna trial per logical trial, of which a sampler sees a bounded part.
+"""Optuna's storage of a study, in memory: one trial per logical trial, of which samplers see a bounded part.
 
-Optuna's storage exists only here, in memory. For each attempt the ledger stores a document from which its trial is restored
-(`document`, `trial`), exact to the last bit. Its reports are in the ledger as well; of a very long curve a sample.
+For each attempt the ledger stores a document from which its trial is restored exactly (`document`, `trial`). The ledger also
+stores its reports, or a sample of a very long curve.
 
-Attempts that were stopped or lost are not in it: a retry takes the place of the attempt before. So its number, its order and
-its share of all trials are those of an undisturbed study, on which samplers and pruners rely.
+A retry replaces the attempt that it repeats, so attempts that were stopped or lost are not in memory. The numbers, the order
+and the states of trials are those of an undisturbed study, on which samplers and pruners rely.
 
-Two things differ in what a sampler is shown from what pruners and the export see:
+Samplers get other trials than pruners and the export in two respects:
 
-- Optuna's samplers ignore failed trials. One that maximizes a model would draw the same point again and again, so a trial
-  that failed by its own fault is shown as the worst there is, see `History.ended`.
-- TPE's time to draw grows with the number of trials it considers (280 ms at 10,000 trials of 10 parameters, measured). It
-  needs the best ones and a fair sample of the rest, so it is shown the best `BEST` and an even sample of the others, `LIMIT`
-  in all. The selection depends on the history alone, so that a resumed study sees the same.
+- Optuna's samplers ignore failed trials. A sampler that maximizes a model would draw the same point again and again. So a
+  trial that failed by its own fault has the worst possible values, see `History.record_end`.
+- TPE's time to draw grows with the number of trials it considers (280 ms at 10,000 trials of 10 parameters, measured). So
+  it gets `LIMIT` trials: the best `BEST` and an even sample of the others. The selection depends on the history alone, so
+  that a resumed study gets the same.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane.controller import points
 from trialplane.job.kinds import Job
 
-LIMIT = 1000
-BEST = 200
-# Samplers that read all trials each time; the others need every trial (generations, visited points) or none.
+LIMIT = 1000  # trials that a sampler in `BOUNDED` gets
+BEST = 200  # of these, the best ones
+# Samplers that fit a model to all trials each time. The others need every trial (generations, visited points) or none.
 BOUNDED = frozenset({"tpe", "gp"})
-_distribution = functools.cache(json_to_distribution)  # a study has few, and each trial repeats them
+_distribution = functools.cache(json_to_distribution)  # as all trials have the same few distributions
 
 
 def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
-    """A trial as JSON values.
+    """Return the JSON document of a trial, from which `trial` restores it.
 
     Args:
-        trial: in memory.
-        sign: factor of its reports in memory.
+        trial: Trial in memory.
+        sign: Factor of its reports in memory, see `Pruning.sign`.
 
     Returns:
-        `state` and `values` as samplers see them; `params`: by name the value inside Optuna and its distribution as JSON;
-        `attributes`, which samplers keep; `started` and `ended` in seconds since the epoch.
+        A mapping with `state`, `values`, `params` (by name: Optuna's internal value and the distribution as JSON),
+        `attributes` (Optuna's system attributes), and `started` and `ended` in seconds since the epoch.
     """
     value_sign = sign if trial.state == TrialState.PRUNED else 1.0  # the value of a pruned trial is its last report
     return {
         "state": trial.state.name,
-        "values": None if trial.values is None else [_number(value_sign * value) for value in trial.values],
+        "values": None if trial.values is None else [_json_number(value_sign * value) for value in trial.values],
         "params": {
             name: [trial.distributions[name].to_internal_repr(value), distribution_to_json(trial.distributions[name])]
             for name, value in trial.params.items()
@@ -68,7 +68,13 @@ def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
 
 
 def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> FrozenTrial:
-    """The trial restored from its document, see `document`, without its reports; equal distributions are one object."""
+    """Return the trial of a document, without its reports.
+
+    Args:
+        number: Number of the trial.
+        document: Document of the trial, see `document`.
+        sign: Factor of its reports in memory, see `Pruning.sign`.
+    """
     value_sign = sign if document["state"] == TrialState.PRUNED.name else 1.0
     distributions = {name: _distribution(text) for name, (_, text) in document["params"].items()}
     values = document["values"]
@@ -79,7 +85,7 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
         value=None,
         values=None if values is None else [value_sign * float(value) for value in values],
         datetime_start=start(document),
-        datetime_complete=_local(document["ended"]),
+        datetime_complete=_local_time(document["ended"]),
         params={name: distributions[name].to_external_repr(value) for name, (value, _) in document["params"].items()},
         distributions=distributions,
         user_attrs={},
@@ -89,25 +95,30 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
 
 
 def start(document: Mapping[str, Any]) -> datetime.datetime | None:
-    """The start of the trial of a document, as Optuna has it."""
-    return _local(document["started"])
+    """Return the start of the trial of a document, in Optuna's form."""
+    return _local_time(document["started"])
 
 
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else repr(value)  # in the form that `float()` reads; JSON has no such numbers
+def _json_number(value: float) -> float | str:
+    """Return a number as JSON value: an infinite one, which JSON does not have, as text that `float()` reads."""
+    return value if math.isfinite(value) else repr(value)
 
 
-def _local(moment: float | None) -> datetime.datetime | None:
-    """Optuna's times are naive and local."""
-    return None if moment is None else datetime.datetime.fromtimestamp(moment)
+def _local_time(seconds: float | None) -> datetime.datetime | None:
+    """Return a time as Optuna stores it: local and without a time zone."""
+    return None if seconds is None else datetime.datetime.fromtimestamp(seconds)
 
 
 class History(optuna.storages.InMemoryStorage):
-    """All trials of one study; while `drawing` is set, `get_all_trials` has what the study's sampler is shown.
+    """All trials of one study.
 
     Args:
-        job: of the study.
-        earlier: trials of earlier studies, which only the sampler is shown.
+        job: Job of the study.
+        earlier: Trials of earlier studies, which only the sampler gets.
+
+    Attributes:
+        directions: Directions of the objectives.
+        drawing: Whether a sampler draws now: then `get_all_trials` returns the trials that the sampler gets.
     """
 
     def __init__(self, job: Job, earlier: Sequence[FrozenTrial] = ()) -> None:
@@ -116,47 +127,48 @@ class History(optuna.storages.InMemoryStorage):
         self.directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self.drawing = False
         self._sampler = job.search.sampler.name
-        self._of_class = bool(job.search.sampler.of_class)
-        self._of_tune = job.search.sampler.of_tune
-        self._asks = job.search.suggests
-        self._unbounded = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
+        self._of_class = bool(job.search.sampler.of_class)  # whether the job names the sampler by its class
+        self._of_tune = job.search.sampler.of_tune  # whether that is a searcher of Ray Tune
+        self._suggests = job.search.suggests
+        # Optuna's attributes of a trial that violates all constraints
+        self._violations = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
-        self._worst: dict[int, FrozenTrial] = {}  # failed trials as the sampler is shown them
-        self._shapes: set[frozenset[str]] = set()  # names of the parameters for which trials that completed have asked
-        # Finished trials that the sampler reads: the losses of feasible ones, and the sort keys of the others.
+        self._worst: dict[int, FrozenTrial] = {}  # number of a failed trial → the form in which the sampler gets it
+        self._shapes: set[frozenset[str]] = set()  # the sets of parameters that complete trials have requested
+        # Finished trials from which the sampler learns: the losses of feasible ones, and the sort keys of the others.
         self._losses: dict[int, list[float]] = {}
         self._sort_keys: dict[int, tuple[float, ...]] = {}
         self._unfinished: set[int] = set()
         self._hidden: set[int] = set()
-        self._view: list[int] | None = None  # numbers of the finished trials shown; rebuilt after each end
+        self._selection: list[int] | None = None  # numbers of the finished trials that the sampler gets; None after an end
         for trial in earlier:
-            self._sort(trial)
+            self._rank(trial)
 
     def hide(self, number: int) -> None:
-        """Do not show the sampler a trial: its parameters are not those of the study's space any more."""
+        """Exclude a trial from those that the sampler gets, as its parameters are no longer those of the study's space."""
         self._hidden.add(number)
 
-    def ended(self, trial: FrozenTrial, is_bad: bool) -> None:
+    def record_end(self, trial: FrozenTrial, is_bad: bool) -> None:
         """Record that a trial has finished.
 
         Args:
-            trial: in this memory.
-            is_bad: whether it has no values by its own fault. The sampler is then shown the worst values that there are,
-                beyond all constraints.
+            trial: Trial in this memory.
+            is_bad: Whether it has no values by its own fault. The sampler then gets it with the worst possible values, and
+                with all constraints violated.
         """
         number = trial.number
         self._unfinished.discard(number)
-        self._view = None
-        if self._asks and trial.state == TrialState.COMPLETE:
+        self._selection = None
+        if self._suggests and trial.state == TrialState.COMPLETE:
             self._add_shape(frozenset(trial.params))
         learns = self._of_class or self._sampler in points.WORST
         if is_bad and learns and not any(trial.params.keys() < shape for shape in self._shapes):
-            shown = self._worst[number] = self._as_worst(trial)
-            trial = trial if self._of_class else shown
-        self._sort(trial)
+            worst = self._worst[number] = self._as_worst(trial)
+            trial = trial if self._of_class else worst
+        self._rank(trial)
 
-    def _sort(self, trial: FrozenTrial) -> None:
-        """Notes the values of a finished trial, by which the trials are chosen that the sampler is shown."""
+    def _rank(self, trial: FrozenTrial) -> None:
+        """Store the values of a finished trial by which trials are selected for the sampler."""
         number = trial.number
         if number in self._hidden:
             return
@@ -166,18 +178,18 @@ class History(optuna.storages.InMemoryStorage):
             self._sort_keys[number] = self._sort_key(trial)
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
-        """Replace an attempt that has ended with another; the trial is unfinished until `ended` is called."""
-        before = self.get_trial(trial_id)
-        attempt.number, attempt._trial_id = before.number, trial_id
+        """Replace an attempt that has ended by another; the trial is unfinished until `record_end` is called."""
+        previous = self.get_trial(trial_id)
+        attempt.number, attempt._trial_id = previous.number, trial_id
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
         self._set_trial(trial_id, attempt)
-        self._update_cache(trial_id, study_id)  # of the best trial
-        self._forget(before.number)
-        self._unfinished.add(before.number)
-        self._view = None
+        self._update_cache(trial_id, study_id)  # in which Optuna has the best trial
+        self._remove_end(previous.number)
+        self._unfinished.add(previous.number)
+        self._selection = None
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """A new trial, which is unfinished until `ended` is called."""
+        """Create a trial, which is unfinished until `record_end` is called; return its id."""
         trial_id = super().create_new_trial(study_id, template_trial)
         self._unfinished.add(self.get_trial_number_from_id(trial_id))
         return trial_id
@@ -185,37 +197,40 @@ class History(optuna.storages.InMemoryStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """All trials, or those that the sampler is shown."""
-        bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
-        if not self.drawing or not (bounded or self._worst or self._earlier or self._hidden):
+        """Return all trials, or while a sampler draws those that it gets."""
+        is_bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
+        if not self.drawing or not (is_bounded or self._worst or self._earlier or self._hidden):
             return super().get_all_trials(study_id, deepcopy, states)
         trials = super().get_all_trials(study_id, deepcopy=False)
-        if bounded:
+        if is_bounded:
             by_number = self._earlier | {trial.number: trial for trial in trials}
-            self._view = self._view or self._selected(by_number)
-            trials = [by_number[number] for number in sorted({*self._view, *self._unfinished})]
+            self._selection = self._selection or self._select(by_number)
+            trials = [by_number[number] for number in sorted({*self._selection, *self._unfinished})]
         else:
             trials = [*self._earlier.values(), *trials]
         worst = self._finite_worst() if self._of_class and not self._of_tune else self._worst
-        shown = (worst.get(trial.number, trial) for trial in trials if trial.number not in self._hidden)
-        return [trial for trial in shown if states is None or trial.state in states]
+        visible = (worst.get(trial.number, trial) for trial in trials if trial.number not in self._hidden)
+        return [trial for trial in visible if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:
-        """Forget trials that failed before they asked for all of `names`.
+        """Record the parameters of a complete trial; ignore failed trials that had requested only some of them.
 
-        Samplers draw together the parameters that all trials have, and would do without the others from then on.
+        Samplers draw jointly only the parameters that all trials have. A failed trial with fewer ones would exclude the
+        others from that.
         """
         if names not in self._shapes:
             self._shapes.add(names)
             for number in [number for number, trial in self._worst.items() if trial.params.keys() < names]:
-                self._forget(number)
+                self._remove_end(number)
 
-    def _forget(self, number: int) -> None:
+    def _remove_end(self, number: int) -> None:
+        """Remove the values that `record_end` has stored of a trial."""
         self._worst.pop(number, None)
         self._losses.pop(number, None)
         self._sort_keys.pop(number, None)
 
     def _as_worst(self, trial: FrozenTrial) -> FrozenTrial:
+        """Return a failed trial in the form in which the sampler gets it."""
         worst = copy.copy(trial)
         if self._of_tune:
             worst.system_attrs = {**trial.system_attrs, points.BAD: True}
@@ -223,29 +238,32 @@ class History(optuna.storages.InMemoryStorage):
         worst.state = TrialState.COMPLETE if self._of_class else points.WORST[self._sampler]
         worst.values = [sign * math.inf for sign in self._signs] if worst.state == TrialState.COMPLETE else None
         worst.intermediate_values = {}
-        worst.system_attrs = {**trial.system_attrs, **self._unbounded}
+        worst.system_attrs = {**trial.system_attrs, **self._violations}
         return worst
 
     def _finite_worst(self) -> dict[int, FrozenTrial]:
-        """The trials in `_worst` with the worst values so far, as not every class can learn from infinity.
+        """Return the trials in `_worst` with the worst values so far, as not every class can learn from infinity.
 
-        Without any value they are shown as failed.
+        The result is empty if no trial has values: the sampler then gets them as failed trials.
         """
         if not self._losses:
             return {}
         losses = [max(losses) for losses in zip(*self._losses.values(), strict=True)]
-        shown = {number: copy.copy(trial) for number, trial in self._worst.items()}
-        for trial in shown.values():
+        worst = {number: copy.copy(trial) for number, trial in self._worst.items()}
+        for trial in worst.values():
             trial.values = [sign * loss for sign, loss in zip(self._signs, losses, strict=True)]
-            trial.system_attrs = {**trial.system_attrs, **dict.fromkeys(self._unbounded, 1.0)}
-        return shown
+            trial.system_attrs = {**trial.system_attrs, **dict.fromkeys(self._violations, 1.0)}
+        return worst
 
     def _loss(self, trial: FrozenTrial) -> list[float]:
-        """The values of the objectives with signs such that smaller is better."""
+        """Return the values of the objectives with their signs changed so that smaller is better."""
         return [sign * value for sign, value in zip(self._signs, trial.values, strict=True)]
 
     def _sort_key(self, trial: FrozenTrial) -> tuple[float, ...]:
-        """The order behind the feasible trials, as in TPE: pruned ones by steps and report, then by violation."""
+        """Return the sort key of a trial that is not feasible or was pruned, as in TPE.
+
+        Pruned trials with reports come first, by step and report; then those without; then infeasible trials, by violation.
+        """
         if violation := _violation(trial):
             return 2, violation
         if not trial.intermediate_values:
@@ -253,8 +271,8 @@ class History(optuna.storages.InMemoryStorage):
         step, report = max(trial.intermediate_values.items())
         return 0, -step, math.inf if math.isnan(report) else self._signs[0] * report
 
-    def _selected(self, trials: Mapping[int, FrozenTrial]) -> list[int]:
-        """Numbers of the finished trials that are shown: the best, and an even sample of the others."""
+    def _select(self, trials: Mapping[int, FrozenTrial]) -> list[int]:
+        """Return the numbers of the finished trials that the sampler gets: the best, and an even sample of the others."""
         best: list[int] = []
         feasible = np.array(sorted(self._losses), dtype=int)
         ranks = _fast_non_domination_rank(np.array([self._losses[number] for number in feasible]), n_below=BEST)
@@ -272,5 +290,5 @@ class History(optuna.storages.InMemoryStorage):
 
 
 def _violation(trial: FrozenTrial) -> float:
-    """The amount by which a trial violates its constraints; 0 if it is feasible."""
+    """Return the amount by which a trial violates its constraints; 0 if it is feasible."""
     return float(sum(excess for excess in trial.constraints.values() if excess > 0))

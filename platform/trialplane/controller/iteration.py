@@ -1,6 +1,6 @@
 """One attempt at an iteration of a collection: its units, its results in flight, its workers, and their metrics.
 
-It only decides; `workloads.collection` acts.
+This module records events and decides. `workloads.collection` sends the messages and moves the data.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from trialplane.wire.units import Offer, Transfer, Unit, WorkerStatus
 
 log = logging.getLogger(__name__)
 
-STORE_SHARE = 0.7  # of an object store that results may fill; Ray spills to disk from 0.8 on
-PATIENCE = 600.0  # seconds to wait for another worker after all present ones have been given up
+STORE_SHARE = 0.7  # share of an object store that results may fill; Ray spills to disk from 0.8 on
+PATIENCE = 600.0  # seconds to wait for another worker after every ready one has been given up
 MOST_NAMED = 10  # failed units listed in one message
 SPILL_INTERVAL = 5.0  # seconds between checks of what the object stores have spilled
 
@@ -42,19 +42,27 @@ class IterationFailure:
 class Iteration:
     """The state of an attempt at an iteration.
 
+    Args:
+        request: Request of the learner's attempt.
+        job: The collection.
+        spilled: Bytes that the object stores had spilled to disk when the iteration started; None if unknown.
+
     Attributes:
-        request: the learner's.
-        weights: a reference to what workers start with, or None.
-        is_published: whether the learner has offered them.
-        is_all_fed: whether the end of the results was sent to the learner.
-        failure: why the iteration itself failed, if it did.
-        is_ending: whether it is being ended, for whatever reason: nothing new is started.
+        units: State of the iteration's units.
+        flow: Results on their way from the workers to the learner.
+        workers: Workers by slot.
+        weights: Reference to the weights that workers start with, in the object store; None if the learner has none.
+        weights_bytes: Size of the packed weights.
+        is_published: Whether the learner has offered its weights, so that workers may start.
+        is_all_fed: Whether the learner was informed that it has all results.
+        failure: Failure of the iteration itself; None if its outcome is the learner's.
+        is_ending: Whether the iteration is being ended: nothing new is started.
     """
 
     def __init__(self, request: TrialRequest, job: Collection, spilled: int | None) -> None:
         self.request = request
         self.collect = job.collect
-        self.book = Units(request.trial * job.collect.units, job.collect.units, job.seed, job.retries)
+        self.units = Units(request.trial * job.collect.units, job.collect.units, job.seed, job.retries)
         self.flow = Flow(job.collect.in_flight_bytes)
         self.workers: dict[int, WorkerSlot] = {}
         self.weights: Any = None
@@ -63,18 +71,23 @@ class Iteration:
         self.is_all_fed = False
         self.failure: IterationFailure | None = None
         self.is_ending = False
-        self._stuck_since: float | None = None  # since when all present workers have been given up
+        self._stuck_since: float | None = None  # time since which every ready worker has been given up
         self._items = 0
         self._bytes = 0
-        self._reused = 0
-        self._began: float | None = None  # when the first unit was handed out
-        self._newest: float | None = None  # when the newest result arrived
-        self._spilled_before = spilled
+        self._reused = 0  # units whose results the learner has kept from an earlier attempt
+        self._start_time: float | None = None  # when the first unit was assigned
+        self._last_arrival: float | None = None  # when the newest result arrived
+        self._spilled_at_start = spilled
         self._spilled = 0
-        self._spill_at = 0.0
+        self._next_spill_check = 0.0  # by the monotonic clock
 
     def publish(self, weights: Any, store_bytes: int) -> None:
-        """Let workers start, with these weights."""
+        """Let workers start.
+
+        Args:
+            weights: Reference to the weights in the object store; None if the learner has none.
+            store_bytes: Size of the smallest object store; 0 if unknown.
+        """
         self.weights, self.is_published = weights, True
         limit = self.collect.in_flight_bytes
         room = int(STORE_SHARE * store_bytes) - self.weights_bytes
@@ -86,96 +99,118 @@ class Iteration:
                 *(self.request.trial, self.flow.limit >> 20, limit >> 20, store_bytes >> 20),
             )
 
-    def hand(self, worker: WorkerSlot) -> tuple[Unit, ...]:
-        """Hand units to a worker that has requested some."""
-        units = self.book.hand(worker.index, worker.owed)
+    def assign_units(self, worker: WorkerSlot) -> tuple[Unit, ...]:
+        """Assign units to a worker, as many as it has requested and not received, and return them."""
+        units = self.units.assign(worker.index, worker.requested)
         if units:
             now = time.monotonic()
-            self._began = self._began or now
-            worker.began = worker.began or now
-            worker.owed -= len(units)
-            worker.handed += len(units)
+            self._start_time = self._start_time or now
+            worker.start_time = worker.start_time or now
+            worker.requested -= len(units)
+            worker.received += len(units)
         return units
 
-    def offered(self, worker: WorkerSlot, offer: Offer) -> bool:
-        """Record a result that a worker offers; False when it will not be fetched."""
-        if not self.book.offer(worker.index, offer.unit):
+    def record_offer(self, worker: WorkerSlot, offer: Offer) -> bool:
+        """Record a result that a worker offers; return False if it will not be fetched."""
+        if not self.units.record_offer(worker.index, offer.unit):
             log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
             return False
         if offer.bytes > self.flow.limit:
-            failed_unit = self.book.refuse(offer.unit, FailureClass.INVALID, self._too_large(offer))
-            worker.failed += failed_unit is not None
-            log.warning("iteration %d: worker %d: %s", self.request.trial, worker.index, self._too_large(offer))
+            message = self._too_large_message(offer)
+            worker.failed += self.units.refuse_result(offer.unit, FailureClass.INVALID, message) is not None
+            log.warning("iteration %d: worker %d: %s", self.request.trial, worker.index, message)
             return False
-        self.flow.offer(Transfer(offer.unit, worker.index, offer.bytes, offer.items))
+        self.flow.add_offer(Transfer(offer.unit, worker.index, offer.bytes, offer.items))
         return True
 
-    def fetched(self, units: tuple[int, ...], reference: Any, lost: tuple[int, ...], error: str) -> None:
-        """Record the results that are in the object store, and those that are lost."""
-        if units:
-            self.flow.store(units, reference)
-        for unit in lost:
-            self._lose(unit, error or "its worker has ended")
+    def record_fetched(self, units: tuple[int, ...], reference: Any, lost: tuple[int, ...], error: str) -> None:
+        """Record the end of a fetch.
 
-    def fed(self, units: tuple[int, ...], lost: bool, error: str) -> None:
-        """Record that results were fed to the learner, or lost."""
+        Args:
+            units: Units whose results are in the object store.
+            reference: Reference to the list of these results.
+            lost: Units whose results were lost.
+            error: Reason for the loss; "" if the worker has ended.
+        """
+        if units:
+            self.flow.record_stored(units, reference)
+        for unit in lost:
+            self._lose_result(unit, error or "its worker has ended")
+
+    def record_fed(self, units: tuple[int, ...], lost: bool, error: str) -> None:
+        """Record that results were fed to the learner, or lost on the way to it.
+
+        Args:
+            units: Units of the results.
+            lost: Whether they were lost.
+            error: Reason for the loss; "" if it is unknown.
+        """
         for unit in units:
             if lost:
-                self._lose(unit, error or "the object store has lost it")
-            elif (transfer := self.flow.fed(unit)) is not None and self.book.arrive(unit):
-                self._count(transfer)
+                self._lose_result(unit, error or "the object store has lost it")
+            elif (transfer := self.flow.fed_transfer(unit)) is not None and self.units.record_arrival(unit):
+                self._count_arrival(transfer)
 
-    def took(self, units: Iterable[int]) -> None:
-        """Record that the learner has read results, or has kept those of a former attempt."""
+    def record_taken(self, units: Iterable[int]) -> None:
+        """Record that the learner has read the results of these units, or has kept them from an earlier attempt."""
         for unit in units:
-            transfer = self.flow.take(unit)
+            transfer = self.flow.record_taken(unit)
             if transfer is None:
-                self._reused += self.book.keep(unit)
-            elif self.book.arrive(unit):  # before the event that it was fed
-                self._count(transfer)
+                self._reused += self.units.record_reuse(unit)
+            elif self.units.record_arrival(unit):  # the report that it was fed may follow later
+                self._count_arrival(transfer)
 
-    def take_back(self, worker: WorkerSlot, begun: tuple[int, ...] | None) -> None:
-        """Return the units that an ended worker had not begun, as if they had never been handed out."""
+    def put_back_unbegun(self, worker: WorkerSlot, begun: tuple[int, ...] | None) -> None:
+        """Let the units that an ended worker had not begun wait again, as if they had never been assigned.
+
+        Args:
+            worker: The worker.
+            begun: Units that it had begun; None if unknown: then all may have been begun.
+        """
         if begun is not None:
-            unbegun = self.book.open(worker.index) - set(begun)
-            self.book.put_back(worker.index, unbegun)
-            worker.handed -= len(unbegun)
+            unbegun = self.units.assigned_to(worker.index) - set(begun)
+            self.units.put_back(worker.index, unbegun)
+            worker.received -= len(unbegun)
 
-    def worker_ended(self, worker: WorkerSlot, outcome: TrialOutcome) -> TrialOutcome:
-        """Record the end of a worker's process: its units are retried or have failed. Returns its final outcome."""
-        # If it failed while working on units, those are at fault, not the results it had given.
-        counts = not self.book.open(worker.index)
+    def end_worker(self, worker: WorkerSlot, outcome: TrialOutcome) -> TrialOutcome:
+        """Record the end of a worker's process: its units are retried or have failed.
+
+        Returns:
+            The outcome, changed to a failure if the process returned too early without taking a unit.
+        """
+        # If the process failed while it worked on units, these are at fault, not the ones whose results it had offered.
+        is_at_fault = not self.units.assigned_to(worker.index)
         for unit in self.flow.withdraw(worker.index):
-            self._again(unit, worker.index, f"its worker ended before it was fetched: {outcome.message}", counts=counts)
-        lost = self.book.lose(worker.index, outcome)
-        if outcome.state is TrialState.COMPLETE and not worker.last and not worker.handed:
-            early = "play(ctx) returned before the iteration was complete, without taking a unit"
-            outcome = dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=early)
-        worker.failed += lost.failed is not None
+            reason = f"its worker ended before it was fetched: {outcome.message}"
+            self._retry_lost_result(unit, worker.index, reason, is_at_fault=is_at_fault)
+        worker_end = self.units.end_worker(worker.index, outcome)
+        if outcome.state is TrialState.COMPLETE and not worker.is_at_end and not worker.received:
+            message = "play(ctx) returned before the iteration was complete, without taking a unit"
+            outcome = dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=message)
+        worker.failed += worker_end.failed is not None
         worker.end(None if outcome.failure in (None, FailureClass.STOPPED) else outcome)
         return outcome
 
-    def judge(self, warm: Set[int], expected: Set[int]) -> IterationFailure | None:
-        """The reason why the iteration has failed, or None.
+    def find_failure(self, warm: Set[int], expected: Set[int]) -> IterationFailure | None:
+        """Return the reason why the iteration has failed: too many failed units, or no worker; None if it has not.
 
         Args:
-            warm: the workers whose slots are ready.
-            expected: the workers there are or will be: a slot may be starting, for the first time or again.
+            warm: Workers whose slots are ready.
+            expected: Workers whose slots are ready or are starting.
         """
-        failed = self.book.failed
+        failed = self.units.failed
         if len(failed) > self.collect.most_failed:
-            failure = next(iter(failed.values()))
-            text = f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than collect.max_failed = "
-            return IterationFailure(
-                failure.failure, f"{self._describe(failure)}; {text}{self.collect.most_failed}", failure.traceback
-            )
+            first = next(iter(failed.values()))
+            count = f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed"
+            text = f"{self._describe_failure(first)}; {count}, more than collect.max_failed = {self.collect.most_failed}"
+            return IterationFailure(first.failure, text, first.traceback)
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
-        if not given_up or warm - given_up or not self.book.waiting:
+        if not given_up or warm - given_up or not self.units.waiting:
             self._stuck_since = None
             return None
         now = time.monotonic()
         self._stuck_since = now if self._stuck_since is None else self._stuck_since
-        if not expected <= given_up and now < self._stuck_since + PATIENCE:
+        if not expected <= given_up and now < self._stuck_since + PATIENCE:  # another worker may still start
             return None
         worker = self.workers[min(given_up)]
         assert worker.failure is not None
@@ -191,18 +226,23 @@ class Iteration:
         for worker in self.workers.values():
             worker.close()
 
-    def note_spilled(self, spilled: Callable[[], int | None], *, again: bool = False) -> None:
-        """Check periodically, or `again` at once, whether an object store spilled results to disk; warn once."""
-        if not again and time.monotonic() < self._spill_at:
+    def check_spilling(self, measure: Callable[[], int | None], *, now: bool = False) -> None:
+        """Check whether the object stores have spilled results to disk; log one warning if they have.
+
+        Args:
+            measure: Returns the bytes that they have spilled so far; None while unknown.
+            now: Whether to check even if the last check was less than `SPILL_INTERVAL` seconds ago.
+        """
+        if not now and time.monotonic() < self._next_spill_check:
             return
-        self._spill_at = time.monotonic() + SPILL_INTERVAL
-        total = spilled()
+        self._next_spill_check = time.monotonic() + SPILL_INTERVAL
+        total = measure()
         if total is None:
             return
-        if self._spilled_before is None or total < self._spilled_before:  # a node is gone, and its count with it
-            self._spilled_before = total
-        before, self._spilled = self._spilled, max(self._spilled, total - self._spilled_before)
-        if self._spilled and not before:
+        if self._spilled_at_start is None or total < self._spilled_at_start:  # a node has left, so the total is smaller
+            self._spilled_at_start = total
+        previous, self._spilled = self._spilled, max(self._spilled, total - self._spilled_at_start)
+        if self._spilled and not previous:
             log.warning(
                 "iteration %d: the object store is full and spills results to disk (%.1f MB), which is slow; make it "
                 "larger (resources.shm), or set collect.in_flight lower",
@@ -212,27 +252,27 @@ class Iteration:
     # Metrics and messages
 
     @property
-    def done(self) -> float:
-        """The share of its units that have arrived or failed, 0 to 1."""
-        return (self.book.arrived + len(self.book.failed)) / self.book.count
+    def share_done(self) -> float:
+        """The share of the units that have arrived or failed, 0 to 1."""
+        return (self.units.arrived + len(self.units.failed)) / self.units.count
 
     def metrics(self) -> dict[str, float]:
-        """The metrics that the platform adds to the iteration's outcome."""
+        """Return the metrics that the platform adds to the iteration's outcome."""
         seconds = self._seconds()
-        fresh = self.book.arrived - self._reused
+        computed = self.units.arrived - self._reused
         return {
-            "units": float(self.book.arrived),
-            "units_failed": float(len(self.book.failed)),
+            "units": float(self.units.arrived),
+            "units_failed": float(len(self.units.failed)),
             "items": float(self._items),
             "gigabytes": self._bytes / 1e9,
-            "units_per_second": fresh / seconds if seconds else 0.0,
+            "units_per_second": computed / seconds if seconds else 0.0,
             "items_per_second": self._items / seconds if seconds else 0.0,
         }
 
-    def of_workers(self) -> dict[str, float]:
-        """The same for each worker that did any unit."""
+    def worker_metrics(self) -> dict[str, float]:
+        """Return the metrics of each worker that did any unit."""
         metrics: dict[str, float] = {}
-        for row in self._workers({}):
+        for row in self._worker_statuses({}):
             if row.units or row.failed:
                 per_second = 1 / row.seconds if row.seconds else 0.0
                 metrics[f"worker_{row.worker}/units_per_second"] = row.units * per_second
@@ -241,66 +281,74 @@ class Iteration:
         return metrics
 
     def progress(self, nodes: Mapping[int, str]) -> CollectionProgress:
-        """The progress of the iteration.
+        """Return the progress of the iteration.
 
         Args:
-            nodes: slot → its node, for ready slots.
+            nodes: Node of each ready slot, by slot.
         """
         metrics = self.metrics()
         return CollectionProgress(
             iteration=self.request.trial,
-            units=self.book.arrived,
-            units_total=self.book.count,
-            units_failed=len(self.book.failed),
+            units=self.units.arrived,
+            units_total=self.units.count,
+            units_failed=len(self.units.failed),
             items=self._items,
             bytes=self._bytes,
             in_flight_bytes=self.flow.in_flight,
             units_per_second=metrics["units_per_second"],
             items_per_second=metrics["items_per_second"],
             spilled_bytes=self._spilled,
-            workers=self._workers(nodes),
+            workers=self._worker_statuses(nodes),
         )
 
-    def troubles(self) -> str:
-        """The failed units, and the error of the first one; "" for none."""
-        failed = self.book.failed
+    def failed_units_message(self) -> str:
+        """Return a message that lists the failed units, with the error of the first one; "" without failed units."""
+        failed = self.units.failed
         if not failed:
             return ""
         numbers = ", ".join(str(unit) for unit in list(failed)[:MOST_NAMED]) + (" …" if len(failed) > MOST_NAMED else "")
-        description = self._describe(next(iter(failed.values())))
-        return f"{len(failed)} of {errors.counted(self.book.count, 'unit')} failed: {numbers}; the first: {description}"
+        description = self._describe_failure(next(iter(failed.values())))
+        return f"{len(failed)} of {errors.counted(self.units.count, 'unit')} failed: {numbers}; the first: {description}"
 
-    def _workers(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
+    def _worker_statuses(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
+        """Return the status of each worker, including ready slots in which none has run; see `progress`."""
         now = time.monotonic()
         workers = {**{slot: WorkerSlot(slot) for slot in nodes}, **self.workers}
         return tuple(
-            worker.status(now, nodes.get(slot, ""), bool(self.book.open(slot)), self.flow.waits(slot))
+            worker.status(now, nodes.get(slot, ""), bool(self.units.assigned_to(slot)), self.flow.has_unfetched(slot))
             for slot, worker in sorted(workers.items())
         )
 
-    def _lose(self, unit: int, reason: str) -> None:
-        if (transfer := self.flow.lose(unit)) is not None:
-            self._again(unit, transfer.worker, reason)
+    def _lose_result(self, unit: int, reason: str) -> None:
+        """Record that a result was lost after its fetch had begun."""
+        if (transfer := self.flow.record_lost(unit)) is not None:
+            self._retry_lost_result(unit, transfer.worker, reason)
 
-    def _again(self, unit: int, worker: int, reason: str, *, counts: bool = True) -> None:
-        failed = self.book.again(unit, f"its result was lost in transit: {reason}", counts=counts)
+    def _retry_lost_result(self, unit: int, worker: int, reason: str, *, is_at_fault: bool = True) -> None:
+        """Retry a unit whose result was lost, or fail it if its retries are used up; see `Units.retry_lost_result`."""
+        message = f"its result was lost in transit: {reason}"
+        failed = self.units.retry_lost_result(unit, message, is_at_fault=is_at_fault)
         self.workers[worker].failed += failed is not None
         if not self.is_ending:
             text = "iteration %d: worker %d: the result of unit %d was lost in transit: %s; %s"
             consequence = "it is retried" if failed is None else "its retries are used up, so the unit has failed"
             log.warning(text, self.request.trial, worker, unit, reason, consequence)
 
-    def _count(self, transfer: Transfer) -> None:
-        self._newest = time.monotonic()
+    def _count_arrival(self, transfer: Transfer) -> None:
+        """Count a result that has arrived."""
+        self._last_arrival = time.monotonic()
         self._items += transfer.items
         self._bytes += transfer.bytes
-        self.workers[transfer.worker].arrived(transfer.items, transfer.bytes, self._newest)
+        self.workers[transfer.worker].record_arrival(transfer.items, transfer.bytes, self._last_arrival)
 
     def _seconds(self) -> float:
-        """Seconds from the first unit to the newest result."""
-        return 0.0 if self._began is None or self._newest is None else self._newest - self._began
+        """Return the seconds between the first assignment of a unit and the newest arrival of a result."""
+        if self._start_time is None or self._last_arrival is None:
+            return 0.0
+        return self._last_arrival - self._start_time
 
-    def _too_large(self, offer: Offer) -> str:
+    def _too_large_message(self, offer: Offer) -> str:
+        """Return the message that a result is too large to be in flight."""
         text = f"the result of unit {offer.unit} is {offer.bytes / 1e6:.1f} MB, and "
         if self.flow.limit < self.collect.in_flight_bytes:
             return (
@@ -312,9 +360,9 @@ class Iteration:
             "smaller units"
         )
 
-    def _describe(self, failed: FailedUnit) -> str:
+    def _describe_failure(self, failed: FailedUnit) -> str:
         return f"unit {failed.unit}, by worker {failed.worker}: {failed.message}; {self._log_hint(failed.worker)}"
 
     def _log_hint(self, worker: int) -> str:
-        log_ = paths.trial_log(self.request.trial, self.request.attempt, worker)
-        return f"`platform logs {self.request.run} {self.request.trial} --worker {worker}` shows its log ({log_})"
+        path = paths.trial_log(self.request.trial, self.request.attempt, worker)
+        return f"`platform logs {self.request.run} {self.request.trial} --worker {worker}` shows its log ({path})"

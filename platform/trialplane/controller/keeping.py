@@ -1,9 +1,11 @@
-"""Removes checkpoints of a study's trials: those of trials that have not ended stay, and of the best, as `keep` says.
+"""Removes the checkpoints of a study's trials that are not needed any more.
 
-With promotion and without `keep`, those of all complete trials stay. Decided from the ledger alone, once an end is in it: a
-trial's checkpoints are removed when it has failed, was pruned, or so many better ones are complete, and then no later end
-makes it one of the best again. A slot removes them, as it reaches the folder or URL of the checkpoints. Each controller
-first removes all unwanted ones again, so a killed one leaves nothing behind; removing twice does nothing.
+The checkpoints of a trial that has not ended stay. With `keep`, those of the best trials stay; with promotion and without
+`keep`, those of all complete trials. The decision depends on the ledger alone: a trial's checkpoints are unwanted if it has
+failed, was pruned, or enough better trials are complete. No later end makes such a trial one of the best again.
+
+A slot removes the checkpoints, as it can reach their folder or URL. A controller that was killed may have removed only some
+of them, so each controller first removes all unwanted ones again.
 """
 
 from __future__ import annotations
@@ -22,32 +24,32 @@ from trialplane.wire.states import TrialState
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 30.0  # seconds, at the end of a run, for what is still to be removed
-_ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)  # for good: no attempt follows
+PATIENCE = 30.0  # seconds to wait for removals at the end of a run
+_ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)  # states after which no attempt follows
 
 
-class Keeping:
+class CheckpointRemover:
     """Removes the checkpoints of a study's worse trials, in slots.
 
     Args:
-        job: with `keep`, or with promotion.
-        slots: of the run.
-        ended: the newest attempts of its trials so far.
+        job: Study with `keep` or with promotion.
+        slots: Slots of the run.
+        newest: Newest attempts of the trials so far.
     """
 
-    def __init__(self, job: Study, slots: Pool, ended: Iterable[TrialRow]) -> None:
+    def __init__(self, job: Study, slots: Pool, newest: Iterable[TrialRow]) -> None:
         self._job = job
-        self._most = None if job.keep is None else job.keep.best
+        self._most = None if job.keep is None else job.keep.best  # trials whose checkpoints stay; None for all complete ones
         self._slots = slots
         self._best: list[TrialRow] = []
         self._unwanted: set[int] = set()
         self._removed: set[int] = set()
-        self._removal: tuple[SlotCall[None], frozenset[int]] | None = None  # the call, and what is being removed
-        for row in ended:
-            self.ended(row)
+        self._removal: tuple[SlotCall[None], frozenset[int]] | None = None  # the pending call, and its trials
+        for row in newest:
+            self.record_end(row)
 
-    def ended(self, row: TrialRow) -> None:
-        """Take the end of an attempt, as it is in the ledger."""
+    def record_end(self, row: TrialRow) -> None:
+        """Record an attempt that is in the ledger; one that has not ended, or is retried, changes nothing."""
         if row.state not in _ENDED:
             return
         best = rows.rank(self._job, [*self._best, row])
@@ -57,16 +59,16 @@ class Keeping:
 
     @property
     def best(self) -> tuple[TrialRow, ...]:
-        """The trials whose checkpoints stay, from the best on."""
+        """The complete trials whose checkpoints stay, the best one first."""
         return tuple(self._best)
 
     @property
     def unwanted(self) -> set[int]:
-        """The trials whose checkpoints are removed, or are to be."""
+        """The trials whose checkpoints were removed or are to be removed."""
         return self._removed | self._unwanted
 
-    def remove(self) -> None:
-        """Let a slot remove unwanted checkpoints, if one is ready and no removal is under way."""
+    def advance(self) -> None:
+        """Take the answer to a removal that has ended, and start the next one if a slot is ready."""
         if self._removal is not None:
             call, trials = self._removal
             if not call.done():
@@ -76,21 +78,21 @@ class Keeping:
                 call.result()
             except errors.SlotError as error:
                 log.info("checkpoints are removed by another slot: %s", error)
-            except errors.CheckpointError as error:  # the next one would fail as well
+            except errors.CheckpointError as error:  # another attempt to remove them would fail too
                 self._unwanted -= trials
                 log.warning("checkpoints that `keep` does not need are left where they are: %s", error)
             else:
                 self._unwanted -= trials
                 self._removed |= trials
-        if self._unwanted and (removal := self._slots.remove(tuple(sorted(self._unwanted)))) is not None:
+        if self._unwanted and (removal := self._slots.remove_checkpoints(tuple(sorted(self._unwanted)))) is not None:
             self._removal = removal, frozenset(self._unwanted)
 
-    def settle(self) -> None:
-        """Wait until everything is removed; when no slot gets ready in time, the next controller goes on."""
+    def finish(self) -> None:
+        """Wait for at most `PATIENCE` seconds until all unwanted checkpoints are removed."""
         deadline = time.monotonic() + PATIENCE
-        self.remove()
-        with contextlib.suppress(errors.SlotError, errors.EntrypointError):  # no slot starts, which the run has ended with
+        self.advance()
+        with contextlib.suppress(errors.SlotError, errors.EntrypointError):  # no slot starts: the run's ending reports that
             while self._unwanted and time.monotonic() < deadline:
-                for _ in self._slots.events(0.1):  # slots that get ready
+                for _ in self._slots.events(0.1):  # lets starting slots become ready
                     pass
-                self.remove()
+                self.advance()

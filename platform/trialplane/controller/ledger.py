@@ -1,14 +1,13 @@
-"""The ledger: takes trials from Optuna's `ask` and reports their ends by `tell`, each logical trial once.
+"""The ledger of a study: draws its trials by Optuna, and writes their starts, reports and ends to the database.
 
-The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database
-(`Store`), where a trial with its parameters is written before it starts, its reports a few times a second, and its end,
-after its last report, before the next decision. On opening, memory is filled from the database, and attempts that were
-running are recorded as lost, with what they had reported, and retried.
+The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database (`Store`).
+A trial with its parameters is written before it starts, its reports a few times a second, and its end, after its last
+report, before the next decision. When a ledger is opened, memory is filled from the database. Attempts that were running are
+recorded as lost, with their reports, and retried.
 
-Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database; a retry has the same parameters
-and names in its request the attempt that it repeats. In memory, which is Optuna's, it takes the place of the attempt before.
-In this room only this module, `samplers`, `suggesting`, `pruning`, `history`, `points`, `replaying`, `tune_search` and
-`export` use Optuna.
+Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database. A retry has the same parameters,
+and its request names the attempt that it repeats. In Optuna's memory it replaces that attempt. Only this module,
+`samplers`, `suggesting`, `pruning`, `history`, `points`, `replaying`, `tune_search` and `export` use Optuna.
 """
 
 from __future__ import annotations
@@ -57,45 +56,59 @@ from trialplane.wire.states import TrialState as State
 
 log = logging.getLogger(__name__)
 
-_LONGEST_REASON = 1000  # characters of a status that was refused
-_REPORT_SECONDS = 0.25  # between two batches of reports
-_REPORT_PAUSE = 5.0  # the same after one that could not be written
-_REDRAWS = 100  # of a trial whose parameters an earlier one has
-_BY_SAMPLER = 10  # of these, by the sampler; it may insist on its point
+_LONGEST_REASON = 1000  # characters of the reason in a status that was refused
+_REPORT_SECONDS = 0.25  # between two writes of reports
+_REPORT_PAUSE = 5.0  # the same after a write that failed
+_REDRAWS = 100  # attempts to draw other parameters than those of an earlier trial
+_SAMPLER_REDRAWS = 10  # of these by the job's sampler, which may draw the same point each time
 _AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead
-_TOP = "trialplane:top"  # attribute of a study: the rung from which no trial is promoted, if it was raised
+_TOP = "trialplane:top"  # attribute of a study: `Promotion.top`, if it was raised
 
 
 @dataclasses.dataclass
 class _Attempt:
+    """A running attempt, with its trial in Optuna's memory and its start in seconds since the epoch."""
+
     request: TrialRequest
     trial: optuna.trial.Trial
     started: float
 
 
 class _Study(optuna.Study):
-    """A study driven by ask and tell, which records a sampler's request to stop instead of refusing it."""
+    """A study that is driven by ask and tell. Optuna's own refuses `stop` then; this one records the call."""
 
-    exhausted = False
+    is_exhausted = False
 
     def stop(self) -> None:
-        """Called by samplers that have drawn every point."""
-        self.exhausted = True
+        """Record that every point was drawn: samplers call this."""
+        self.is_exhausted = True
 
 
 class Ledger:
-    """One study, opened by this controller alone; `pruning` is its pruner.
+    """The ledger of one study, opened by this controller alone.
 
     Args:
-        url: of the database, or of the gateway, with the run's token: `http://:TOKEN@HOST:PORT`.
-        job: the resolved job.
-        run: name of the run, which names the study.
-        code: folder of the job's code, for spaces and options given as functions.
-        lock: file to lock when the database is SQLite.
-        patience: how long to wait for a database that is away, or that another controller holds.
+        url: URL of the database; or of the gateway with the run's token, `http://:TOKEN@HOST:PORT`.
+        job: Resolved job.
+        run: Name of the run, which is also that of the study.
+        code: Folder of the job's code, for spaces and options that are given as functions.
+        lock: File to lock if the database is SQLite.
+        patience: Time to wait for a database that does not answer, or that another controller has open.
+
+    Attributes:
+        job: Resolved job.
+        run: Name of the run.
+        counts: Numbers of trials by state.
+        newest: Row of the newest attempt of each trial, by trial.
+        best: Row of the best trial; None before one is complete.
+        saved: Summary of the checkpoints of each trial that has any, by trial.
+        status: Last status of the run in the database when it was opened; None without one.
+        promotion: Rungs of the study; None without promotion.
+        pruning: Pruner of the study.
+        storage: Connection to the database.
 
     Raises:
-        LedgerError: see `ledger.study.Storage` and `ledger.remote.Storage`.
+        LedgerError: See `ledger.study.Storage` and `ledger.remote.Storage`.
     """
 
     def __init__(
@@ -115,37 +128,38 @@ class Ledger:
         self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
-        self.saved: dict[int, CheckpointSummary] = {}  # by trial, when its newest attempt ended
-        self.status: RunStatus | None = None  # the run's last one in the database
-        self._refusal = ""  # of the last status that was refused, which is logged once
+        self.saved: dict[int, CheckpointSummary] = {}
+        self.status: RunStatus | None = None
+        self._status_refusal = ""  # message of the last refusal of a status, so that it is logged only once
         self._code = samplers.JobCode(code)
-        self._patiently = patience or Patience()
-        self._next = 0  # logical number of the next new trial
-        self._open: dict[int, _Attempt] = {}
-        self._unwritten: _Attempt | None = None  # drawn, when the ledger was full
-        # Number → each attempt, with only the drawn parameters, and how it ended.
+        self._patience = patience or Patience()
+        self._next = 0  # number of the next new trial
+        self._running: dict[int, _Attempt] = {}  # number of a running attempt → it
+        self._unwritten: _Attempt | None = None  # the attempt that the database refused as it was full
+        # Number → an attempt, with only its drawn parameters, and its outcome, which is None while it runs.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
-        self._again = Repeats(self.counts)
+        self._repeats = Repeats(self.counts)
         ladder = job.search.ladder
         self.promotion = None if ladder is None else Promotion(ladder, job.trials, job.budget.steps)
-        self._untold: list[int] = []  # trials that have ended since the last draw, in order
-        self._bad: set[int] = set()  # trials that have failed by their own fault
+        self._new_ends: list[int] = []  # trials that have ended since the last draw, in order
+        self._bad: set[int] = set()  # trials that failed by their own fault
         self._offsets: dict[int, int] = {}  # trial that has reported → 1 if it counts its steps from 0, otherwise 0
-        self._dropped: list[tuple[TrialRequest, TrialOutcome]] = []
+        self._dropped: list[tuple[TrialRequest, TrialOutcome]] = []  # attempts that `take_dropped` will return
         self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
         self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
         metrics = (*job.required_metrics, job.watched_metric, *(rule.metric for rule in job.stops))
         self._curves = Curves({metric for metric in metrics if metric})
-        self._write_at = 0.0  # when the next reports are written, by the monotonic clock
-        self._unwritable = ""  # why some reports are not in the database
+        self._next_write = 0.0  # when the next reports are written, by the monotonic clock
+        self._reports_remark = ""  # remark that some reports are not in the database, and why
         earlier_trials = earlier.read(code)
-        self._earlier = samplers.frozen(job, earlier_trials.history)
+        self._earlier = samplers.earlier_trials(job, earlier_trials.history)
+        # parameters → the trial with them whose result counts for a new trial
         self._answers = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
-        self._points: set[str] = set()  # parameters of all trials
+        self._points: set[str] = set()  # parameters of all trials, see `_point`
         self._memory = history.History(job, self._earlier)
         self.pruning = Pruning(job, self._code)
-        self._study = self._memory_study()
-        self.storage = self._opened(url, lock)
+        self._study = self._create_study()
+        self.storage = self._open_storage(url, lock)
         try:
             self._saved_attributes: dict[str, Any] = {}
             self._load()
@@ -160,14 +174,14 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Release the study; the next controller finds the attempts that are still open."""
+        """Release the study, so that another controller may open it. Running attempts stay running in the database."""
         self.storage.close()
 
     def prepare(self) -> None:
-        """Build the sampler and import the job's functions, so that what is wrong with them shows before a trial starts.
+        """Check, before a trial starts, that the sampler can be built and the job's functions can be imported.
 
         Raises:
-            EntrypointError: a function of the job cannot be imported.
+            EntrypointError: A function of the job cannot be imported.
             InputError: Optuna refuses the sampler.
         """
         samplers.build_sampler(self.job, 0, self._code)
@@ -178,42 +192,42 @@ class Ledger:
         return self._code.function(self._search.function) if self._search.function else None
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether the sampler has drawn every point, and none of them is to be retried."""
-        return not (self._again or self._unwritten) and (
-            self._study.exhausted or samplers.grid_is_drawn(self.job, self._study)
+        return not (self._repeats or self._unwritten) and (
+            self._study.is_exhausted or samplers.grid_is_drawn(self.job, self._study)
         )
 
     @property
     def is_done(self) -> bool:
         """Whether every trial has ended, or the sampler has none left to draw."""
-        if self.counts.paused or self.counts.running or self._again:
+        if self.counts.paused or self.counts.running or self._repeats:
             return False
         is_spent = self.promotion is not None and self.promotion.is_spent
-        return self.counts.ended >= self.job.trials or self.exhausted or is_spent
+        return self.counts.ended >= self.job.trials or self.is_exhausted or is_spent
 
     @property
-    def unstarted(self) -> int:
-        """The number of trials that may start now or later, if the sampler draws as many points as there are trials."""
+    def startable(self) -> int:
+        """The number of attempts that may start now or later, if the sampler draws as many points as there are trials."""
         undrawn = self.job.trials - self._next + (self._unwritten is not None)
-        return len(self._again) + undrawn + self.counts.paused
+        return len(self._repeats) + undrawn + self.counts.paused
 
     def ask(self) -> TrialRequest | None:
-        """The next attempt, written to the database; None when nothing is left to start.
+        """Select or draw the next attempt and write it to the database; return None if there is none to start now.
 
         Raises:
-            EntrypointError: the job's space function fails.
-            LedgerError: the database cannot be written. After LedgerFull the next call tries the same attempt again.
+            EntrypointError: The job's space function fails.
+            LedgerError: The database cannot be written. After LedgerFull the next call writes the same attempt.
         """
         if self._unwritten is not None:
             attempt = self._unwritten
-        elif self._again:
-            attempt = self._repeat(self._again.take())
+        elif self._repeats:
+            attempt = self._repeat(self._repeats.take())
         elif self.promotion is not None:
-            stretch = self.promotion.next(self._next if self._can_draw else None)
+            stretch = self.promotion.next_stretch(self._next if self._can_draw else None)
             if stretch is None:
                 if not self.counts.running:
-                    self._drop(self.promotion.waiting)
+                    self._drop(self.promotion.paused)
                 return None
             attempt = self._draw(self._next) if stretch.trial is None else self._continue(stretch)
         elif self._can_draw:
@@ -224,110 +238,119 @@ class Ledger:
         self._write(self.storage.begin, attempt.request.number)
         self._unwritten = None
         self._count_start(attempt.request)
-        self._open[attempt.request.number] = attempt
+        self._running[attempt.request.number] = attempt
         self.counts.running += 1
-        self._show(rows.row(self.job, attempt.request, self._sampled(attempt.request.number), None))
+        self._update_newest(rows.row(self.job, attempt.request, self._sampled_params(attempt.request.number), None))
         return attempt.request
 
     @property
     def _can_draw(self) -> bool:
-        return self._next < self.job.trials and not self.exhausted
+        """Whether a new trial may be drawn."""
+        return self._next < self.job.trials and not self.is_exhausted
 
     def take_dropped(self) -> list[tuple[TrialRequest, TrialOutcome]]:
-        """Return the last attempts of paused trials that were dropped since the last call, and how they ended."""
+        """Return the last attempts of the paused trials that were dropped since the last call, and their outcomes."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def suggest(self, number: int, parameter: messages.Suggest) -> messages.Suggested:
-        """Draw a parameter that a running attempt requests, and write it to the database before answering.
+        """Draw a parameter that a running attempt requests, and write it to the database; return the answer.
 
-        So a retry, which repeats what the attempts before it were given, never gets another value.
+        As it is written first, a retry always gets the same value.
+
+        Args:
+            number: Number of the attempt.
+            parameter: Requested parameter.
 
         Raises:
-            LedgerError: the database cannot be written.
+            LedgerError: The database cannot be written.
         """
-        attempt = self._open.get(number)
+        attempt = self._running.get(number)
         if attempt is None:
             return messages.Suggested(None, "the trial has ended")
-        with self._drawing():
+        with self._sampler_view():
             answer = suggesting.suggest(attempt.trial, self.job, parameter, self._code)
-        sampled = self._sampled(number)
+        sampled = self._sampled_params(number)
         if answer.value is not None and parameter.name not in sampled:
             sampled[parameter.name] = suggesting.value(parameter, answer.value)
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
             self._attempts[number] = dataclasses.replace(attempt.request, params=sampled), None
             self._write(self.storage.draw, number)
-            self._show(rows.row(self.job, attempt.request, sampled, None))
+            self._update_newest(rows.row(self.job, attempt.request, sampled, None))
         return answer
 
     def report(self, report: TrialReport) -> bool:
-        """Take the metrics of one step, in the order they were reported; True when the pruner decides to end the trial.
+        """Record a report; return whether the pruner ends the trial.
 
-        A report of an attempt that is not running is ignored.
+        Reports come in the order in which they were made. A report of an attempt that is not running is ignored.
         """
-        attempt = self._open.get(report.number)
+        attempt = self._running.get(report.number)
         if attempt is None:
             return False
         now = time.time()
-        if not 0 <= report.time <= now + _AHEAD:  # a trial may say anything
+        if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and may set any
             report = dataclasses.replace(report, time=now)
         self._curves.add(attempt.request, report)
-        self._see(attempt.request.trial, report.step)
-        return self._compare(attempt, report.step, report.metrics)
+        self._update_offset(attempt.request.trial, report.step)
+        return self._evaluate_report(attempt, report.step, report.metrics)
 
-    def _compare(self, attempt: _Attempt, step: int, metrics: Mapping[str, float]) -> bool:
-        """Take a report for the objectives that are the best of them, and for the pruner; True when that ends the trial."""
+    def _evaluate_report(self, attempt: _Attempt, step: int, metrics: Mapping[str, float]) -> bool:
+        """Pass a report to the objectives with `of: best` and to the pruner; return whether the pruner ends the trial."""
         self._best_reports.add(attempt.request.trial, step, metrics)
-        if not self.job.watched_metric:  # Optuna copies all reports for each new one, and a training may have millions
+        if not self.job.watched_metric:  # saves time: Optuna copies all earlier reports for each new one
             return False
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # optuna on a step reported twice: the first counts
+            warnings.simplefilter("ignore")  # Optuna warns of a step that is reported twice
             return self.pruning.report(attempt.trial, step, metrics)
 
     def write_reports(self, *, patient: bool = False) -> None:
-        """Write the reports that have come since the last time, unless that was a moment ago.
+        """Write new reports to the database, unless the last write was less than `_REPORT_SECONDS` ago.
 
-        While the database is away they are kept, as many as it would keep. Results go before reports: those for which a
-        namespace has no room are left out.
+        While the database does not answer, they are kept for a later write. If it refuses them, for lack of space for
+        example, they are dropped and a remark says so: reports must not stop the run.
 
         Args:
-            patient: whether to write them in any case, and to wait for a database that is away.
+            patient: Whether to write them in any case, and to wait for a database that does not answer.
+
+        Raises:
+            LedgerUnavailable: The database did not answer in time, with `patient`.
         """
-        if not patient and time.monotonic() < self._write_at:
+        if not patient and time.monotonic() < self._next_write:
             return
-        self._write_at = time.monotonic() + _REPORT_SECONDS
-        while (batch := self._curves.batch()) is not None:
+        self._next_write = time.monotonic() + _REPORT_SECONDS
+        while (batch := self._curves.next_batch()) is not None:
             write = functools.partial(self.storage.report, batch.reports, batch.deleted)
             try:
                 if patient:
-                    self._patiently(write)
+                    self._patience(write)
                 else:
                     write()
             except errors.LedgerUnavailable:
                 if patient:
                     raise
-                self._write_at = time.monotonic() + _REPORT_PAUSE
+                self._next_write = time.monotonic() + _REPORT_PAUSE
                 return
             except (errors.LedgerFull, errors.LedgerRefused) as error:
-                self._unwritable = self._unwritable or f"curves lack reports that the ledger does not take: {error}"
-                self._write_at = time.monotonic() + _REPORT_PAUSE
-                self._curves.refused()
+                remark = f"curves lack reports that the ledger does not take: {error}"
+                self._reports_remark = self._reports_remark or remark
+                self._next_write = time.monotonic() + _REPORT_PAUSE
+                self._curves.record_refused()
             else:
-                self._curves.written()
+                self._curves.record_written()
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks for the user on the curves in the database."""
-        return tuple(filter(None, (self._curves.remark, self._unwritable)))
+        return tuple(filter(None, (self._curves.remark, self._reports_remark)))
 
     def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
-        """Write how an attempt ended, once.
+        """Record the end of an attempt in memory and in the database.
 
         Returns:
-            The outcome with `retried` decided, or None when the attempt is not running: a late result of a former
-            attempt, or one already recorded.
+            The outcome, with `retried` set if the attempt is retried. None if the attempt is not running, as its end is
+            already recorded.
         """
-        attempt = self._open.get(outcome.number)
+        attempt = self._running.get(outcome.number)
         if attempt is None:
             return None
         request = attempt.request
@@ -337,32 +360,38 @@ class Ledger:
             request.trial, outcome.failure, self.job.retries, outcome.step
         )
         outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
-        outcome = self._best_reports.applied(request.trial, outcome)
+        outcome = self._best_reports.apply_to(request.trial, outcome)
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
-        self._raise_top(request, outcome)
+        self._update_top_rung(request, outcome)
         self._write(self.storage.finish, outcome.number)
-        del self._open[outcome.number]
+        del self._running[outcome.number]
         self.counts.running -= 1
-        self._count(request, self._sampled(outcome.number), outcome)
+        self._count_end(request, self._sampled_params(outcome.number), outcome)
         if self.promotion is not None:
-            self._drop(self.promotion.hopeless())
+            self._drop(self.promotion.find_hopeless())
         return outcome
 
-    def take_up(self, number: int | None = None) -> bool:
-        """Reopen a training or an iteration that failed for good, at the user's request; see `Repeats.take_up`.
+    def reopen_failure(self, number: int | None = None) -> bool:
+        """Let a training or an iteration that failed for good be retried, as the user has requested.
 
-        The recorded outcome does not change: the next attempt names the one it repeats, so a later controller counts the
-        same.
+        The recorded outcome does not change. As the next attempt names the one that it repeats, a later controller counts
+        the same.
+
+        Args:
+            number: Number of the attempt that failed; None for the newest one.
+
+        Returns:
+            Whether there is such an attempt.
         """
-        return self.job.is_sequential and self._again.take_up(number)
+        return self.job.is_sequential and self._repeats.reopen_failure(number)
 
     def running(self) -> list[TrialRequest]:
-        """The attempts that have started and not ended."""
-        return [attempt.request for attempt in self._open.values()]
+        """Return the attempts that have started and not ended."""
+        return [attempt.request for attempt in self._running.values()]
 
     def attempts(self) -> Iterator[tuple[TrialRequest, TrialOutcome | None]]:
-        """Every attempt in order of numbers, with its outcome unless it is running."""
+        """Yield all attempts in the order of their numbers, each with its outcome, which is None while it runs."""
         for request, outcome in self._attempts.values():
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
 
@@ -370,95 +399,101 @@ class Ledger:
         """Write facts about the run.
 
         Args:
-            attributes: by the name of a column, JSON values.
-            patient: whether to wait for a database that is away; otherwise the write is skipped.
+            attributes: JSON values by the name of a column.
+            patient: Whether to wait for a database that does not answer; otherwise the write is skipped.
         """
         if patient:
-            self._patiently(lambda: self.storage.describe(attributes))
-        elif not self._patiently.waiting:
+            self._patience(lambda: self.storage.describe(attributes))
+        elif not self._patience.is_waiting:
             with contextlib.suppress(errors.LedgerUnavailable):
                 self.storage.describe(attributes)
 
     def record_status(self, status: RunStatus, *, patient: bool = True) -> None:
-        """Write the run's status; if it is refused, without the parts that a trial's code has made.
+        """Write the run's status. If the database refuses it, write it without the texts of trials, which may be too large.
 
-        A status that ended the run would end each controller that goes on with it the same way.
+        A refusal does not end the run, as it would end each later controller of the run too.
 
         Args:
-            status: of the run.
-            patient: as of `describe`.
+            status: Status of the run.
+            patient: Whether to wait for the database, see `describe`.
         """
-        for shown in (status, _bare(status)):
+        for candidate in (status, _without_details(status)):
             try:
-                self.describe({labels.LEDGER_STATUS: records.to_dict(shown)}, patient=patient)
+                self.describe({labels.LEDGER_STATUS: records.to_dict(candidate)}, patient=patient)
             except errors.LedgerRefused as error:
-                if str(error) != self._refusal:
+                if str(error) != self._status_refusal:
                     log.warning("the run's status is not recorded as it is, and the run goes on: %s", error)
-                self._refusal = str(error)
+                self._status_refusal = str(error)
             else:
                 return
 
     def desired(self) -> Desired:
-        """The desired state of the run, as written by the gateway; raises LedgerUnavailable when the database is away."""
+        """Return the desired state of the run, which the gateway writes.
+
+        Raises:
+            LedgerUnavailable: The database does not answer.
+        """
         return records.from_dict(Desired, self.storage.described(labels.LEDGER_DESIRED) or {})
 
     # Drawing
 
     def _draw(self, trial: int) -> _Attempt:
-        """A new logical trial: an enqueued point, completed by the sampler, or a point of the sampler."""
+        """Draw a new trial: an enqueued point, which the sampler completes, or a point of the sampler."""
         self._build_sampler(trial)
-        enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"  # which begins with them
-        enqueued_values = self._search.enqueue[trial] if enqueued else {}
-        if self._search.suggests:  # what an objective asks for is not drawn where the job has it among its fixed parameters
+        # The sampler of a grid draws the enqueued points itself, see `samplers`.
+        is_enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"
+        enqueued_values = self._search.enqueue[trial] if is_enqueued else {}
+        if self._search.suggests:  # a parameter that the objective requests may be fixed by the job
             enqueued_values = {**self.job.params, **enqueued_values}
-        if enqueued or (self._search.suggests and enqueued_values):
+        if is_enqueued or (self._search.suggests and enqueued_values):
             self._study.enqueue_trial(samplers.coded(self.job, enqueued_values))
-        with self._drawing(), self._of_class(trial), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # optuna on experimental features and fixed values, which the job's check allows
-            drawn = self._study.ask()
-            sampled = samplers.suggest(drawn, self.job, self._space_function, enqueued_values)
-        if self._search.duplicates == "redraw" and not enqueued:
-            drawn, sampled = self._redrawn(trial, drawn, sampled)
+        with self._sampler_view(), self._map_sampler_errors(trial), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
+            optuna_trial = self._study.ask()
+            sampled = samplers.suggest(optuna_trial, self.job, self._space_function, enqueued_values)
+        if self._search.duplicates == "redraw" and not is_enqueued:
+            optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
         if self._is_replayed:
-            self._memory.set_trial_system_attr(drawn._trial_id, replaying.TOLD, self._untold)
-            self._untold = []
+            self._memory.set_trial_system_attr(optuna_trial._trial_id, replaying.ENDED_BEFORE, self._new_ends)
+            self._new_ends = []
         self._next += 1
-        return self._attempt(drawn, trial, 1, None, sampled, self._segment(trial))
+        return self._create_attempt(optuna_trial, trial, 1, None, sampled, self._first_segment(trial))
 
-    def _redrawn(
-        self, trial: int, drawn: optuna.trial.Trial, sampled: dict[str, Any]
+    def _redraw(
+        self, trial: int, optuna_trial: optuna.trial.Trial, sampled: dict[str, Any]
     ) -> tuple[optuna.trial.Trial, dict[str, Any]]:
-        """A trial with other parameters if an earlier one has its own: first by the sampler, and then at random.
+        """Draw a trial again while an earlier trial has its parameters; return it and its parameters.
 
-        After that many attempts, the space probably has no other point, and the trial keeps those that it has.
+        The job's sampler draws first, then a random sampler. After `_REDRAWS` attempts the space probably has no other
+        point, and the trial keeps its parameters.
         """
-        lasting = not samplers.is_optunas(self._study.sampler)
+        is_reusable = not samplers.is_optunas(self._study.sampler)
         for attempt in range(_REDRAWS):
             if self._point(sampled) not in self._points:
                 break
-            self._memory.replace(drawn._trial_id, optuna.trial.create_trial(state=TrialState.RUNNING))
-            if attempt < _BY_SAMPLER and not lasting:
-                before = attempt + 1
-                sampler = samplers.build_sampler(self.job, trial, self._code, drawn_before=before, earlier=self._earlier)
+            self._memory.replace(optuna_trial._trial_id, optuna.trial.create_trial(state=TrialState.RUNNING))
+            if attempt < _SAMPLER_REDRAWS and not is_reusable:
+                count = attempt + 1  # so that each redraw has another seed
+                sampler = samplers.build_sampler(self.job, trial, self._code, drawn_before=count, earlier=self._earlier)
             else:
                 seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), attempt)
                 sampler = optuna.samplers.RandomSampler(seed=seed)
             own_sampler, self._study.sampler = self._study.sampler, sampler
-            with self._drawing(), warnings.catch_warnings():
+            with self._sampler_view(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                drawn = optuna.trial.Trial(self._study, drawn._trial_id)
-                sampled = samplers.suggest(drawn, self.job, self._space_function)
+                optuna_trial = optuna.trial.Trial(self._study, optuna_trial._trial_id)
+                sampled = samplers.suggest(optuna_trial, self.job, self._space_function)
             self._study.sampler = own_sampler
-        return drawn, sampled
+        return optuna_trial, sampled
 
     def _point(self, sampled: Mapping[str, Any]) -> str:
-        """The parameters of a trial as one text."""
+        """Return the parameters of a trial as one text, by which duplicates are detected."""
         return earlier.key({**self.job.params, **sampled})
 
     def answer(self, request: TrialRequest) -> TrialOutcome | None:
-        """The result of an earlier trial with the same parameters, which counts for a new one; None if there is none."""
+        """Return the outcome of an attempt whose parameters an earlier trial had; None if the attempt has to run."""
         result = self._answers.get(earlier.key(request.params))
-        if result is None or (request.segment is not None and request.segment.done):  # it has begun to train
+        if result is None or (request.segment is not None and request.segment.done):  # the trial has already trained
             return None
         now = time.time()
         return TrialOutcome(
@@ -475,23 +510,24 @@ class Ledger:
 
     @property
     def _is_replayed(self) -> bool:
-        """Whether the sampler may keep what it has learned in its own memory."""
+        """Whether the sampler may store what it has learned in its own memory, see `replaying`."""
         return bool(self._search.sampler.of_class) and not self._search.suggests
 
     def _build_sampler(self, trial: int) -> None:
-        """The sampler of a new trial. One that keeps what it has learned sees the study once more, if it is new."""
-        before = self._study.sampler
-        self._study.sampler = samplers.build_sampler(self.job, trial, self._code, before, earlier=self._earlier)
-        if not self._is_replayed or not trial or samplers.is_optunas(self._study.sampler) or self._study.sampler is before:
+        """Set the sampler of a new trial. A new one that stores what it has learned first replays the study."""
+        previous = self._study.sampler
+        sampler = samplers.build_sampler(self.job, trial, self._code, previous, earlier=self._earlier)
+        self._study.sampler = sampler
+        if not self._is_replayed or not trial or samplers.is_optunas(sampler) or sampler is previous:
             return
         trials = [self._frozen(number) for number in range(trial)]
-        with self._of_class(trial):
+        with self._map_sampler_errors(trial):
             memory = history.History(self.job, self._earlier)
-            replaying.replay(self.job, memory, self._study.sampler, trials, self._untold, self._bad, self._space_function)
+            replaying.replay(self.job, memory, sampler, trials, self._new_ends, self._bad, self._space_function)
 
     @contextlib.contextmanager
-    def _of_class(self, trial: int) -> Iterator[None]:
-        """Maps errors of a sampler that is not Optuna's to ours."""
+    def _map_sampler_errors(self, trial: int) -> Iterator[None]:
+        """Raise EntrypointError for errors of a sampler that the job names by its class, and seed its random numbers."""
         seed = samplers.derived_seed(self.job.seed, trial)
         try:
             with points.seeded_globally(seed) if self._is_replayed else contextlib.nullcontext():
@@ -504,75 +540,90 @@ class Ledger:
             raise errors.EntrypointError(f"the sampler {name} failed to draw trial {trial}: {text}") from error
 
     def _continue(self, stretch: Stretch) -> _Attempt:
-        """A promotion: the paused trial with its checkpoint, up to the next rung."""
+        """Return the attempt that continues a paused trial from its checkpoint."""
         assert stretch.trial is not None
-        before, outcome = self._attempts[self.newest[stretch.trial].number]
+        previous, outcome = self._attempts[self.newest[stretch.trial].number]
         assert outcome is not None
         digest = "" if outcome.checkpoints is None else outcome.checkpoints.digest
         parent = Parent(stretch.trial, outcome.step, digest)
-        segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=before.series)
-        return self._repeat(before, segment)
+        segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=previous.series)
+        return self._repeat(previous, segment)
 
-    def _segment(self, trial: int) -> Segment | None:
-        """The first segment of a trial; None where trials are not paused."""
-        return None if self.promotion is None else self._segment_of(self.promotion.new(trial))
+    def _first_segment(self, trial: int) -> Segment | None:
+        """Return the first segment of a trial; None in a study without promotion."""
+        return None if self.promotion is None else self._segment_of(self.promotion.first_stretch(trial))
 
     def _segment_of(self, stretch: Stretch) -> Segment:
+        """Return the segment of a stretch, without a parent."""
         watched = self.job.watched_metric
         metrics = (watched,) if watched else tuple(objective.metric for objective in self.job.objectives)
         offset = None if stretch.trial is None else self._offsets.get(stretch.trial)
         return Segment(stretch.rung, metrics, stretch.done, offset)
 
-    def _see(self, trial: int, step: int) -> None:
-        """Take the step of a report, to know how its trial counts them."""
+    def _update_offset(self, trial: int, step: int) -> None:
+        """Record whether a trial counts its steps from 0 or from 1, given the step of a report."""
         self._offsets[trial] = max(self._offsets.get(trial, 0), int(step == 0))
 
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
-        """The number of steps that a trial has done when an attempt has ended."""
+        """Return the number of steps that a trial has done at the end of an attempt."""
         if outcome.answered_by:
             return 0
         if request.trial in self._offsets:
             return outcome.step + self._offsets[request.trial] if outcome.step or outcome.metrics else 0
         ladder = self._search.ladder
-        return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0  # it reports nothing
+        return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0  # the trial has reported nothing
 
-    def _repeat(self, before: TrialRequest, segment: Segment | None = None) -> _Attempt:
-        """A retry, or a promotion to another segment.
+    def _repeat(self, previous: TrialRequest, segment: Segment | None = None) -> _Attempt:
+        """Return the next attempt at a trial, which replaces the previous one in memory.
 
-        It has the same parameters and sampler attributes, so it takes the place of the attempt before.
+        Args:
+            previous: Request of the previous attempt, whose parameters and sampler attributes it gets.
+            segment: Next segment of a promoted trial; None for a retry of the same segment.
         """
-        if segment is None and before.segment is not None:
-            previous = before.segment  # its checkpoints may be newer by now, and its reports show the offset
-            parent = None if previous.parent is None else dataclasses.replace(previous.parent, digest="")
-            offset = self._offsets.get(before.trial, previous.offset)
-            segment = dataclasses.replace(previous, parent=parent, offset=offset, series=None)
-        frozen, trial_id = self._frozen(before.trial), self._trial_id(before.trial)
-        again = optuna.trial.create_trial(
+        if segment is None and previous.segment is not None:
+            segment = previous.segment
+            # The failed attempt may have written newer checkpoints, and its reports show how it counts steps.
+            parent = None if segment.parent is None else dataclasses.replace(segment.parent, digest="")
+            offset = self._offsets.get(previous.trial, segment.offset)
+            segment = dataclasses.replace(segment, parent=parent, offset=offset, series=None)
+        frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
+        running = optuna.trial.create_trial(
             state=TrialState.RUNNING,
             params=frozen.params,
             distributions=frozen.distributions,
-            system_attrs=self.pruning.replaced(trial_id, frozen),
+            system_attrs=self.pruning.replace_attempt(trial_id, frozen),
         )
-        self._memory.replace(trial_id, again)
-        drawn = suggesting.resumed(optuna.trial.Trial(self._study, trial_id))
-        return self._attempt(drawn, before.trial, before.attempt + 1, before.number, self._sampled(before.number), segment)
+        self._memory.replace(trial_id, running)
+        optuna_trial = suggesting.restore_joint_parameters(optuna.trial.Trial(self._study, trial_id))
+        sampled = self._sampled_params(previous.number)
+        return self._create_attempt(optuna_trial, previous.trial, previous.attempt + 1, previous.number, sampled, segment)
 
-    def _attempt(
+    def _create_attempt(
         self,
-        drawn: optuna.trial.Trial,
+        optuna_trial: optuna.trial.Trial,
         trial: int,
         attempt: int,
         retry_of: int | None,
         sampled: dict[str, Any],
         segment: Segment | None,
     ) -> _Attempt:
+        """Return a new attempt, after it was added to the attempts of the study.
+
+        Args:
+            optuna_trial: Trial in memory.
+            trial: Number of the trial.
+            attempt: Number of attempts at the trial, with this one.
+            retry_of: Number of the attempt that it repeats; None for the first.
+            sampled: Drawn parameters.
+            segment: Segment of the trial; None in a study without promotion.
+        """
         request = TrialRequest(
             run=self.run,
             trial=trial,
             attempt=attempt,
             number=len(self._attempts),
             params={**self.job.params, **sampled},
-            seed=samplers.derived_seed(self.job.seed, trial) ^ 0x5EED,  # not the sampler's own
+            seed=samplers.derived_seed(self.job.seed, trial) ^ 0x5EED,  # another seed than that of the sampler
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,
@@ -583,14 +634,15 @@ class Ledger:
             objectives=len(self.job.objectives) if self._search.suggests else 0,
             segment=segment,
         )
-        # Only drawn parameters are written to the database: the fixed ones are the job's.
+        # Only drawn parameters are written to the database, as the job has the fixed ones.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
         self._points.add(self._point(sampled))
-        return _Attempt(request, drawn, time.time())
+        return _Attempt(request, optuna_trial, time.time())
 
     # Ending
 
     def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
+        """Record the end of an attempt in memory."""
         trial = attempt.trial
         state, values = samplers.state_and_values(self.job, outcome)
         if values is not None:
@@ -602,30 +654,32 @@ class Ledger:
         self._end_in_memory(trial.number, outcome)
 
     def _end_in_memory(self, trial: int, outcome: TrialOutcome) -> None:
+        """Record the end of a trial for samplers."""
         is_bad = samplers.is_bad(self.job, outcome)
-        self._memory.ended(self._frozen(trial), is_bad)
+        self._memory.record_end(self._frozen(trial), is_bad)
         if not outcome.retried:
-            self._untold.append(trial)
+            self._new_ends.append(trial)
             self._bad = self._bad | {trial} if is_bad else self._bad - {trial}
 
-    def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
-        """Count the end of an attempt."""
+    def _count_end(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
+        """Count the end of an attempt, also under an earlier controller."""
         if outcome.checkpoints is not None:
             self.saved[request.trial] = outcome.checkpoints
-        self.counts.add(request.trial, outcome)
-        self.pruning.ended(outcome)
-        self._again.ended(request, outcome)
-        self._best_reports.ended(request.trial, outcome)
+        self.counts.add_end(request.trial, outcome)
+        self.pruning.record_end(outcome)
+        self._repeats.record_end(request, outcome)
+        self._best_reports.record_end(request.trial, outcome)
         if self._search.duplicates == "answer" and outcome.state is State.COMPLETE and not outcome.answered_by:
             params = {**self.job.params, **sampled}
             trial = EarlierTrial(self.run, request.trial, params, (), outcome.metrics, outcome.step, False, outcome.returned)
             self._answers.setdefault(earlier.key(params), trial)
         if self.promotion is not None and not outcome.retried:
-            self.promotion.ended(request.trial, outcome.state, self._steps_done(request, outcome), self._losses(outcome))
-        self._show(rows.row(self.job, request, sampled, outcome))
+            done, losses = self._steps_done(request, outcome), self._losses(outcome)
+            self.promotion.record_end(request.trial, outcome.state, done, losses)
+        self._update_newest(rows.row(self.job, request, sampled, outcome))
 
-    def _raise_top(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Decide up to which rung trials are promoted, as an attribute of the study, which is written with the end."""
+    def _update_top_rung(self, request: TrialRequest, outcome: TrialOutcome) -> None:
+        """Update the rung up to which trials are promoted, and store it in an attribute of the study, see `_write`."""
         if self.promotion is None or outcome.retried:
             return
         top = self.promotion.top_after(request.trial, self._steps_done(request, outcome), self._losses(outcome))
@@ -634,18 +688,18 @@ class Ledger:
             self._memory.set_study_system_attr(self._study_id, _TOP, top)
 
     def _count_start(self, request: TrialRequest) -> None:
-        """Count the start of an attempt, also under a former controller."""
-        self._best_reports.begun(request.trial)
+        """Count the start of an attempt, also under an earlier controller."""
+        self._best_reports.record_start(request.trial)
         segment = request.segment
         if self.promotion is None or segment is None:
             return
         if request.retry_of is not None:
-            _, before = self._attempts[request.retry_of]
-            self.counts.paused -= before is not None and before.state is State.PAUSED
-        self.promotion.begun(Stretch(request.trial, segment.rung, segment.done))
+            _, previous = self._attempts[request.retry_of]
+            self.counts.paused -= previous is not None and previous.state is State.PAUSED
+        self.promotion.record_start(Stretch(request.trial, segment.rung, segment.done))
 
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
-        """The values by which trials are compared at a rung; smaller is better, and missing ones are worst."""
+        """Return the losses by which trials are compared at a rung; a missing value is the worst loss."""
         objectives = self.job.objectives
         watched = (self._search.watched(objectives[0]),) if self.job.watched_metric else objectives
         signs = (-1.0 if objective.direction == "maximize" else 1.0 for objective in watched)
@@ -653,7 +707,7 @@ class Ledger:
         return tuple(sign * value if math.isfinite(value) else math.inf for sign, value in zip(signs, values, strict=True))
 
     def _drop(self, trials: Iterable[int]) -> None:
-        """End paused trials that will not continue, as pruned."""
+        """Record paused trials that will not continue as pruned."""
         assert self.promotion is not None
         for trial in trials:
             number = self.newest[trial].number
@@ -668,9 +722,10 @@ class Ledger:
             self.counts.paused -= 1
             self.counts.pruned += 1
             self._dropped.append((dataclasses.replace(request, params={**self.job.params, **request.params}), outcome))
-            self._show(rows.row(self.job, request, dict(request.params), outcome))
+            self._update_newest(rows.row(self.job, request, dict(request.params), outcome))
 
-    def _show(self, row: TrialRow) -> None:
+    def _update_newest(self, row: TrialRow) -> None:
+        """Record the row of a trial's newest attempt, which may be that of the best trial."""
         self.newest[row.trial] = row
         if row.state is State.COMPLETE and row.feasible:
             row = rows.shorten(row)
@@ -678,14 +733,16 @@ class Ledger:
 
     # Memory and database
 
-    def _opened(self, url: str, lock: Path) -> Store:
+    def _open_storage(self, url: str, lock: Path) -> Store:
+        """Open the database, or the connection to the gateway."""
         directions = tuple(objective.direction for objective in self.job.objectives)
-        seconds, give_up = self._patiently.lock_seconds, self._patiently.give_up
+        seconds, give_up = self._patience.lock_seconds, self._patience.give_up
         if url.startswith(remote.SCHEMES):
             return remote.Storage(url, self.run, directions, lock_patience=seconds, give_up=give_up)
         return study.Storage(url, self.run, directions, lock, lock_patience=seconds, give_up=give_up)
 
-    def _memory_study(self) -> _Study:
+    def _create_study(self) -> _Study:
+        """Create the study in memory."""
         self._study_id = self._memory.create_new_study(self._memory.directions, self.run)
         return _Study(
             self.run,
@@ -695,7 +752,8 @@ class Ledger:
         )
 
     @contextlib.contextmanager
-    def _drawing(self) -> Iterator[None]:
+    def _sampler_view(self) -> Iterator[None]:
+        """Let memory return the trials that the sampler is to get, see `history`."""
         self._memory.drawing = True
         try:
             yield
@@ -703,95 +761,109 @@ class Ledger:
             self._memory.drawing = False
 
     def _trial_id(self, trial: int) -> int:
-        """The id in memory of a logical trial."""
+        """Return the id in memory of a logical trial."""
         return self._memory.get_trial_id_from_study_id_trial_number(self._study_id, trial)
 
     def _frozen(self, trial: int) -> FrozenTrial:
+        """Return a logical trial in memory."""
         return self._memory.get_trial(self._trial_id(trial))
 
-    def _sampled(self, number: int) -> dict[str, Any]:
-        """The sampled parameters of an attempt, as the user knows them; Optuna may have them in another form."""
+    def _sampled_params(self, number: int) -> dict[str, Any]:
+        """Return the drawn parameters of an attempt in the user's form, which may differ from Optuna's."""
         return dict(self._attempts[number][0].params)
 
     def _write(self, write: Callable[..., None], number: int) -> None:
-        """Write one attempt to the database, waiting for it while it is away."""
+        """Write one attempt to the database, and the attributes of the study that have changed; wait for the database."""
         request, outcome = self._attempts[number]
         attempt = Attempt(request, outcome, optuna=history.document(self._frozen(request.trial), self.pruning.sign))
         attributes = self._memory.get_study_system_attrs(self._study_id)
         changed = None if attributes == self._saved_attributes else dict(attributes)
-        self._patiently(lambda: write(attempt, changed))
+        self._patience(lambda: write(attempt, changed))
         self._saved_attributes = changed or self._saved_attributes
 
     def _load(self) -> None:
-        """Fill memory from the database, and end the attempts that a former controller left running."""
-        gc.disable()  # thousands of objects are made and none is garbage: the collector would take half of the time
+        """Fill memory from the database, and record the attempts that an earlier controller left running as lost."""
+        gc.disable()  # many objects are created and none becomes garbage: the collector would take half of the time
         try:
-            self._fill()
+            self._restore()
         finally:
             gc.enable()
 
-    def _fill(self) -> None:
+    def _restore(self) -> None:
+        """Restore the study from the database, see `_load`."""
         attempts, attributes = self.storage.load()
-        described = self.storage.described(labels.LEDGER_STATUS)
-        if described is not None:
-            self._go_on_from(described)
+        status = self.storage.described(labels.LEDGER_STATUS)
+        if status is not None:
+            self._restore_status(status)
         for key, value in attributes.items():
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
         self.pruning.restore(attributes)
         if self.promotion is not None and _TOP in attributes:
             self.promotion.top = attributes[_TOP]
-        curves, unfinished = self._load_reports({stored.request.number for stored in attempts if stored.outcome is None})
-        interrupted = []
+        interrupted = [attempt.request for attempt in attempts if attempt.outcome is None]
+        curves, unfinished = self._load_reports({request.number for request in interrupted})
         for attempt in attempts:
-            request, outcome = attempt.request, attempt.outcome
-            frozen = samplers.in_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
-            self._attempts[request.number] = request, outcome
-            self._points.add(self._point(request.params))
-            curve = curves.get(request.number, {})
-            self.pruning.has_come = self.pruning.has_come or bool(curve)
-            if request.trial > self._next:
-                raise errors.LedgerCorrupt(
-                    f"trial {self._next} of the study {self.run} is missing from its ledger, so the others cannot be "
-                    "counted; put a good copy in its place, or give the run another name"
-                )
-            if request.trial < self._next:
-                trial_id = self._trial_id(request.trial)
-                self.pruning.replaced(trial_id, self._memory.get_trial(trial_id))
-                frozen.intermediate_values = self.pruning.restored(trial_id, curve)
-                self._memory.replace(trial_id, frozen)
-            else:
-                frozen.intermediate_values = curve
-                self._study.add_trial(frozen)
-                self._next += 1
-            if not samplers.fits(self.job, frozen):
-                self._memory.hide(request.trial)
-            self._again.begun(request)
-            self._count_start(request)
-            if outcome is None:
-                interrupted.append(request)
-                continue
-            self._end_in_memory(request.trial, outcome)
-            self._count(request, dict(request.params), outcome)
-        told_numbers = {
-            number for trial in range(self._next) for number in self._frozen(trial).system_attrs.get(replaying.TOLD, ())
-        }
-        ends = {number: self.newest[number].ended or 0.0 for number in self._untold if number not in told_numbers}
-        self._untold = sorted(ends, key=lambda number: (ends[number], number))
+            self._restore_attempt(attempt, curves.get(attempt.request.number, {}))
+        self._restore_new_ends()
         for request in interrupted:
-            self._end_left(request, unfinished.get(request.number, []))
-        self._again.reopen(self.job.retries.failed_before)
+            self._record_loss(request, unfinished.get(request.number, []))
+        self._repeats.reopen_failures(self.job.retries.failed_before)
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
-    def _load_reports(self, running: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
-        """The reports in the database.
+    def _restore_attempt(self, attempt: Attempt, curve: dict[int, float]) -> None:
+        """Restore an attempt in memory, in the place of the attempt that it repeats if it is a retry.
 
         Args:
-            running: numbers of the attempts that have not ended.
+            attempt: Attempt from the database; they come in the order of their numbers.
+            curve: Value of the watched metric by step, as Optuna compares it.
+
+        Raises:
+            LedgerCorrupt: An earlier trial is missing.
+        """
+        request, outcome = attempt.request, attempt.outcome
+        frozen = samplers.in_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
+        self._attempts[request.number] = request, outcome
+        self._points.add(self._point(request.params))
+        self.pruning.is_reported = self.pruning.is_reported or bool(curve)
+        if request.trial > self._next:
+            raise errors.LedgerCorrupt(
+                f"trial {self._next} of the study {self.run} is missing from its ledger, so the others cannot be "
+                "counted; put a good copy in its place, or give the run another name"
+            )
+        if request.trial < self._next:  # this is a retry
+            trial_id = self._trial_id(request.trial)
+            self.pruning.replace_attempt(trial_id, self._memory.get_trial(trial_id))
+            frozen.intermediate_values = self.pruning.restore_reports(trial_id, curve)
+            self._memory.replace(trial_id, frozen)
+        else:
+            frozen.intermediate_values = curve
+            self._study.add_trial(frozen)
+            self._next += 1
+        if not samplers.fits(self.job, frozen):
+            self._memory.hide(request.trial)
+        self._repeats.record_start(request)
+        self._count_start(request)
+        if outcome is not None:
+            self._end_in_memory(request.trial, outcome)
+            self._count_end(request, dict(request.params), outcome)
+
+    def _restore_new_ends(self) -> None:
+        """Keep in `_new_ends` only trials that had not ended before an earlier draw, in the order of their ends."""
+        attributes = (self._frozen(trial).system_attrs for trial in range(self._next))
+        earlier_ends = {number for attrs in attributes for number in attrs.get(replaying.ENDED_BEFORE, ())}
+        ends = {number: self.newest[number].ended or 0.0 for number in self._new_ends if number not in earlier_ends}
+        self._new_ends = sorted(ends, key=lambda number: (ends[number], number))
+
+    def _load_reports(self, running: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
+        """Return the reports in the database, by number of the attempt.
+
+        Args:
+            running: Numbers of the attempts that have not ended.
 
         Returns:
-            By number of the attempt: of those that have ended the first value of each step, as Optuna compares it; and the
-            reports of the others.
+            For attempts that have ended, the value of the watched metric by step, as Optuna compares it. For the others, all
+            reports.
         """
         curves: dict[int, dict[int, float]] = {}
         unfinished: dict[int, list[ReportRow]] = {}
@@ -799,7 +871,7 @@ class Ledger:
         while has_more:
             page = self.storage.reports(mark)
             for row in page.rows:
-                self._see(row.trial, row.step)
+                self._update_offset(row.trial, row.step)
                 if row.number in running:
                     unfinished.setdefault(row.number, []).append(row)
                 elif self.job.watched_metric in row.metrics:
@@ -810,8 +882,12 @@ class Ledger:
         self._curves.resume(mark)
         return curves, unfinished
 
-    def _go_on_from(self, described: Mapping[str, Any]) -> None:
-        """Restore the last status in the database, which has how long the run has worked."""
+    def _restore_status(self, described: Mapping[str, Any]) -> None:
+        """Restore the run's last status from its form in the database.
+
+        Raises:
+            LedgerCorrupt: It cannot be read.
+        """
         try:
             self.status = records.from_dict(RunStatus, described)
         except ValueError as error:
@@ -820,12 +896,18 @@ class Ledger:
                 f"trialplane that wrote it, or delete it: `platform delete {self.run}`"
             ) from error
 
-    def _end_left(self, request: TrialRequest, reports: list[ReportRow]) -> None:
-        drawn = optuna.trial.Trial(self._study, self._trial_id(request.trial))
-        self._open[request.number] = attempt = _Attempt(request, drawn, time.time())
+    def _record_loss(self, request: TrialRequest, reports: list[ReportRow]) -> None:
+        """Record an attempt that an earlier controller left running as lost.
+
+        Args:
+            request: Request of the attempt.
+            reports: Its reports.
+        """
+        optuna_trial = optuna.trial.Trial(self._study, self._trial_id(request.trial))
+        self._running[request.number] = attempt = _Attempt(request, optuna_trial, time.time())
         self.counts.running += 1
-        for report in reports:  # again, as a retry that continues from a checkpoint has its rungs
-            self._compare(attempt, report.step, report.metrics)
+        for report in reports:  # a retry that continues from a checkpoint needs the rungs that they reach
+            self._evaluate_report(attempt, report.step, report.metrics)
         self.tell(
             TrialOutcome(
                 number=request.number,
@@ -838,8 +920,8 @@ class Ledger:
         )
 
 
-def _bare(status: RunStatus) -> RunStatus:
-    """A status without what a trial's code can make large."""
+def _without_details(status: RunStatus) -> RunStatus:
+    """Return a status without the parts whose size depends on the code of trials."""
     reason = errors.shortened(status.reason, _LONGEST_REASON)
     progress = type(status.progress)()
     return dataclasses.replace(status, reason=reason, best=None, mlflow="", warnings=(), progress=progress)

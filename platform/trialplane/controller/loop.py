@@ -1,7 +1,7 @@
 """The controller's loop: starts attempts, records their ends, and ends the run when its trials or its budgets are used up.
 
-One thread. Slots answer with events. The loop waits for the database only while it is away, and never for MLflow. What
-differs between kinds of runs is in the workload.
+The loop runs in one thread and waits for the events of slots. It waits for the database only while that does not answer, and
+never for MLflow. The workload contains all that differs between the kinds of runs.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from trialplane.wire.states import FailureClass, RunState
 
 log = logging.getLogger(__name__)
 
-WAIT = 0.25  # seconds; how soon the loop handles a signal when no slot has an event
-_GROWING = 1.0  # seconds within which the ledger has the reports of an event
-_LONGEST_REMARK = 1000  # characters of a trial's remark, which its code may make of any length
-_LONGEST_MESSAGE = 10_000  # the same of why it ended
-_MOST_ANSWERED = 100  # trials that are answered by earlier results, before the loop looks at its slots again
+WAIT = 0.25  # seconds to wait for an event, and so the delay before a signal is handled
+_GROWTH_SECONDS = 1.0  # after an event, within which its reports are written to the ledger
+_LONGEST_REMARK = 1000  # characters of a remark from a trial's code, which may be of any length
+_LONGEST_MESSAGE = 10_000  # characters of the message on a trial's end
+_MOST_ANSWERED = 100  # consecutive trials that earlier results answer, before the loop handles events again
 _MOST_WARNINGS = 100  # in the status, which is written often
 
 
 class Loop:
     """Drives one run to its end.
 
-    Attributes:
-        worked: seconds since its first slot was ready, with those of former controllers; see `RunStatus`.
-
     Args:
-        run: the run's files.
-        ledger: the run's.
-        workload: the work of its slots.
-        exporter: to MLflow.
-        board: publishes the status.
-        base: the constant part of the status.
-        desired: the desired state of the run, which the loop polls.
+        run: Paths of the run.
+        ledger: Ledger of the run.
+        workload: Work of its slots.
+        exporter: Process that exports to MLflow.
+        board: Board that publishes the status.
+        base: Status with the values that do not change.
+        desired: Desired state of the run.
+
+    Attributes:
+        worked: Seconds since the first slot was ready, including those of earlier controllers; see `RunStatus`.
     """
 
     def __init__(
@@ -68,36 +68,36 @@ class Loop:
         self._board = board
         self._base = base
         self._desired = desired
-        self._is_dry = False  # nothing is left to start, unless a running trial is retried
-        self._is_full = False  # the ledger takes no new attempt, until a trial ends or another run makes room
+        self._is_dry = False  # whether no attempt is left to start, unless a running trial is retried
+        self._is_full = False  # whether the ledger refused a new attempt for lack of space, and no attempt has ended since
         self._ending: Ending | None = None
-        self._hurry = False
+        self._hurry = False  # whether trials get no time to save a checkpoint
         self._stopping: set[int] = set()  # numbers of attempts that the user has stopped
         self.worked = base.worked
-        self._since: float | None = None  # up to when `worked` counts, by the monotonic clock; None until a slot is ready
-        self._ended_before = ledger.counts.ended
-        self._growing_until = 0.0  # by the monotonic clock, the ledger may be written until then
-        self._warnings: dict[str, None] = {}  # those already logged, in order
-        self._warned_kinds: set[str] = set()  # kinds of trials' remarks of which the first became a warning
+        self._counted_until: float | None = None  # time up to which `worked` counts; None until a slot is ready
+        self._ended_at_start = ledger.counts.ended
+        self._growing_until = 0.0  # time until which reports may be written to the ledger, by the monotonic clock
+        self._warnings: dict[str, None] = {}  # in the order in which they arose
+        self._warned_kinds: set[str] = set()  # kinds of texts from trials of which one has become a warning
 
     def run(self) -> Ending:
-        """Run until the end and return how it ended; the ends of all attempts are in the ledger by then."""
+        """Run until the run ends; return its ending. The ends of all attempts are then in the ledger."""
         while True:
             self._check_end()
             if self._ending is None and not self._is_full:
                 self._start_all()
             elif self._ending is not None and self._ending.kill:
-                self._end_all(self._ending)  # in each iteration, as a process that is just starting takes no message yet
+                self._end_all(self._ending)  # repeatedly, as a process that is just starting ignores the message
             self._resize()
             if not self._ledger.counts.running and (self._ending or self._ledger.is_done):
-                ending = self._end()
+                ending = self._final_ending()
                 self._send_files(ending)
                 return ending
             for event in self._workload.events(WAIT):
                 if isinstance(event, SlotReady):
-                    self._since = self._since or time.monotonic()
+                    self._counted_until = self._counted_until or time.monotonic()
                 else:
-                    self._take(event)
+                    self._take_messages(event)
             self._ledger.write_reports()
             for remark in (self._ledger.pruning.complaint, *self._ledger.remarks):
                 if remark:
@@ -106,12 +106,12 @@ class Loop:
                 self._exporter.wake()
             else:
                 self._exporter.tick()
-            self.show(
-                RunState.RUNNING, "the running trials save themselves and end" if self._stopping else self._workload.trouble
-            )
+            is_stopping = bool(self._stopping)
+            reason = "the running trials save themselves and end" if is_stopping else self._workload.trouble
+            self.show(RunState.RUNNING, reason)
 
     def show(self, state: RunState, reason: str = "") -> None:
-        """Put the run's status on the board."""
+        """Publish the run's status."""
         self._board.show(self._status(state, reason))
 
     @property
@@ -120,7 +120,7 @@ class Loop:
         return tuple(self._warnings)
 
     def _warn(self, text: str) -> None:
-        """Add and log a warning, once; no more than `_MOST_WARNINGS` are kept."""
+        """Add a warning and log it, unless it exists already; at most `_MOST_WARNINGS` are added."""
         text = errors.shortened(text, _LONGEST_REMARK)
         if len(self._warnings) >= _MOST_WARNINGS:
             text = "there are more warnings, which are left out"
@@ -131,45 +131,46 @@ class Loop:
     # Starting
 
     def _resize(self) -> None:
+        """Set the number of slots to the desired one."""
         parallel = self._desired.parallel()
         if parallel is not None:
             self._base = dataclasses.replace(self._base, parallel=parallel)
-            self._workload.resize(parallel, 0 if self._is_dry or self._ending else self._ledger.unstarted)
+            self._workload.resize(parallel, 0 if self._is_dry or self._ending else self._ledger.startable)
 
     def _start_all(self) -> None:
-        """Start an attempt in every idle slot while there are any left."""
-        idle, answered = self._workload.idle, 0
-        while idle and answered < _MOST_ANSWERED:
+        """Start an attempt in every idle slot, as long as attempts are left."""
+        idle, answer_count = self._workload.idle, 0
+        while idle and answer_count < _MOST_ANSWERED:
             try:
                 request = self._ledger.ask()
             except errors.LedgerFull as error:
                 if not self._ledger.counts.running:
                     raise
-                self._is_full = True  # those that run have their results recorded first
+                self._is_full = True  # the results of running attempts still fit
                 self._warn(f"no further trial is started: {error}")
                 return
             if request is None:
-                self._is_dry = not self._ledger.counts.paused  # those may be promoted
+                self._is_dry = not self._ledger.counts.paused  # paused trials may still be promoted
                 break
-            self._growing_until = time.monotonic() + _GROWING
+            self._growing_until = time.monotonic() + _GROWTH_SECONDS
             if (answer := self._ledger.answer(request)) is not None:
-                answered += 1
+                answer_count += 1
                 self._record_end(request, answer)
             else:
                 self._workload.start(idle.pop(0), request)
         self._end_dropped()
 
     def _end_dropped(self) -> None:
-        """Take note of paused trials that will not continue."""
+        """Record the ends of paused trials that will not continue."""
         for request, outcome in self._ledger.take_dropped():
-            self._workload.ended(request, outcome)
+            self._workload.record_end(request, outcome)
             self._log_end(request, outcome)
 
     # Recording
 
-    def _take(self, event: SlotTrial) -> None:
-        """Record the messages of an attempt."""
-        self._growing_until = time.monotonic() + _GROWING
+    def _take_messages(self, event: SlotTrial) -> None:
+        """Record the messages of an attempt that the workload has not recorded: lines of its log, remarks, and its end."""
+        self._growing_until = time.monotonic() + _GROWTH_SECONDS
         for message in event.messages:
             if isinstance(message, LogGrown):
                 arrival.add_to_log(self._run, event.request, message.data)
@@ -180,76 +181,79 @@ class Loop:
             self._take_end(event, event.outcome)
 
     def _take_end(self, event: SlotTrial, outcome: TrialOutcome) -> None:
+        """Record the end of an attempt, with the arrays and the MLflow store that came with it."""
         number = outcome.number
-        request = next((r for r in self._ledger.running() if r.number == number), None)
+        request = next((request for request in self._ledger.running() if request.number == number), None)
         if request is None:
             log.warning("slot %d sent a late result of attempt %d, which is ignored", event.slot, number)
             return
         if event.arrays is not None:
-            arrival.arrays_to_file(event.arrays, self._run.packed(number))
+            arrival.write_arrays(event.arrays, self._run.packed(number))
         if event.store is not None:
             arrival.unpack_store(self._run, number, event.store)
-        self._record_end(request, dataclasses.replace(_bounded(self._as_stopped(outcome)), slot=event.slot))
+        self._record_end(request, dataclasses.replace(_bound_texts(self._count_as_stopped(outcome)), slot=event.slot))
 
     def _record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        ended = self._ledger.tell(outcome)
-        assert ended is not None
+        """Write the end of an attempt to the ledger, and add its advice and its remark to the warnings."""
+        recorded = self._ledger.tell(outcome)
+        assert recorded is not None
         self._is_dry = self._is_full = False
-        self._workload.ended(request, ended)
-        self._log_end(request, ended)
+        self._workload.record_end(request, recorded)
+        self._log_end(request, recorded)
         self._end_dropped()
-        remark = ended.remark and f"{self._job.noun} {request.trial}: {ended.remark}"
-        for kind, text in (("advice", ended.advice), ("remark", remark)):
-            if text and kind not in self._warned_kinds:  # once: the next trial gives the same with other seconds or files
+        remark = recorded.remark and f"{self._job.noun} {request.trial}: {recorded.remark}"
+        for kind, text in (("advice", recorded.advice), ("remark", remark)):
+            if text and kind not in self._warned_kinds:  # only one, as other trials give the same with other numbers
                 self._warned_kinds.add(kind)
                 self._warn(text)
 
-    def _log_end(self, request: TrialRequest, ended: TrialOutcome) -> None:
+    def _log_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
+        """Log the end of an attempt."""
         name = f"{self._job.noun} {request.trial}" + (f" (attempt {request.attempt})" if request.attempt > 1 else "")
-        if ended.failure is None:
-            log.info("%s: %s%s", name, ended.state.value, f"; {ended.message}" if ended.message else "")
+        if outcome.failure is None:
+            log.info("%s: %s%s", name, outcome.state.value, f"; {outcome.message}" if outcome.message else "")
         else:
-            again = "; it is retried" if ended.retried else ""
-            log.warning("%s: %s: %s%s", name, ended.failure.value, ended.message, again)
+            consequence = "; it is retried" if outcome.retried else ""
+            log.warning("%s: %s: %s%s", name, outcome.failure.value, outcome.message, consequence)
 
     # Ending
 
     def _check_end(self) -> None:
-        """Check whether the user, a budget or a failure ends the run."""
-        if self._since is not None:
-            before, self._since = self._since, time.monotonic()
-            self.worked += self._since - before
-        if (by_user := self._desired.ending()) is not None:
-            self._ending = endings.of(self._ending, by_user)
-            self._hurry = self._hurry or by_user.hurry  # whichever ending counts
+        """Count the time worked, and set the run's ending if the user, a budget or a failure ends it."""
+        if self._counted_until is not None:
+            previous, self._counted_until = self._counted_until, time.monotonic()
+            self.worked += self._counted_until - previous
+        if (requested := self._desired.ending()) is not None:
+            self._ending = endings.select(self._ending, requested)
+            self._hurry = self._hurry or requested.hurry  # even if another ending counts
         ledger = self._ledger
-        candidates = (*endings.of_budgets(self._job, ledger.counts, ledger.best, self.worked), self._workload.failed())
-        for ending in candidates:
+        budget_endings = endings.budget_endings(self._job, ledger.counts, ledger.best, self.worked)
+        for ending in (*budget_endings, self._workload.failure_ending()):
             if ending is not None:
-                self._ending = endings.of(self._ending, ending)
+                self._ending = endings.select(self._ending, ending)
 
     def _end_all(self, ending: Ending) -> None:
-        """End the running trials; those that keep checkpoints get time to save one when the user ends the run."""
+        """End the running trials. If the user ends the run, trials that keep checkpoints get time to save one."""
         for slot, request in self._workload.running().items():
-            if ending.by_user and self._job.keeps_checkpoints and not self._hurry:
+            if ending.is_by_user and self._job.keeps_checkpoints and not self._hurry:
                 self._stopping.add(request.number)
-                self._workload.stop(slot, ending.of_trials)
+                self._workload.stop(slot, ending.trial_message)
             else:
-                self._workload.kill(slot, FailureClass.STOPPED, ending.of_trials)
+                self._workload.kill(slot, FailureClass.STOPPED, ending.trial_message)
 
-    def _as_stopped(self, outcome: TrialOutcome) -> TrialOutcome:
-        """The outcome of a trial that the user has stopped: it uses up no retry, however its process ended."""
+    def _count_as_stopped(self, outcome: TrialOutcome) -> TrialOutcome:
+        """Return the outcome, changed so that it uses up no retry if the user has stopped the trial and its process died."""
         if outcome.number not in self._stopping:
             return outcome
         self._stopping.discard(outcome.number)
         if outcome.failure not in (FailureClass.LOST, FailureClass.CRASHED):
-            return outcome  # it ended by itself, within its grace period
+            return outcome  # the trial ended by itself within its grace period
         return dataclasses.replace(outcome, failure=FailureClass.STOPPED)
 
-    def _end(self) -> Ending:
-        """The run's ending, once nothing runs."""
+    def _final_ending(self) -> Ending:
+        """Return the run's ending, after the last attempt has ended."""
         if self._ending is None or (self._ending.state is RunState.PAUSED and self._ledger.is_done):
-            return self._workload.finished()  # also when the last trial completed within its grace period
+            return self._workload.final_ending()  # also if the user paused the run while its last trial completed
         return self._ending
 
     def _send_files(self, ending: Ending) -> None:
@@ -261,7 +265,7 @@ class Loop:
                 self.show(RunState.RUNNING, text)
 
             def goes_on() -> bool:
-                return not ending.by_user and self._desired.ending() is None
+                return not ending.is_by_user and self._desired.ending() is None
 
             for remark in self._workload.send_files(goes_on, show):
                 self._warn(remark)
@@ -269,14 +273,15 @@ class Loop:
     # Showing
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
+        """Return the run's status while the loop runs."""
         counts, now = self._ledger.counts, time.time()
-        ended_since_start, seconds = counts.ended - self._ended_before, self.worked - self._base.worked
+        ended_since_start, seconds = counts.ended - self._ended_at_start, self.worked - self._base.worked
         rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None
         return dataclasses.replace(
             self._base,
             state=state,
             reason=reason,
-            **counts.shown(),
+            **counts.status_fields(),
             slots_ready=self._workload.ready,
             nodes=() if self._desired.parallel() is None else self._workload.nodes,
             best=self._ledger.best,
@@ -291,10 +296,10 @@ class Loop:
         )
 
 
-def _bounded(outcome: TrialOutcome) -> TrialOutcome:
-    """The outcome with bounded texts, as they get into warnings and into the reason for which a run ends.
+def _bound_texts(outcome: TrialOutcome) -> TrialOutcome:
+    """Return an outcome with bounded texts, as these become part of warnings and of the reason for the run's end.
 
-    Its step comes from its reports, and not from what its process says.
+    Its step is reset: the ledger takes it from the reports, as the trial's process could claim any.
     """
     return dataclasses.replace(
         outcome,

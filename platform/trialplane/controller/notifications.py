@@ -1,7 +1,7 @@
-"""Notifications about a run, derived from its statuses and sent through apprise by a thread of its own.
+"""Notifications about a run, derived from its statuses and sent through apprise by a separate thread.
 
-They are extras: a service that is slow, away or misspelled costs a line in the controller's log, and the run nothing. A
-controller that is killed may leave one out or, started again, send one twice.
+A service that is slow, unreachable or misspelled does not affect the run: the failure is logged. After a controller was
+killed, a notification may be missing or sent twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ CLOSE_PATIENCE = 10.0  # seconds for the last messages to be sent
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A notification, and the occasions on which it is sent."""
+    """A notification.
+
+    Attributes:
+        occasions: Occasions on which it is sent: a rule with any of them sends it.
+        title: Title.
+        text: Body.
+    """
 
     occasions: frozenset[Occasion]
     title: str
@@ -37,25 +43,30 @@ class Message:
 
 
 class Watch:
-    """Derives messages from one status after another.
+    """Derives messages from consecutive statuses of a run.
 
     Args:
-        last: the status before; None for a run that starts.
+        last_status: Last status of an earlier controller; None for a new run.
     """
 
     def __init__(self, last_status: RunStatus | None = None) -> None:
-        self._best = None if last_status is None or last_status.best is None else last_status.best.trial
-        self._best_sent = float("-inf")
-        self._idle_since: float | None = None
+        self._best_trial = None if last_status is None or last_status.best is None else last_status.best.trial
+        self._best_sent = float("-inf")  # time of the last message on it
+        self._idle_since: float | None = None  # time since which no trial has run; infinity after a message on that
 
     def messages(self, status: RunStatus, now: float) -> list[Message]:
-        """Return the messages about a run that goes on; `now` is in seconds, by the monotonic clock."""
+        """Return the messages that a new status of a running run causes.
+
+        Args:
+            status: The status.
+            now: Current time by the monotonic clock.
+        """
         messages: list[Message] = []
         if not status.state.is_active:
             return messages
-        if status.best is not None and status.best.trial != self._best and now - self._best_sent >= BEST_INTERVAL:
-            self._best, self._best_sent = status.best.trial, now
-            messages.append(Message(frozenset({"best"}), f"{status.run}: new best trial", _best(status, status.best)))
+        if status.best is not None and status.best.trial != self._best_trial and now - self._best_sent >= BEST_INTERVAL:
+            self._best_trial, self._best_sent = status.best.trial, now
+            messages.append(Message(frozenset({"best"}), f"{status.run}: new best trial", _best_text(status, status.best)))
         if status.running:
             self._idle_since = None
         elif self._idle_since is None:
@@ -71,7 +82,7 @@ def end(status: RunStatus) -> Message:
     """Return the message about the end of a run."""
     occasions: set[Occasion] = {"ended", "failed"} if status.state is RunState.FAILED else {"ended"}
     counts = f"{status.complete} complete, {status.pruned} pruned, {status.failed} failed"
-    best = "" if status.best is None else f"{_best(status, status.best)}\n"
+    best = "" if status.best is None else f"{_best_text(status, status.best)}\n"
     command = "logs" if status.state is RunState.FAILED else "results"
     text = f"{status.reason}\n{counts}\n{best}{_command(command, status)}"
     return Message(frozenset(occasions), f"{status.run} {status.state.value}", text)
@@ -81,9 +92,9 @@ class Notifier:
     """Sends the messages of a run.
 
     Args:
-        rules: of the job.
-        secrets: folder with a file for each secret; None where these are environment variables.
-        last: the status before this controller.
+        rules: Rules of the job.
+        secrets: Folder with a file for each secret; None if these are environment variables.
+        last_status: Last status of an earlier controller; None for a new run.
     """
 
     def __init__(self, rules: Sequence[Notify], secrets: Path | None, last_status: RunStatus | None) -> None:
@@ -96,30 +107,31 @@ class Notifier:
             self._thread.start()
 
     def show(self, status: RunStatus) -> None:
-        """Send the messages about a run that goes on; does not wait."""
+        """Queue the messages that a new status causes."""
         if self._rules:
             for message in self._watch.messages(status, time.monotonic()):
                 self._messages.put(message)
 
     def end(self, status: RunStatus) -> None:
-        """Send the message about the end of this controller's work; does not wait."""
+        """Queue the message about the run's end."""
         if self._rules:
             self._messages.put(end(status))
 
     def close(self) -> None:
-        """Wait a moment for the last messages."""
+        """Wait at most `CLOSE_PATIENCE` seconds until the last messages are sent."""
         if self._rules:
             self._messages.put(None)
             self._thread.join(CLOSE_PATIENCE)
 
     def _send_all(self) -> None:
+        """Send queued messages until the notifier is closed; runs in a separate thread."""
         while (message := self._messages.get()) is not None:
             for rule in self._rules:
                 if message.occasions & set(rule.on):
                     self._send(rule, message)
 
     def _send(self, rule: Notify, message: Message) -> None:
-        """Send one message, or log why not; never with the URL, which holds passwords."""
+        """Send one message, or log why it was not sent. The log never contains the URL, which may contain a password."""
         name = f"secret:{rule.secret}" if rule.secret is not None else rule.url.partition(":")[0]
         try:
             import apprise  # only jobs with notifications need it
@@ -129,11 +141,12 @@ class Notifier:
                 raise errors.InputError("it is no URL of apprise")
             if not service.notify(title=message.title, body=message.text):
                 raise errors.InputError("the service refused it or did not answer")
-        except Exception as error:  # noqa: BLE001  of any library below
+        except Exception as error:  # noqa: BLE001  any library that apprise uses may raise its own
             text = f"{type(error).__name__}" if not isinstance(error, (errors.InputError, OSError)) else str(error)
             log.warning("the notification %r was not sent to %s: %s", message.title, name, text)
 
     def _url(self, rule: Notify) -> str:
+        """Return the URL of a rule, which a secret may contain."""
         if rule.secret is None:
             return rule.url
         if self._secrets is not None:
@@ -143,8 +156,8 @@ class Notifier:
         return url
 
 
-def _best(status: RunStatus, best: TrialRow) -> str:
-    """Return the best trial in words: its objectives and parameters."""
+def _best_text(status: RunStatus, best: TrialRow) -> str:
+    """Return a text on the best trial: its objectives and parameters."""
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(status.objectives, best.values, strict=False))
     params = "".join(f"\n  {name} = {value}" for name, value in best.params.items())
     return f"best {values} (trial {best.trial}){params}"

@@ -1,4 +1,4 @@
-"""Waits for a database that is away, and retries."""
+"""Retries operations on a database that does not answer."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE = 5.0  # seconds between tries
+_LONGEST_PAUSE = 5.0  # seconds between two attempts
 
 
 class Patience:
-    """Retries operations while the database is away.
-
-    Attributes:
-        lock_seconds: how long to wait for a former controller to release the run, on PostgreSQL.
-        give_up: polled while waiting; True ends the wait at once.
+    """Retries of operations while the database does not answer.
 
     Args:
-        seconds: after which it gives up.
-        on_wait: called with a message while waiting, and with "" afterwards.
-        give_up: see above.
-        lock_seconds: see above.
+        seconds: Time after which an operation is given up.
+        on_wait: Called with a message after each attempt that failed, and with "" after the wait.
+        give_up: Returns whether to end a wait at once; called while waiting.
+        lock_seconds: Time to wait, on PostgreSQL, for an earlier controller to release the run.
+
+    Attributes:
+        is_waiting: Whether an operation waits now.
     """
 
     def __init__(
@@ -44,28 +43,32 @@ class Patience:
         self.give_up = give_up
         self._seconds = seconds
         self._on_wait = on_wait
-        self.waiting = False
+        self.is_waiting = False
 
-    def __call__(self, do: Callable[[], T]) -> T:
-        """Return the result of `do`; raise LedgerUnavailable when the time is over."""
+    def __call__(self, operation: Callable[[], T]) -> T:
+        """Call an operation until it succeeds; return its result.
+
+        Raises:
+            LedgerUnavailable: The database did not answer in time.
+        """
         deadline = time.monotonic() + self._seconds
-        for tries in itertools.count(1):
-            pause = backoff.pause(tries, _LONGEST_PAUSE, first=0.1)
+        for attempt in itertools.count(1):
+            pause = backoff.pause(attempt, _LONGEST_PAUSE, first=0.1)
             try:
-                result = do()
+                result = operation()
                 break
             except errors.LedgerUnavailable as error:
                 if self.give_up() or time.monotonic() + pause > deadline:
                     raise
-                if not self.waiting:
+                if not self.is_waiting:
                     log.warning(
                         "waiting for the ledger, %.0f s at most, and starting nothing meanwhile: %s", self._seconds, error
                     )
-                self.waiting = True
+                self.is_waiting = True
                 self._on_wait(str(error))
                 time.sleep(pause)
-        if self.waiting:
-            self.waiting = False
+        if self.is_waiting:
+            self.is_waiting = False
             log.info("the ledger answers again")
             self._on_wait("")
         return result

@@ -1,4 +1,4 @@
-"""Points of a study in Optuna's form, and the random numbers by which classes of other packages draw them."""
+"""Points of a study in Optuna's form, and the seed of the random numbers by which other packages draw them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from optuna.trial import TrialState
 
 from trialplane.job import space
 
-BAD = "trialplane:bad"  # attribute by which a searcher of Ray Tune knows a trial that failed by its own fault
-# The state of a trial without values from which a sampler learns; the other samplers learn nothing from former trials.
+BAD = "trialplane:bad"  # attribute that marks a trial that failed by its own fault, for searchers of Ray Tune
+# The state in which a sampler gets a trial that failed by its own fault, so that it learns from it. Other samplers learn
+# nothing from trials.
 WORST = {
-    "tpe": TrialState.PRUNED,  # without reports: worse than any pruned trial with some
-    **dict.fromkeys(("gp", "cmaes", "nsgaii", "nsgaiii"), TrialState.COMPLETE),  # they read no other
+    "tpe": TrialState.PRUNED,  # without reports, which TPE ranks behind pruned trials with reports
+    **dict.fromkeys(("gp", "cmaes", "nsgaii", "nsgaiii"), TrialState.COMPLETE),  # these ignore trials of other states
 }
-_SAME = 1e-9  # relative difference of two numbers that are the same
+_TOLERANCE = 1e-9  # relative difference of numbers that count as equal
 
 
 def distribution(parameter: space.AnyParameter) -> distributions.BaseDistribution:
-    """Optuna's distribution of a parameter, in Optuna's form."""
+    """Return Optuna's distribution of a parameter."""
     match parameter:
         case space.FloatParameter():
             return distributions.FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
@@ -36,7 +37,7 @@ def distribution(parameter: space.AnyParameter) -> distributions.BaseDistributio
 
 
 def contains(distribution: distributions.BaseDistribution, internal: Any) -> bool:
-    """Whether a value in Optuna's form is one of a distribution."""
+    """Return whether a distribution contains a value in Optuna's form."""
     try:
         return bool(distribution._contains(distribution.to_internal_repr(internal)))
     except (ValueError, TypeError):
@@ -44,16 +45,16 @@ def contains(distribution: distributions.BaseDistribution, internal: Any) -> boo
 
 
 def is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Whether two trials have the same parameters, but for rounding errors."""
+    """Return whether two trials have the same parameters, except for rounding errors."""
     return first.keys() == second.keys() and all(
-        math.isclose(value, second[name], rel_tol=_SAME) if isinstance(value, float) else value == second[name]
+        math.isclose(value, second[name], rel_tol=_TOLERANCE) if isinstance(value, float) else value == second[name]
         for name, value in first.items()
     )
 
 
 @contextlib.contextmanager
 def seeded_globally(seed: int) -> Iterator[None]:
-    """Seed the random numbers of the process, on which classes without a seed of their own rely, and restore them after."""
+    """Seed the process's random generators, which classes without an own seed use; restore their states at the end."""
     import numpy as np
 
     states = random.getstate(), np.random.get_state()

@@ -1,6 +1,6 @@
-"""The interface of the loop and the workloads to whatever runs attempts: a pool of slots, and its events.
+"""The interface of the loop and the workloads to the slots in which attempts run: a pool, and its events.
 
-Pools are `SlotPool` (Ray actors) and `GangPool` (several slots of another pool as one).
+Pools are `SlotPool` (one actor per slot) and `GangPool` (several slots of another pool as one).
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class SlotReady:
-    """A slot's template is warm.
+    """The event that a slot's template is warm.
 
-    `unclean` lists why its trials are spawned, not forked; `node` is its host or pod, `address` a host:port of it for the
-    rendezvous of ranks on several nodes.
+    Attributes:
+        slot: Number of the slot.
+        seconds: Time that the template took to start.
+        unclean: Reasons why the slot's trials are spawned and not forked; empty if they are forked.
+        node: Host or pod of the slot.
+        address: `HOST:PORT` on that node for the rendezvous of ranks on several nodes.
     """
 
     slot: int
@@ -34,10 +38,15 @@ class SlotReady:
 
 @dataclasses.dataclass(frozen=True)
 class SlotTrial:
-    """Messages of the process in a slot; TrialEnded is the last one.
+    """The event that the process in a slot has sent messages.
 
-    `arrays` holds the packed arrays of its result, `store` its own packed MLflow store; `slot_lost` means that the slot is
-    lost, and is being replaced unless the pool has become smaller.
+    Attributes:
+        slot: Number of the slot.
+        request: Request of the attempt that runs in the slot.
+        messages: Messages of the process; TrialEnded is the last one of an attempt.
+        arrays: Packed arrays of the attempt's result; None without arrays.
+        store: Packed MLflow store that the attempt wrote while MLflow was away; None without one.
+        slot_lost: Whether the slot is lost. It is replaced unless the pool has become smaller.
     """
 
     slot: int
@@ -48,29 +57,29 @@ class SlotTrial:
     slot_lost: bool = False
 
     @property
-    def ended(self) -> TrialEnded | None:
-        """Its end, if it has ended."""
+    def end(self) -> TrialEnded | None:
+        """The message on the attempt's end; None while it runs."""
         last_message = self.messages[-1] if self.messages else None
         return last_message if isinstance(last_message, TrialEnded) else None
 
     @property
     def outcome(self) -> TrialOutcome | None:
-        """Its outcome, if it has ended."""
-        return None if self.ended is None else self.ended.outcome
+        """The attempt's outcome; None while it runs."""
+        return None if self.end is None else self.end.outcome
 
     @property
     def reports(self) -> tuple[TrialReport, ...]:
-        """Its reports."""
+        """The reports among the messages."""
         return tuple(message for message in self.messages if isinstance(message, TrialReport))
 
-    def with_first(self, reports: int) -> SlotTrial:
-        """The event with so many of its reports, the first ones."""
+    def with_first_reports(self, count: int) -> SlotTrial:
+        """Return the event with only its first `count` reports."""
         other_messages = (message for message in self.messages if not isinstance(message, TrialReport))
-        return dataclasses.replace(self, messages=(*self.reports[:reports], *other_messages))
+        return dataclasses.replace(self, messages=(*self.reports[:count], *other_messages))
 
     @property
-    def wanted(self) -> Suggest | None:
-        """The parameter that the trial waits for, if it does."""
+    def requested_parameter(self) -> Suggest | None:
+        """The parameter whose value the trial has requested and waits for; None if it does not wait."""
         return next((message for message in self.messages if isinstance(message, Suggest)), None)
 
 
@@ -78,22 +87,22 @@ SlotEvent = SlotReady | SlotTrial
 
 
 class SlotCall(Protocol[T_co]):
-    """A call to a slot beside its trial, under way; a `concurrent.futures.Future` is one."""
+    """A pending call to a slot that does not concern its trial; a `concurrent.futures.Future` is one."""
 
     def done(self) -> bool:
-        """Whether it is answered: then `result` waits no more."""
+        """Return whether the answer has arrived, so that `result` does not wait."""
 
     def result(self) -> T_co:
         """Wait for the answer and return it.
 
         Raises:
-            SlotError: the slot was lost.
-            Exception: the call's own error.
+            SlotError: The slot was lost.
+            Exception: The call itself failed.
         """
 
 
 class Pool(Protocol):
-    """Slots in which attempts run, one at a time in each. They have numbers, and are replaced when they die."""
+    """Slots in which attempts run, one at a time in each. Slots have numbers, and are replaced when they die."""
 
     @property
     def size(self) -> int:
@@ -109,7 +118,7 @@ class Pool(Protocol):
 
     @property
     def ready(self) -> int:
-        """The number of warm templates."""
+        """The number of slots with a warm template."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -117,39 +126,56 @@ class Pool(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Which slot does not start, and why, or whose process does not exit; "" when all is well."""
+        """A message on a slot that does not start, or whose process does not exit; "" if there is none."""
 
     def resize(self, size: int) -> None:
-        """Grow or shrink to `size` slots. One in which an attempt runs is removed when that has ended."""
+        """Grow or shrink to `size` slots. A slot in which an attempt runs is removed after the attempt has ended."""
 
     def start(self, slot: int, request: TrialRequest) -> None:
         """Start an attempt in an idle slot."""
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
-        """Answer the event of a slot whose attempt has not ended; until then it sends no other."""
+        """Answer the event of a slot whose attempt has not ended; the slot sends no other event before.
 
-    def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """Kill the attempt in a slot; its outcome comes as an event."""
-
-    def stop(self, slot: int, message: str) -> None:
-        """Let the attempt in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event."""
-
-    def running(self) -> dict[int, TrialRequest]:
-        """Slot → the attempt in it."""
-
-    def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """The slots' next events, waiting at most `timeout` seconds for the first.
-
-        Raises:
-            EntrypointError: the job's code does not import, and never has in this run.
-            SlotError: slots fail to start repeatedly, and too few are left.
+        Args:
+            slot: Number of the slot.
+            prune_at: Step at which the attempt is pruned; None if it continues.
+            suggested: Answer to its request for a parameter; None if it has requested none.
         """
 
-    def remove(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
-        """Remove all checkpoints of these trials, in a slot; None when no slot is ready."""
+    def kill(self, slot: int, failure: FailureClass, message: str) -> None:
+        """Kill the attempt in a slot; its outcome comes as an event.
+
+        Args:
+            slot: Number of the slot.
+            failure: Class of the failure in the outcome.
+            message: Message in the outcome.
+        """
+
+    def stop(self, slot: int, message: str) -> None:
+        """Let the attempt in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event.
+
+        Args:
+            slot: Number of the slot.
+            message: Message in the outcome.
+        """
+
+    def running(self) -> dict[int, TrialRequest]:
+        """Return the attempt in each slot that has one, by slot."""
+
+    def events(self, timeout: float) -> Iterator[SlotEvent]:
+        """Yield the slots' next events, waiting at most `timeout` seconds for the first.
+
+        Raises:
+            EntrypointError: The job's code cannot be imported, and no attempt of this run has started.
+            SlotError: Slots repeatedly failed to start, and too few are left.
+        """
+
+    def remove_checkpoints(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
+        """Let a slot remove all checkpoints of these trials, and return the call; return None if no slot is ready."""
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
-        """Send files to MLflow, from a slot; None when no slot is ready."""
+        """Let a slot send files to MLflow, and return the call; return None if no slot is ready."""
 
     def close(self) -> None:
         """End all slots."""

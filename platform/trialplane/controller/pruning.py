@@ -1,4 +1,4 @@
-"""The pruner, the reported metric by which it compares trials, and whether that metric is reported at all."""
+"""The pruner of a study, the metric that it watches, and a warning if no trial reports that metric."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trialplane.wire.states import TrialState
 
 MANY = 100  # reports without the watched metric after which it counts as missing, even before a trial has a result
 _MOST_NAMES = 5  # other metrics listed in a message
-_RUNG = "completed_rung_"  # attributes in which Optuna's halving pruners keep how far a trial has come
-_RESOURCE = "trialplane:resource"  # attribute of a study: what a pruner estimated for "auto"
-# Where Optuna's pruners keep that.
+_RUNG = "completed_rung_"  # prefix of the attributes in which Optuna's halving pruners store the rungs of a trial
+_RESOURCE = "trialplane:resource"  # attribute of a study with the resource that its pruner estimated for "auto"
+# The attributes of Optuna's pruners that hold this estimate.
 _ESTIMATES: Mapping[type, str] = {
     optuna.pruners.HyperbandPruner: "_max_resource",
     optuna.pruners.SuccessiveHalvingPruner: "_min_resource",
@@ -30,39 +30,40 @@ class Pruning:
     """Decides which running trials end early.
 
     Args:
-        job: names the pruner and the metric it watches.
-        code: of the job, for options that are functions.
+        job: Job that names the pruner and the metric it watches.
+        code: Code of the job, for options that are functions.
 
     Attributes:
-        pruner: Optuna's.
-        sign: factor of the reports in Optuna's memory. Its pruners, and TPE, which ranks pruned trials by their reports,
-            compare them in the direction of the objective; so a metric of the opposite direction is negated.
-        has_come: whether any report of the study had the watched metric.
+        pruner: Optuna's pruner.
+        sign: Factor of the reports in Optuna's memory. Its pruners, and TPE, which ranks pruned trials by their reports,
+            compare them in the direction of the objective. So a metric of the opposite direction is negated.
+        is_reported: Whether any report of the study had the watched metric.
     """
 
     def __init__(self, job: Job, code: JobCode) -> None:
         self.pruner = samplers.build_pruner(job, code)
         self.sign = -1.0 if job.search.opposes(job.objectives[0]) else 1.0
-        self.has_come = False
+        self.is_reported = False
+        # The pruner inside any PatientPruner, and the name of its attribute with the estimated resource; "" without one.
         self._halving: optuna.pruners.BasePruner | None = self.pruner
         while isinstance(self._halving, optuna.pruners.PatientPruner):
             self._halving = self._halving._wrapped_pruner
-        self._estimated = _ESTIMATES.get(type(self._halving), "")
-        self._former: dict[int, FrozenTrial] = {}  # id of a trial → its last attempt with reports
+        self._estimate_name = _ESTIMATES.get(type(self._halving), "")
+        self._replaced: dict[int, FrozenTrial] = {}  # id of a trial → its last attempt, until a retry reports
         self._job = job
         self._watched = job.search.watched(job.objectives[0])
-        self._reports = 0
-        self._names: dict[str, None] = {}  # metrics reported instead, in order
+        self._reports = 0  # number of reports without the watched metric
+        self._names: dict[str, None] = {}  # metrics in the reports without the watched one, in order
         self._has_result = False
         self._complaint = ""
 
     def report(self, trial: optuna.trial.Trial, step: int, metrics: Mapping[str, float]) -> bool:
-        """Take the metrics of one step of a running trial; True when the trial is to end.
+        """Pass a report of a running trial to the pruner; return whether the pruner ends the trial.
 
         Args:
-            trial: the one that reports.
-            step: epoch or optimizer step; if one is reported twice, the first report counts.
-            metrics: by name.
+            trial: The trial that reports.
+            step: Epoch or optimizer step. If a step is reported twice, the first report counts.
+            metrics: Values of the report, by name.
         """
         watched = self._watched.metric
         if watched not in metrics:
@@ -70,47 +71,62 @@ class Pruning:
             if len(self._names) < _MOST_NAMES:
                 self._names.update(dict.fromkeys(metrics))
             return False
-        self.has_come = True
-        if (previous := self._continued(trial._trial_id, step)) is not None:
-            self._continue(trial, step, previous)
+        self.is_reported = True
+        if (previous := self._pop_continued(trial._trial_id, step)) is not None:
+            self._copy_reports(trial, step, previous)
         try:
             trial.report(self.sign * metrics[watched], step)
-        except ValueError:  # a step that Optuna does not accept; MLflow may
+        except ValueError:  # Optuna does not accept the step; the ledger and MLflow may still record it
             return False
         prunes = bool(trial.should_prune())
-        if isinstance(estimate := getattr(self._halving, self._estimated, None), int):
+        if isinstance(estimate := getattr(self._halving, self._estimate_name, None), int):
             trial.storage.set_study_system_attr(trial.study._study_id, _RESOURCE, estimate)
         return prunes
 
     def restore(self, attributes: Mapping[str, Any]) -> None:
-        """Restore what the pruner estimated under a former controller, from the study's attributes."""
-        if self._estimated and _RESOURCE in attributes:
-            setattr(self._halving, self._estimated, attributes[_RESOURCE])
+        """Restore the resource that the pruner estimated under an earlier controller, from the study's attributes."""
+        if self._estimate_name and _RESOURCE in attributes:
+            setattr(self._halving, self._estimate_name, attributes[_RESOURCE])
 
-    def replaced(self, trial_id: int, attempt: FrozenTrial) -> dict[str, Any]:
-        """Take an attempt that is retried; return its attributes without those of the pruner.
+    def replace_attempt(self, trial_id: int, attempt: FrozenTrial) -> dict[str, Any]:
+        """Store an attempt that a retry replaces, and return its attributes without those of the pruner.
 
-        A retry that starts over is judged from its first report on. One that continues from a checkpoint, and so reports a
-        later step first, gets the reports and the rungs of the attempt before.
+        A retry that starts over is judged from its first report on. A retry that continues from a checkpoint reports a later
+        step first. It then gets the reports and the rungs of the attempt that it replaces.
+
+        Args:
+            trial_id: Id of the trial in memory.
+            attempt: Attempt that the retry replaces.
         """
         if attempt.intermediate_values:
-            self._former[trial_id] = attempt
+            self._replaced[trial_id] = attempt
         return {key: value for key, value in attempt.system_attrs.items() if not key.startswith(_RUNG)}
 
-    def restored(self, trial_id: int, curve: dict[int, float]) -> dict[int, float]:
-        """The reports of a retry under a former controller, with those of the attempt before where it continues that one."""
+    def restore_reports(self, trial_id: int, curve: dict[int, float]) -> dict[int, float]:
+        """Return the reports of a retry that ran under an earlier controller, in the form of Optuna's memory.
+
+        If the retry continued from a checkpoint, the earlier reports of the attempt that it replaced come first.
+
+        Args:
+            trial_id: Id of the trial in memory.
+            curve: Value of the watched metric by step, as the retry reported it.
+        """
         first_step = next(iter(curve), -1)
-        previous = self._continued(trial_id, first_step) if curve else None
+        previous = self._pop_continued(trial_id, first_step) if curve else None
         if previous is None:
             return curve
         return {step: value for step, value in previous.intermediate_values.items() if step < first_step} | curve
 
-    def _continued(self, trial_id: int, step: int) -> FrozenTrial | None:
-        """The attempt that a retry continues, if its first report is of this step; asked for once."""
-        previous = self._former.pop(trial_id, None)
+    def _pop_continued(self, trial_id: int, step: int) -> FrozenTrial | None:
+        """Return the attempt that a retry continues, given the step of its first report; None if it starts over.
+
+        The attempt is returned only once: for later reports of the retry the result is None.
+        """
+        previous = self._replaced.pop(trial_id, None)
         return previous if previous is not None and step > min(previous.intermediate_values) else None
 
-    def _continue(self, trial: optuna.trial.Trial, step: int, previous: FrozenTrial) -> None:
+    def _copy_reports(self, trial: optuna.trial.Trial, step: int, previous: FrozenTrial) -> None:
+        """Copy the reports before a step, and the rungs, of the previous attempt to a retry."""
         for earlier, value in previous.intermediate_values.items():
             if earlier < step:
                 trial.report(value, earlier)
@@ -118,19 +134,20 @@ class Pruning:
             if key.startswith(_RUNG):
                 trial.storage.set_trial_system_attr(trial._trial_id, key, value)
 
-    def ended(self, outcome: TrialOutcome) -> None:
+    def record_end(self, outcome: TrialOutcome) -> None:
         """Record the end of an attempt."""
         self._has_result = self._has_result or outcome.state is TrialState.COMPLETE
 
     @property
     def complaint(self) -> str:
-        """The reason why no trial can be pruned, once the watched metric should have been reported; otherwise ""."""
-        if self._job.search.pruner.name == "none" or self.has_come or not (self._has_result or self._reports >= MANY):
+        """A warning that no trial is pruned, if the watched metric should have been reported and was not; otherwise ""."""
+        if self._job.search.pruner.name == "none" or self.is_reported or not (self._has_result or self._reports >= MANY):
             return ""
-        self._complaint = self._complaint or self._complaint_text()  # fixed at that moment, so that it stays one complaint
+        self._complaint = self._complaint or self._complaint_text()  # kept, as a changed text would be one more warning
         return self._complaint
 
     def _complaint_text(self) -> str:
+        """Return the text of `complaint`, with the metrics that trials report instead."""
         watched = self._watched.metric
         advice = f"report it, ctx.report(step, {watched}=…)" if watched.isidentifier() else "report it"
         if self._names:

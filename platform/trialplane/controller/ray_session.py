@@ -1,7 +1,4 @@
-"""The controller's Ray session, local or in a cluster, and the size and spilling of its object stores.
-
-It makes no decisions; what runs in the session is the concern of `slots`.
-"""
+"""The controller's Ray session, local or in a cluster, and the size and spilling of its object stores."""
 
 from __future__ import annotations
 
@@ -28,50 +25,54 @@ from trialplane.wire import cluster
 
 log = logging.getLogger(__name__)
 
-STARTS = 3  # Ray gives its processes 30 s, which cannot be changed, and a busy machine may be faster a minute later
-QUERY_SECONDS = 2.0  # for a node to report what it has spilled, and for a head to take a connection
-_PREFIX = "trialplane-ray-"  # of a Ray's folder
-_RAYS = "r"  # what Ray opens to every user, below what it cannot open
-_LONGEST_BASE = 17  # characters of the folder above it, as the path of a Unix socket has 107 at most
-_YOUNG = 60.0  # seconds in which a folder may not be locked yet
-HEAD_PAUSE = 0.2  # seconds between two tries to reach a head that starts
+STARTS = 3  # Ray gives its processes a fixed 30 s to start, which may be enough a minute later on a busy machine
+QUERY_SECONDS = 2.0  # for a node to report how much it has spilled, and for a head to accept a connection
+_PREFIX = "trialplane-ray-"  # of the folder with Ray's files
+_RAY_FOLDER = "r"  # Ray's own folder in it, which Ray makes accessible to every user
+_LONGEST_BASE = 17  # characters of the folder around it, as the path of a Unix socket has at most 107
+_YOUNG = 60.0  # seconds in which a new folder may not be locked yet
+HEAD_PAUSE = 0.2  # seconds between two attempts to reach a head that starts
 
 
 @contextlib.contextmanager
 def connect(roles: Sequence[Role], store: Callable[[int], int]) -> Iterator[None]:
     """Start a Ray for this process on this machine, with room for the slots of all roles, and end it.
 
-    `store` computes the size of its object store from the free bytes in /dev/shm: `plan.sizes.local_object_store`.
     Ray reads its settings on import: see `__main__`.
+
+    Args:
+        roles: Roles of the job.
+        store: Returns the size of the object store for a number of free bytes in /dev/shm.
 
     Raises:
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
     """
     folder, lock = _make_folder()
-    keeps = False
+    keeps_logs = False
     try:
-        _start(roles, store, folder)
+        _start_ray(roles, store, folder)
         yield
     except errors.SlotError:
-        keeps = True  # its logs, until the next one starts
+        keeps_logs = True  # until another controller starts Ray
         raise
     finally:
         ray.shutdown()
-        if not keeps:
+        if not keeps_logs:
             shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
 def _make_folder() -> tuple[Path, int]:
-    """A folder of this user alone, above Ray's, and the lock on it; removes those that killed controllers left.
+    """Create a folder for Ray's files; return it and the descriptor of its lock.
 
-    Ray opens its own to every user of the machine, who could replace a socket in it.
+    Only this user may enter it: Ray makes its own folder accessible to every user of the machine, who could replace a socket
+    in it. Folders that killed controllers have left behind are removed.
     """
     base = Path(tempfile.gettempdir())
     if len(str(base)) > _LONGEST_BASE:
         base = Path("/tmp")
     for leftover in base.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or just removed
+        with contextlib.suppress(OSError):  # it is locked, or of another user, or was just removed
             if time.time() - leftover.stat().st_mtime > _YOUNG:
                 descriptor = _lock(leftover)
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -81,7 +82,7 @@ def _make_folder() -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> int:
-    """Lock a folder until the descriptor is closed; raise OSError if it is another process's."""
+    """Lock a folder until the returned descriptor is closed; raise OSError if another process has locked it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,7 +92,8 @@ def _lock(folder: Path) -> int:
     return descriptor
 
 
-def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> None:
+def _start_ray(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> None:
+    """Start Ray, up to `STARTS` times if it is slow, and check that it has enough GPUs; see `connect`."""
     size, gpus = sum(role.pods for role in roles), sum(role.pods * role.resources.gpus for role in roles)
     with _as_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
         for start in range(1, STARTS + 1):
@@ -105,14 +107,14 @@ def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> 
                     log_to_driver=False,
                     configure_logging=False,
                     object_store_memory=store(shutil.disk_usage("/dev/shm").free),
-                    _temp_dir=str(folder / _RAYS),
+                    _temp_dir=str(folder / _RAY_FOLDER),
                 )
                 break
             except Exception as error:
-                if not _was_slow(error) or start == STARTS:
+                if not _is_timeout(error) or start == STARTS:
                     raise
                 log.warning("Ray was not up after 30 s and is started again: %s", errors.first_line(error))
-                for pid in process.children() - children:  # otherwise they would stay until this process ends
+                for pid in process.children() - children:  # Ray does not end them after a failed start
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
     available_gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -126,46 +128,46 @@ def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> 
 def join(address: str, give_up: Callable[[], bool], on_trouble: Callable[[str], None] = lambda _: None) -> bool:
     """Join the Ray of a cluster, whose pods provide the slots, as soon as its head answers.
 
-    The head is a container beside this one and starts after it. Ray itself would spend 40 s on each try without a head. No
-    error ends the wait: whatever is wrong with Ray is no end of the run, and the next try may be at another head.
+    The head is a container of the same pod and starts after this one. Ray itself would spend 40 s on each attempt without a
+    head, so a connection is tested first. No error ends the wait, as the head may be replaced by another one.
 
     Args:
-        address: host:port of the head.
-        give_up: polled while there is no head; True ends the wait.
-        on_trouble: called with the reason why a head that takes connections cannot be joined, once for each reason.
+        address: `HOST:PORT` of the head.
+        give_up: Returns whether to end the wait; called before each attempt.
+        on_trouble: Called with the reason why a head that accepts connections cannot be joined, once for each reason.
 
     Returns:
-        Whether it was joined.
+        Whether Ray was joined.
     """
     problem = ""
     while not give_up():
-        answers = False
+        is_reachable = False
         try:
-            _reach(address)
-            answers = True
+            _check_connection(address)
+            is_reachable = True
             ray.init(address=address, log_to_driver=False, configure_logging=False)
             return True
-        except Exception as error:  # noqa: BLE001  Ray has no class of its own for any of them
+        except Exception as error:  # noqa: BLE001  Ray raises errors of many classes here, and all mean the same
             ray.shutdown()
             if problem != (problem := errors.first_line(error)):
                 log.info("the Ray at %s does not answer yet: %s", address, problem)
-                if answers:
+                if is_reachable:
                     on_trouble(problem)
             time.sleep(HEAD_PAUSE)
     return False
 
 
 def is_head_lost(address: str, patience: float = 0.0) -> bool:
-    """Whether nothing answers any more at the address that was joined.
+    """Return whether nothing answers any more at the address that was joined.
 
     Args:
-        address: host:port of the head.
-        patience: seconds in which it may still go away: it ends a moment after its raylet, whose end is seen first here.
+        address: `HOST:PORT` of the head.
+        patience: Seconds in which the head may still end: this process sees the end of its raylet a moment earlier.
     """
     until = time.monotonic() + patience
     while True:
         try:
-            _reach(address)
+            _check_connection(address)
         except OSError:
             return True
         if time.monotonic() >= until:
@@ -173,28 +175,28 @@ def is_head_lost(address: str, patience: float = 0.0) -> bool:
         time.sleep(HEAD_PAUSE)
 
 
-def _reach(address: str) -> None:
-    """Connect to a head once. Raises OSError when nothing answers."""
+def _check_connection(address: str) -> None:
+    """Open and close a connection to a head; raise OSError if nothing answers."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=QUERY_SECONDS).close()
 
 
 @contextlib.contextmanager
 def _as_slot_error(problem: str) -> Iterator[None]:
-    """Raise errors of Ray as SlotError."""
+    """Raise SlotError for errors of Ray, with a text that begins with `problem`."""
     try:
         yield
     except (RuntimeError, OSError, ValueError) as error:
         raise errors.SlotError(f"{problem}: {errors.first_line(error)}") from error
     except Exception as error:
-        if not _was_slow(error):
+        if not _is_timeout(error):
             raise
         text = f"{problem}: {errors.first_line(error)} Is the machine very busy? `platform resume` tries again"
         raise errors.SlotError(text) from error
 
 
-def _was_slow(error: Exception) -> bool:
-    """Whether Ray's processes took too long to start: it raises a plain Exception for nothing else."""
+def _is_timeout(error: Exception) -> bool:
+    """Return whether Ray's processes took too long to start: only for this Ray raises a plain Exception."""
     return type(error) is Exception
 
 
@@ -204,11 +206,11 @@ def disconnect() -> None:
 
 
 def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Wait for one of these answers for at most `timeout` seconds; with 0 returns all that are ready."""
+    """Wait at most `timeout` seconds for the first of these answers. With 0, return all that have arrived."""
     if not answers:
         time.sleep(timeout)
         return []
-    # A call per answer would cost as much as the answers.
+    # With timeout 0 one call collects all answers, as a call for each would cost as much as the answers themselves.
     num_returns = 1 if timeout else len(answers)
     ready, _ = ray.wait(list(answers), num_returns=num_returns, timeout=timeout, fetch_local=False)
     return list(ready)
@@ -218,8 +220,8 @@ def result(answer: Any) -> Any:
     """Return an answer of a slot.
 
     Raises:
-        SlotError: the slot was lost.
-        Exception: the call's own error.
+        SlotError: The slot was lost.
+        Exception: The call itself failed.
     """
     try:
         return ray.get(answer)
@@ -230,7 +232,7 @@ def result(answer: Any) -> Any:
 
 
 def store_bytes(roles: Sequence[Role]) -> int:
-    """Bytes of the smallest object store of a node with slots; 0 while there is none."""
+    """Return the bytes of the smallest object store of a node with slots; 0 while no node has any."""
     slots = [cluster.slot(role.name) for role in roles]
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return int(
@@ -246,14 +248,14 @@ def store_bytes(roles: Sequence[Role]) -> int:
 
 
 def spilled_bytes() -> int | None:
-    """Bytes that the object stores of all nodes have spilled to disk so far; None when no node answers.
+    """Return the bytes that the object stores of all nodes have spilled to disk so far; None if no node answers.
 
-    Ray has no public call for it: this is what its command `ray memory` uses.
+    Ray has no public call for this. Its command `ray memory` uses the same private one.
     """
     from grpc import RpcError  # type: ignore[import-untyped]
 
     try:
         reply = internal_api.get_memory_info_reply(state.state, timeout_seconds=QUERY_SECONDS)
-    except (RpcError, AssertionError):  # a node that has just gone, or all of them
+    except (RpcError, AssertionError):  # a node has just ended, or all of them
         return None
     return int(reply.store_stats.spilled_bytes_total)

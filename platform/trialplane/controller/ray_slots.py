@@ -1,4 +1,4 @@
-"""Slots as Ray actors: each takes one of the resources that the pods of its role have."""
+"""Slots as Ray actors: each uses one slot resource, which the pods of its role provide."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RayActor:
         self._handle = handle
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Send a call; `fetch` returns two references, to the units and to their results."""
+        """Call a method of the slot; return a reference to its answer, or for `fetch` two: to the units and the results."""
         options: dict[str, Any] = {"num_returns": 2} if method == "fetch" else {}
         if method in THREADS:
             options["concurrency_group"] = THREADS[method]
@@ -36,10 +36,10 @@ class RayActor:
 
 
 class RayHost:
-    """A `SlotHost` in the Ray that this process has started or joined: `ray_session`."""
+    """A `SlotHost` in the Ray session of this process, see `ray_session`."""
 
     def open(self, config: SlotConfig, name: str) -> RayActor:
-        """Start an actor, which waits for its pod without a limit."""
+        """Start an actor, which waits for its pod without a time limit."""
         options: dict[str, Any] = {
             "resources": {cluster.slot(config.role): 1},
             "num_cpus": 0,  # the slot's resource already limits it to one trial per pod
@@ -49,13 +49,13 @@ class RayHost:
         return RayActor(ray.remote(**options)(SlotActor).remote(config, name, RayStore()))
 
     def wait(self, answers: Sequence[Any], timeout: float) -> list[Any]:
-        """Wait as `ray_session.wait` does."""
+        """Wait for the first of these answers, see `ray_session.wait`."""
         return ray_session.wait(answers, timeout)
 
     def result(self, answer: Any) -> Any:
-        """Return an answer, as `ray_session.result` does."""
+        """Return an answer, see `ray_session.result`."""
         return ray_session.result(answer)
 
     def read(self, reference: Any) -> Any:
-        """Return what the slot has put into the object store."""
+        """Return the bytes that the slot has put into the object store."""
         return ray_session.result(reference)

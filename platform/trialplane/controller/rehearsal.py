@@ -1,7 +1,7 @@
-"""A rehearsal of a sampler that the job names by its class, in a process of its own, before the first trial starts.
+"""A rehearsal of a sampler that the job names by its class, in a separate process, before the first trial starts.
 
-A class may raise, hang, exit or draw nonsense. The rehearsal finds that out with three trials of a ledger that is thrown
-away: one that has succeeded, one that was out of memory, and one that is drawn after these.
+A class may raise, hang, exit or draw invalid points. The rehearsal detects that with three trials of a temporary ledger: one
+that succeeds, one that runs out of memory, and one that is drawn after these.
 """
 
 from __future__ import annotations
@@ -18,41 +18,44 @@ from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 
-SECONDS = 120.0  # Ray Tune and torch take some to import
+SECONDS = 120.0  # includes the import of Ray Tune or torch
 _LONGEST = 500  # characters of an error
 
 
 def check(job: Job, folder: Path, seconds: float = SECONDS) -> None:
-    """Draw trials by the job's sampler, without an effect on the run.
+    """Check that the job's sampler draws trials, without an effect on the run.
 
     Args:
-        job: names the sampler.
-        folder: of the job's code.
-        seconds: after which the sampler counts as hung.
+        job: Job that names the sampler.
+        folder: Folder of the job's code.
+        seconds: Time after which the sampler counts as hung.
 
     Raises:
-        InputError: no trials can be drawn.
+        InputError: The sampler draws no trials.
     """
     name = job.search.sampler.of_class
     command = [sys.executable, "-P", "-m", "trialplane.controller.rehearsal", str(folder)]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=job.model_dump_json(), capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired as error:
         text = f"the sampler {name} took over {seconds:g} s to draw three trials"
         raise errors.InputError(f"{text}; nothing was started") from error
-    if done.returncode == 0 and done.stdout.endswith("drawn\n"):
+    if process.returncode == 0 and process.stdout.endswith("drawn\n"):
         return
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    text = lines[-1] if lines else f"its process ended with {done.returncode} and said nothing"
-    if done.returncode != errors.EXIT_BAD_INPUT:
+    lines = (process.stderr or process.stdout).strip().splitlines()
+    text = lines[-1] if lines else f"its process ended with {process.returncode} and said nothing"
+    if process.returncode != errors.EXIT_BAD_INPUT:
         text = f"the sampler {name} draws no trials: {text}"
     raise errors.InputError(f"{errors.shortened(text, _LONGEST)}; nothing was started")
 
 
 def main() -> int:
-    """Draw three trials of the job on stdin by the code in the folder that is the only argument."""
+    """Draw three trials of the job that is on stdin; return an exit code of `errors`.
+
+    The only argument of the program is the folder of the job's code.
+    """
     job = kinds.read(sys.stdin.read())
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         root = Path(scratch)

@@ -1,8 +1,9 @@
-"""Replay of a study for a sampler that keeps what it has learned in its own memory.
+"""Replay of a study, which restores the memory of a sampler after a restart of the controller.
 
-Optuna's samplers read the study each time. A class of another package may not, and a searcher of Ray Tune never does. So
-each trial that such a sampler draws stores which trials had ended since the draw before it. A later controller makes a new
-sampler, and lets it draw the same trials with the same ends between them, in a study that is thrown away.
+Optuna's samplers read the study before each draw. Classes of other packages may not, and searchers of Ray Tune never do:
+they store what they have learned in memory. So each trial that such a sampler draws has an attribute that lists the trials
+that had ended since the previous draw. A later controller creates a new sampler, which draws the same trials with the same
+ends between them, in a temporary study.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trialplane.job.kinds import Job
 
 log = logging.getLogger(__name__)
 
-TOLD = "trialplane:told"  # attribute of a trial: numbers of the trials that ended between the draw before it and its own
+ENDED_BEFORE = "trialplane:told"  # attribute of a trial: numbers of the trials that ended since the previous draw
 _FIXED = "fixed_params"  # Optuna's attribute of an enqueued trial
 
 
@@ -31,53 +32,55 @@ def replay(
     memory: history.History,
     sampler: optuna.samplers.BaseSampler,
     trials: Sequence[FrozenTrial],
-    untold: Sequence[int],
+    new_ends: Sequence[int],
     bad: Collection[int],
     function: Callable[..., Any] | None,
 ) -> None:
-    """Let a new sampler draw what one of a former controller has drawn.
+    """Let a new sampler draw the trials that the sampler of an earlier controller has drawn.
+
+    If it draws others, it is told that these are still running, and a warning is logged.
 
     Args:
-        job: of the study.
-        memory: a new one.
-        sampler: the new one.
-        trials: all that were drawn, in order.
-        untold: numbers of those that have ended since the last was drawn, in order.
-        bad: numbers of those that have failed by their own fault.
-        function: of the space, if it is code.
+        job: Job of the study.
+        memory: Empty memory for the temporary study.
+        sampler: New sampler.
+        trials: All trials that were drawn, in order.
+        new_ends: Numbers of the trials that have ended since the last draw, in order.
+        bad: Numbers of the trials that failed by their own fault.
+        function: Function that defines the space; None if the job lists the parameters.
     """
     study_id = memory.create_new_study(memory.directions, "replay")
     study = optuna.Study("replay", memory, sampler=sampler)
-    others = []
+    different = []  # numbers of trials that the new sampler draws differently
     for trial in trials:
-        for number in trial.system_attrs.get(TOLD, ()):
-            _end(study, memory, trials[number], is_bad=number in bad)
+        for number in trial.system_attrs.get(ENDED_BEFORE, ()):
+            _replay_end(study, memory, trials[number], is_bad=number in bad)
         if _FIXED in trial.system_attrs:
             study.enqueue_trial(trial.system_attrs[_FIXED])
         memory.drawing = True
         with points.seeded_globally(samplers.derived_seed(job.seed, trial.number)), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as when the trial was drawn
-            drawn = study.ask()
-            samplers.suggest(drawn, job, function)
+            warnings.simplefilter("ignore")  # the first draw of the trial has already warned
+            samplers.suggest(study.ask(), job, function)
         memory.drawing = False
-        again = memory.get_trial(memory.get_trial_id_from_study_id_trial_number(study_id, trial.number))
-        if not points.is_same(again.params, trial.params):
-            others.append(trial.number)
+        replayed = memory.get_trial(memory.get_trial_id_from_study_id_trial_number(study_id, trial.number))
+        if not points.is_same(replayed.params, trial.params):
+            different.append(trial.number)
             running = copy.copy(trial)
             running.state, running.values, running.datetime_complete = TrialState.RUNNING, None, None
-            memory.replace(again._trial_id, running)
-    for number in untold:
-        _end(study, memory, trials[number], is_bad=number in bad)
-    if others:
+            memory.replace(replayed._trial_id, running)
+    for number in new_ends:
+        _replay_end(study, memory, trials[number], is_bad=number in bad)
+    if different:
         log.warning(
             "the sampler %s draws %s otherwise than before the run was resumed, so it has no seed; it goes on from there",
-            *(job.search.sampler.of_class, errors.counted(len(others), "trial")),
+            *(job.search.sampler.of_class, errors.counted(len(different), "trial")),
         )
 
 
-def _end(study: optuna.Study, memory: history.History, trial: FrozenTrial, *, is_bad: bool) -> None:
+def _replay_end(study: optuna.Study, memory: history.History, trial: FrozenTrial, *, is_bad: bool) -> None:
+    """Tell the sampler the end of a trial, and record it in memory."""
     ended = copy.copy(trial)
     trial_id = memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number)
     study.sampler.after_trial(study, memory.get_trial(trial_id), ended.state, ended.values)
     memory.replace(trial_id, ended)
-    memory.ended(ended, is_bad)
+    memory.record_end(ended, is_bad)

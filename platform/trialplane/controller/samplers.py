@@ -1,11 +1,11 @@
-"""Samplers and pruners of Optuna from a job's (name, options).
+"""Samplers and pruners of Optuna, built from a job's names and options.
 
-A sampler is created for each logical trial with a seed derived from the job's seed and the trial's number. The next point is
-thus a function of the seed, the trial's number and the history in the ledger, and of nothing that a crash could lose: a
-study that was stopped and resumed draws what it would have drawn undisturbed. Samplers whose seed fixes a whole sequence
-(QMC, grid) keep one seed for it, but not for what they draw beside it; their other state is in the study's attributes.
+A new sampler is built for each logical trial, with a seed derived from the job's seed and the trial's number. So the next
+point depends on the seed, the number and the history in the ledger, and on nothing that a crash could lose: a study that was
+stopped and resumed draws the same points as an undisturbed one. If a sampler draws all trials from one sequence (QMC, grid),
+the sequence has the job's seed, and only other random numbers have that of the trial.
 
-A class of another package draws all trials, as it may keep what it has learned in its own memory; see `replaying`.
+A class of another package draws all trials, as it may store what it has learned in memory; see `replaying`.
 """
 
 from __future__ import annotations
@@ -42,20 +42,24 @@ STATES = {
     State.PAUSED: TrialState.PRUNED,  # until it is promoted
     State.FAILED: TrialState.FAIL,
 }
-_ONE_SEQUENCE = frozenset({"qmc", "grid"})
+_ONE_SEQUENCE = frozenset({"qmc", "grid"})  # samplers that draw all trials from one sequence
 
 
 class JobCode:
-    """Functions of the job's own code, for options and spaces that are given as `module:function`."""
+    """The job's code, with functions for options and spaces that are given as `module:function`.
+
+    Args:
+        folder: Folder of the code.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The function named `module:function`.
+        """Return the function with a name of the form `module:function`.
 
         Raises:
-            EntrypointError: it does not import, or is missing.
+            EntrypointError: The function is missing, or its module cannot be imported.
         """
         module, _, attribute = name.partition(":")
         if str(self._folder) not in sys.path:
@@ -70,7 +74,7 @@ class JobCode:
 
 
 def derived_seed(seed: int, trial: int) -> int:
-    """A 32-bit seed for logical trial `trial` of a study seeded with `seed`."""
+    """Return a 32-bit seed for a logical trial of a study that has the seed `seed`."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{trial}".encode()).digest()[:4], "little")
 
 
@@ -83,16 +87,16 @@ def build_sampler(
     drawn_before: int | None = None,
     earlier: Sequence[FrozenTrial] = (),
 ) -> optuna.samplers.BaseSampler:
-    """The sampler that draws logical trial `trial`.
+    """Return the sampler that draws a logical trial.
 
     Args:
-        job: names it.
-        trial: a logical number.
-        code: of the job.
-        reusable: the sampler of another trial of the job. It is used again unless it is Optuna's: a grid holds all of its
-            points, and a class of another package may hold what it has learned.
-        drawn_before: for one parameter that is drawn by itself, how many the trial has before it; None for the whole trial.
-        earlier: trials of earlier studies. CMA-ES starts from them; the others see them among those of the study.
+        job: Job that names the sampler.
+        trial: Number of the trial.
+        code: Code of the job.
+        reusable: Sampler of another trial of the job; None for none. It is returned unless it is a class of Optuna: a grid
+            has already computed its points, and a class of another package may store what it has learned.
+        drawn_before: Number that changes the seed, for several samplers of one trial; None for the trial's seed.
+        earlier: Trials of earlier studies, from which CMA-ES starts. Other samplers get them as part of the history.
     """
     if reusable is not None and not is_optunas(reusable):
         return reusable
@@ -101,7 +105,7 @@ def build_sampler(
         seed = derived_seed(seed, drawn_before)
     chosen = job.search.sampler
     if chosen.of_class:
-        return _of_class(job, seed, code)
+        return _build_from_class(job, seed, code)
     sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code, earlier)
     if isinstance(sampler, _Grid):
         sampler.begin_with(job.search.parameters, job.search.enqueue)
@@ -109,26 +113,30 @@ def build_sampler(
 
 
 def is_optunas(sampler: optuna.samplers.BaseSampler) -> bool:
-    """Whether a sampler is Optuna's, and so keeps what it has learned in the study."""
+    """Return whether a sampler is a class of Optuna, which stores nothing that it has learned in its own memory."""
     return type(sampler).__module__.startswith("optuna.")
 
 
-def _of_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.BaseSampler:
-    """A sampler of a class that the job names."""
+def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.BaseSampler:
+    """Return a sampler of the class that the job names.
+
+    Raises:
+        InputError: The class is no sampler, or refuses its options.
+    """
     chosen = job.search.sampler
     cls = code.function(chosen.of_class)
     if chosen.of_tune:
-        from trialplane.controller import tune_search  # Ray Tune, seconds
+        from trialplane.controller import tune_search  # imports Ray Tune, which takes seconds
 
         return tune_search.TuneSampler(job, cls)
     if not (isinstance(cls, type) and issubclass(cls, optuna.samplers.BaseSampler)):
         raise errors.InputError(f"{chosen.of_class} is no sampler: it is no subclass of optuna.samplers.BaseSampler")
-    if not cls.__module__.startswith("optuna."):  # it draws all trials, so its seed is the same under every controller
+    if not cls.__module__.startswith("optuna."):  # it draws all trials, so its seed must not depend on the trial
         seed = derived_seed(job.seed, 0)
     seeded = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
     try:
         with points.seeded_globally(seed), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # optuna on experimental classes
+            warnings.simplefilter("ignore")  # Optuna warns of experimental classes
             sampler: optuna.samplers.BaseSampler = cls(**{**seeded, **chosen.options})
     except Exception as error:
         text = f"{type(error).__name__}: {errors.first_line(error)}"
@@ -137,11 +145,11 @@ def _of_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.BaseSampler
 
 
 def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
-    """The study's pruner; with promotion none, as trials are paused and not ended."""
+    """Return the study's pruner. With promotion it prunes nothing, as trials are paused at rungs and not ended."""
     name, option_values = job.search.pruner.name, job.search.pruner.options
     if job.search.pruner.promotes:
         return optuna.pruners.NopPruner()
-    if name == "asha":  # Optuna's successive halving with other defaults
+    if name == "asha":  # Optuna's successive halving, with other defaults
         defaults = job.search.pruner.choice.options
         option_values = {key: option_values.get(key, defaults[key].default) for key in ("min_resource", "reduction_factor")}
         name = "successive_halving"
@@ -150,46 +158,49 @@ def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
 
 
 def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
-    """Whether every point of a grid has been drawn; Optuna's sampler would draw a running one twice."""
+    """Return whether the sampler is a grid of which every point was drawn. Optuna would draw a running point again."""
     if job.search.sampler.name != "grid":
         return False
-    drawn = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
-    return len(drawn) >= math.prod(parameter.count or 1 for parameter in job.search.parameters.values())
+    grid_ids = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
+    return len(grid_ids) >= math.prod(parameter.count or 1 for parameter in job.search.parameters.values())
 
 
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
-    """Call `study.stop` if a former controller ran the last point: brute force detects it after its last trial."""
+    """Call `study.stop` if every point was drawn under an earlier controller.
+
+    Optuna's brute-force sampler detects that only in its function `after_trial`.
+    """
     finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     if job.search.sampler.name == "bruteforce" and finished:
         build_sampler(job, 0, code).after_trial(study, finished[-1], finished[-1].state, finished[-1].values)
 
 
 class _Grid(optuna.samplers.GridSampler):
-    """A grid that begins with the enqueued points, and does not search for its end after each trial.
+    """A grid that begins with the enqueued points, and does not check after each trial whether it is complete.
 
-    Optuna gives a trial the point of the trial's number. With points enqueued beside the grid, those of the first numbers
-    would never be tried, and the enqueued ones twice.
+    In Optuna's grid a trial has the point with the trial's number. If the first trials got enqueued points instead, the
+    points with their numbers would never be tried, and the enqueued ones twice.
     """
 
     def begin_with(self, parameters: Mapping[str, space.AnyParameter], points: Sequence[Mapping[str, Any]]) -> None:
         """Move whole points of the grid to its beginning."""
-        moved = (tuple(_nearest(parameters[name], point[name]) for name in self._param_names) for point in points)
-        self._all_grids = list(dict.fromkeys([*moved, *self._all_grids]))
+        first = (tuple(_grid_code(parameters[name], point[name]) for name in self._param_names) for point in points)
+        self._all_grids = list(dict.fromkeys([*first, *self._all_grids]))
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Do nothing: the ledger calls `grid_is_drawn`. Optuna would compare all points of all trials each time."""
+        """Do nothing, as the ledger calls `grid_is_drawn`: Optuna would compare all points with all trials each time."""
 
 
-def _nearest(parameter: space.AnyParameter, value: Any) -> Any:
-    """The code of a parameter's value; a number may differ from that of the grid by a rounding error."""
+def _grid_code(parameter: space.AnyParameter, value: Any) -> Any:
+    """Return the value of a grid that is nearest to a parameter's value, which may have a rounding error."""
     if isinstance(parameter, space.CategoricalParameter):
         return parameter.encode(value)
     return min(parameter.codes(), key=lambda code: abs(code - value))
 
 
-_OURS = {"GridSampler": _Grid}
+_OWN_CLASSES = {"GridSampler": _Grid}  # that replace those of Optuna
 _MODULES = {
     ValueKind.SAMPLER: optuna.samplers,
     ValueKind.PRUNER: optuna.pruners,
@@ -207,18 +218,23 @@ def _build(
     code: JobCode,
     earlier: Sequence[FrozenTrial] = (),
 ) -> Any:
+    """Return an object of Optuna, built from its name and options in the job.
+
+    Raises:
+        InputError: Optuna refuses the options.
+    """
     choice = options.TABLES[kind][name]
     arguments: dict[str, Any] = {}
     for key, value in option_values.items():
-        arguments[key] = _value(choice.options[key].kind, value, job, seed, code)
+        arguments[key] = _option_value(choice.options[key].kind, value, job, seed, code)
     if "seed" in choice.platform:
         arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
     if name == "qmc" and arguments.get("independent_sampler") is None:
-        # Optuna's default has the seed of the sequence, and so would draw the same number in every trial.
+        # Optuna's default would have the job's seed, and so draw the same number in every trial.
         arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
-    whole = [trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))]
-    if name == "cmaes" and whole:
-        arguments["source_trials"] = whole
+    finite = [trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))]
+    if name == "cmaes" and finite:
+        arguments["source_trials"] = finite
     if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):  # reports are negated, see Pruning.sign
         lower, upper = arguments.pop("lower", None), arguments.pop("upper", None)
         arguments |= {"lower": None if upper is None else -upper, "upper": None if lower is None else -lower}
@@ -226,14 +242,14 @@ def _build(
         arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # optuna on experimental and deprecated options: the job asked for them
-            return (_OURS.get(choice.cls) or getattr(_MODULES[kind], choice.cls))(**arguments)
+            warnings.simplefilter("ignore")  # Optuna warns of experimental and deprecated options, which the job has chosen
+            return (_OWN_CLASSES.get(choice.cls) or getattr(_MODULES[kind], choice.cls))(**arguments)
     except (ValueError, TypeError) as error:
         raise errors.InputError(f"{kind.name.lower()} {name}: {error}") from error
 
 
-def _value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
-    """One option in Optuna's form."""
+def _option_value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
+    """Return the value of an option in Optuna's form."""
     if value is None:
         return None
     match kind:
@@ -255,18 +271,21 @@ def _value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCode) -> A
             return value
 
 
-_GENERATIONS = {"nsgaii": "NSGAIISampler:generation", "nsgaiii": "NSGAIIISampler:generation"}  # Optuna's attributes
+# Attributes in which Optuna's genetic samplers store the generation of a trial.
+_GENERATIONS = {"nsgaii": "NSGAIISampler:generation", "nsgaiii": "NSGAIIISampler:generation"}
 
 
-def frozen(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial]:
-    """Trials of earlier studies as Optuna's, numbered from -1 down, those with all parameters last.
+def earlier_trials(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial]:
+    """Return trials of earlier studies in Optuna's form, with negative numbers up to -1.
 
-    For a genetic sampler the best of them are the first generation.
+    The last ones are complete and have the most parameters. For a genetic sampler the best of them are the first generation.
     """
-    space_ = {name: points.distribution(parameter) for name, parameter in job.search.parameters.items()}
+    distribution_of = {name: points.distribution(parameter) for name, parameter in job.search.parameters.items()}
     signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in job.objectives]
     ordered = sorted(trials, key=lambda trial: (bool(trial.values), len(trial.params)))
-    result = [_frozen(job, trial, space_, signs, number - len(ordered)) for number, trial in enumerate(ordered)]
+    result = [
+        _earlier_trial(job, trial, distribution_of, signs, index - len(ordered)) for index, trial in enumerate(ordered)
+    ]
     if generation := _GENERATIONS.get(job.search.sampler.name):
         size = job.search.sampler.options.get("population_size", 50)
         losses = {
@@ -275,19 +294,28 @@ def frozen(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial]:
             if trial.state == TrialState.COMPLETE
         }
         ranks = rows.fronts(losses)
-        first = set(sorted(losses, key=lambda number: (ranks[number], losses[number]))[:size])
+        best = set(sorted(losses, key=lambda number: (ranks[number], losses[number]))[:size])
         for trial in result:
-            trial.system_attrs = {**trial.system_attrs, **({generation: 0} if trial.number in first else {})}
+            trial.system_attrs = {**trial.system_attrs, **({generation: 0} if trial.number in best else {})}
     return result
 
 
-def _frozen(
+def _earlier_trial(
     job: Job,
     trial: EarlierTrial,
-    space_: Mapping[str, distributions.BaseDistribution],
+    distribution_of: Mapping[str, distributions.BaseDistribution],
     signs: Sequence[float],
     number: int,
 ) -> FrozenTrial:
+    """Return a trial of an earlier study in Optuna's form.
+
+    Args:
+        job: Job of this study.
+        trial: The trial.
+        distribution_of: Distribution of each parameter of this study, by name.
+        signs: Factor of each objective that makes smaller values better.
+        number: Number of the trial.
+    """
     params = coded(job, trial.params)
     values = list(trial.values)
     state = TrialState.COMPLETE if values else TrialState.PRUNED
@@ -309,7 +337,7 @@ def _frozen(
         datetime_start=None,
         datetime_complete=None,
         params=params,
-        distributions={name: space_[name] for name in params},
+        distributions={name: distribution_of[name] for name in params},
         user_attrs={},
         system_attrs=attributes,
         intermediate_values=reports,
@@ -317,24 +345,25 @@ def _frozen(
 
 
 def in_space(job: Job, trial: FrozenTrial) -> FrozenTrial:
-    """A trial of the study in its space, which may have changed since the trial was drawn.
+    """Give a trial the distributions of the study's space, which may have changed after the trial was drawn; return it.
 
-    A trial that does not fit keeps its former distributions, see `fits`.
+    A trial that does not fit into the space keeps its distributions, see `fits`.
     """
     if job.search.is_code:
         return trial
     parameters = job.search.parameters
-    space_ = {name: points.distribution(parameters[name]) for name in trial.params if name in parameters}
-    if space_ != trial.distributions and space_.keys() == trial.params.keys():
-        same_form = all(type(space_[name]) is type(former) for name, former in trial.distributions.items())
-        normal = any(isinstance(parameters[name], space.NormalParameter) for name in space_)
-        if same_form and not normal and all(points.contains(space_[name], value) for name, value in trial.params.items()):
-            trial.distributions = space_
+    current = {name: points.distribution(parameters[name]) for name in trial.params if name in parameters}
+    if current != trial.distributions and current.keys() == trial.params.keys():
+        same_types = all(type(current[name]) is type(old) for name, old in trial.distributions.items())
+        has_normal = any(isinstance(parameters[name], space.NormalParameter) for name in current)
+        params = trial.params.items()
+        if same_types and not has_normal and all(points.contains(current[name], value) for name, value in params):
+            trial.distributions = current
     return trial
 
 
 def fits(job: Job, trial: FrozenTrial) -> bool:
-    """Whether a trial is in the study's space, so that samplers can learn from it; see `in_space`."""
+    """Return whether a trial that `in_space` returned is in the study's space, so that samplers can learn from it."""
     if job.search.is_code or not trial.params:
         return True
     values: dict[str, Any] = {}
@@ -349,81 +378,84 @@ def fits(job: Job, trial: FrozenTrial) -> bool:
 
 
 def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
-    """State and values of an attempt that ended, in Optuna's form."""
+    """Return the state and the values of an attempt that has ended, in Optuna's form."""
     state = STATES[outcome.state]
     if state is TrialState.PRUNED and len(job.objectives) > 1:
-        state = TrialState.FAIL  # optuna has no pruning with several objectives
-    complete = outcome.state is State.COMPLETE
-    return state, [outcome.metrics[objective.metric] for objective in job.objectives] if complete else None
+        state = TrialState.FAIL  # Optuna has no pruning with several objectives
+    if outcome.state is not State.COMPLETE:
+        return state, None
+    return state, [outcome.metrics[objective.metric] for objective in job.objectives]
 
 
 def is_bad(job: Job, outcome: TrialOutcome) -> bool:
-    """Whether an attempt has ended without values by its own fault, so that samplers should avoid its point.
+    """Return whether an attempt has ended without values by its own fault, so that samplers should avoid its point.
 
     An attempt that its machine or its user ended says nothing about its point, and a retried one may still succeed.
     """
     if outcome.failure is None:
+        # With several objectives Optuna has no pruned trials, so such a trial has no values either.
         return outcome.state is State.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
     return FAILURE_RULES[outcome.failure].counts and not outcome.retried
 
 
 def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point of the job's space in Optuna's form; see `job.space`."""
+    """Return a point of the job's space in Optuna's form; see `job.space`."""
     if job.search.suggests:
         return {name: space.text(value) for name, value in point.items()}
-    parameters = job.search.parameters  # none where the space is code, whose points are Optuna's own
+    parameters = job.search.parameters  # empty if the space is code, whose points are already in Optuna's form
     return {name: parameters[name].encode(value) if name in parameters else value for name, value in point.items()}
 
 
 def suggest(
-    drawn: optuna.trial.Trial,
+    optuna_trial: optuna.trial.Trial,
     job: Job,
     function: Callable[..., Any] | None,
     enqueued: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The parameters of a trial, by the job's space or by its space function.
+    """Draw the parameters of a trial; return them in the user's form.
 
     Args:
-        drawn: the trial.
-        job: defines the space.
-        function: that defines the space instead.
-        enqueued: the enqueued point, which is returned exactly: a normal parameter's value is rounded in Optuna's form.
+        optuna_trial: Trial in memory.
+        job: Job that defines the space.
+        function: Function that defines the space instead; None if the job lists the parameters.
+        enqueued: Enqueued point. Its values of normal parameters are returned exactly: in Optuna's form they are rounded.
 
     Raises:
-        EntrypointError: the function raised.
+        EntrypointError: The function raised an error, or the job's sampler has drawn a point outside of the space.
     """
     if function is not None:
         try:
-            function(drawn)
+            function(optuna_trial)
         except Exception as error:
             raise errors.EntrypointError(
-                f"{job.search.function} failed for trial {drawn.number}: {type(error).__name__}: {error}"
+                f"{job.search.function} failed for trial {optuna_trial.number}: {type(error).__name__}: {error}"
             ) from error
-        return drawn.params
+        return optuna_trial.params
     values: dict[str, Any] = {}
     for name, parameter in job.search.parameters.items():
         if space.is_active(parameter, values):
-            internal = _suggest_one(drawn, name, parameter)
+            internal = _suggest_parameter(optuna_trial, name, parameter)
             if job.search.sampler.of_class:
                 distribution = points.distribution(parameter)
                 if not points.contains(distribution, internal):
                     problem = f"{name} is {internal!r}, and must be {space.describe(parameter)}"
                     name_of_class = job.search.sampler.of_class
                     raise errors.EntrypointError(f"the sampler {name_of_class} draws outside of the space: {problem}")
-                internal = distribution.to_external_repr(distribution.to_internal_repr(internal))  # without NumPy's types
+                # Converts values with types of NumPy.
+                internal = distribution.to_external_repr(distribution.to_internal_repr(internal))
             value = parameter.decode(internal)
             values[name] = enqueued[name] if isinstance(parameter, space.NormalParameter) and name in enqueued else value
     return values
 
 
-def _suggest_one(drawn: optuna.trial.Trial, name: str, parameter: space.AnyParameter) -> Any:
-    """A parameter's value in Optuna's form."""
+def _suggest_parameter(optuna_trial: optuna.trial.Trial, name: str, parameter: space.AnyParameter) -> Any:
+    """Draw a parameter; return its value in Optuna's form."""
     match parameter:
         case space.FloatParameter():
-            return drawn.suggest_float(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
+            return optuna_trial.suggest_float(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
         case space.IntParameter():
-            return drawn.suggest_int(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
+            return optuna_trial.suggest_int(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
         case space.CategoricalParameter():
-            return drawn.suggest_categorical(name, parameter.codes())
+            return optuna_trial.suggest_categorical(name, parameter.codes())
         case space.NormalParameter():
-            return drawn.suggest_float(name, *parameter.shares)
+            return optuna_trial.suggest_float(name, *parameter.shares)

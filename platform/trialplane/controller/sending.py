@@ -1,9 +1,9 @@
 """Sends the files of a study's best trials to their runs in MLflow, at the end of a study with `keep.files`.
 
-At the end and not before, as only then it is certain which trials are the best: MLflow gets no file that would have to be
-removed again. Slots send them, as they reach the folder or URL of the checkpoints. The run waits for `PATIENCE` at most, of
-which each trial has a share for each of its `TRIES`, and no longer than the user lets it continue. A warning names what
-MLflow lacks then; it stays beside the checkpoints.
+They are sent at the end because only then it is certain which trials are the best: MLflow gets no file that would have to be
+removed again. Slots send them, as they can reach the folder or URL of the checkpoints. The run waits for at most `PATIENCE`
+seconds, and no longer than the user lets it continue. Each trial gets a share of that time for each of its `TRIES`. A
+warning names the files that MLflow lacks at the end; they stay beside the checkpoints.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from trialplane.wire import messages
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 120.0  # seconds in all
-TRIES = 3  # of each trial
-PAUSE = 5.0  # seconds after a try in vain
+PATIENCE = 120.0  # seconds for the files of all trials
+TRIES = 3  # attempts to send the files of a trial
+PAUSE = 5.0  # seconds after an attempt that failed
 
 
-class Sending:
+class FileSender:
     """Sends the files of trials from slots, one trial after the other.
 
     Args:
-        slots: of the run.
-        attempts: trial → number of the attempt in the ledger that began its series, the best trial first.
+        slots: Slots of the run.
+        attempts: Number in the ledger of the attempt that began the series of a trial, by trial; the best trial first.
     """
 
     def __init__(self, slots: Pool, attempts: Mapping[int, int]) -> None:
@@ -37,16 +37,16 @@ class Sending:
         self._attempts = attempts
         self._waiting = collections.deque(attempts)
         self._tries: collections.Counter[int] = collections.Counter()
-        self._lacks: dict[int, str] = {}
-        self._under_way: tuple[SlotCall[messages.FilesSent], int] | None = None  # the answer that is due, and the trial
-        self._again = 0.0  # when the next one may be sent
+        self._problems: dict[int, str] = {}  # trial → the reason why MLflow lacks files of it
+        self._pending: tuple[SlotCall[messages.FilesSent], int] | None = None  # the call that sends files, and the trial
+        self._next_time = 0.0  # when the next files may be sent, by the monotonic clock
 
     def run(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
-        """Send until MLflow has all files, or no more is to be tried.
+        """Send files until MLflow has all of them, the time is over, or the user ends the run.
 
         Args:
-            goes_on: whether the user lets the run continue.
-            show: shows the user what the run waits for.
+            goes_on: Returns whether the user lets the run continue.
+            show: Shows the user a text on what the run waits for.
 
         Returns:
             A sentence on each trial of which MLflow lacks files.
@@ -54,58 +54,60 @@ class Sending:
         deadline = time.monotonic() + PATIENCE
         problem = ""
         try:
-            while self._waiting or self._under_way is not None:
+            while self._waiting or self._pending is not None:
                 problem = "" if goes_on() else "the run was to end before"
                 problem = problem or ("" if time.monotonic() < deadline else f"they were not there within {PATIENCE:.0f} s")
                 if problem:
                     break
-                self._step(deadline)
+                self._advance(deadline)
                 progress = f"{len(self._attempts) - self._unsent} of {len(self._attempts)} trials are done"
                 show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {progress}")
-                for _ in self._slots.events(0.1):  # slots that get ready
+                for _ in self._slots.events(0.1):  # lets starting slots become ready
                     pass
         except (errors.SlotError, errors.EntrypointError) as error:  # no slot starts
             problem = f"no slot could send them: {errors.first_line(error)}"
-        for trial in (*self._waiting, *(() if self._under_way is None else self._under_way[1:])):
-            self._lacks[trial] = "; ".join(filter(None, (problem, self._lacks.get(trial))))
+        for trial in (*self._waiting, *(() if self._pending is None else self._pending[1:])):
+            self._problems[trial] = "; ".join(filter(None, (problem, self._problems.get(trial))))
         return [
             f"keep.files: MLflow lacks files of trial {trial}, which are beside its checkpoints: {text}"
-            for trial, text in sorted(self._lacks.items())
+            for trial, text in sorted(self._problems.items())
         ]
 
     @property
     def _unsent(self) -> int:
-        return len(self._waiting) + (self._under_way is not None)
+        """The number of trials whose files are still to be sent."""
+        return len(self._waiting) + (self._pending is not None)
 
-    def _step(self, deadline: float) -> None:
-        """Take the answer that has arrived, or send the next trial's files, if a slot is ready."""
-        if self._under_way is not None:
-            call, trial = self._under_way
+    def _advance(self, deadline: float) -> None:
+        """Take the answer to a call that has ended, and send the next trial's files if a slot is ready."""
+        if self._pending is not None:
+            call, trial = self._pending
             if not call.done():
                 return
-            self._under_way = None
+            self._pending = None
             try:
                 result = call.result()
             except errors.SlotError as error:
                 result = messages.FilesSent(f"the slot that sent them was lost: {errors.first_line(error)}", again=True)
             except Exception as error:  # noqa: BLE001  the boundary: any error of the call; the run itself is finished
                 result = messages.FilesSent(f"the sending failed: {errors.first_line(error)}", again=True)
-            self._take(trial, result)
+            self._take_result(trial, result)
         now = time.monotonic()
-        if self._waiting and self._again <= now < deadline:
-            # A trial with more files than there is time for leaves time for the others; its next tries come after theirs.
-            sharing = sum(not self._tries[trial] for trial in self._waiting) or len(self._waiting)
-            message = messages.SendFiles(self._waiting[0], self._attempts[self._waiting[0]], (deadline - now) / sharing)
+        if self._waiting and self._next_time <= now < deadline:
+            # Each trial gets an equal share of the time left, so that one with too many files leaves time for the others.
+            share_count = sum(not self._tries[trial] for trial in self._waiting) or len(self._waiting)
+            message = messages.SendFiles(self._waiting[0], self._attempts[self._waiting[0]], (deadline - now) / share_count)
             if (sending := self._slots.send_files(message)) is not None:
-                self._under_way = sending, self._waiting.popleft()
+                self._pending = sending, self._waiting.popleft()
 
-    def _take(self, trial: int, result: messages.FilesSent) -> None:
-        self._lacks.pop(trial, None)
+    def _take_result(self, trial: int, result: messages.FilesSent) -> None:
+        """Record the result of sending a trial's files, and let the trial wait again if another attempt may succeed."""
+        self._problems.pop(trial, None)
         if not result.lacks:
             return
-        self._lacks[trial] = errors.shortened(result.lacks, 400)
+        self._problems[trial] = errors.shortened(result.lacks, 400)
         self._tries[trial] += 1
         if result.again and self._tries[trial] < TRIES:
-            self._waiting.append(trial)  # behind the others
-            self._again = time.monotonic() + PAUSE
-        log.info("files of trial %d were not sent to MLflow: %s", trial, self._lacks[trial])
+            self._waiting.append(trial)
+            self._next_time = time.monotonic() + PAUSE
+        log.info("files of trial %d were not sent to MLflow: %s", trial, self._problems[trial])

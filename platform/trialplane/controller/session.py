@@ -1,6 +1,6 @@
-"""One session of a controller: opens everything a run needs, runs the loop, and closes everything.
+"""One session of a controller: opens everything that a run needs, runs the loop, and closes everything.
 
-Turns every ending, errors included, into the run's last status and an exit code.
+Every ending, including errors, becomes the run's last status and an exit code.
 """
 
 from __future__ import annotations
@@ -45,30 +45,35 @@ from trialplane.wire.states import RunState
 
 log = logging.getLogger(__name__)
 
-HEAD_LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
-SHARDS = "trialplane.worker.collect.shards:write"  # the learner that writes files
-REFUSED_PATIENCE = 60.0  # seconds for the operator to remove the pod, or for the kubelet to bring another token
-HEAD_PATIENCE = 5.0  # seconds for a head to end after its raylet; `ray start --block` looks once a second
-OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
+HEAD_LOCK_PATIENCE = 120.0  # seconds in which PostgreSQL detects that the connection of a lost head is dead
+SHARDS = "trialplane.worker.collect.shards:write"  # the learner that writes results to files
+REFUSED_PATIENCE = 60.0  # seconds for the operator to remove the pod, or for the kubelet to mount another token
+HEAD_PATIENCE = 5.0  # seconds for a head to end after its raylet, which `ray start --block` checks once a second
+OPEN_PATIENCE = 600.0  # seconds to wait, in a cluster, for a database that does not answer at the start
 
 
 class AlreadyEnded(Exception):
-    """The run has ended, or was paused, since its last start, so there is nothing to do."""
+    """The run has ended or was paused after its last start, so the controller has nothing to do."""
 
 
 class TokenRefused(Exception):
-    """The run's token opens it no longer, or not yet: it has ended, or was started again."""
+    """The gateway refuses the run's token: the run has ended, or was started again with another token."""
 
 
 class HeadLost(Exception):
-    """Ray's head is gone, and nothing more can be said of the run: the next controller goes on with it."""
+    """Ray's head is lost, so another controller must continue the run."""
 
 
-def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
-    """Run what is in `folder`; a signal's number in `stopped` stops it.
+def drive(folder: Path, signals: list[int], setting: Setting) -> int:
+    """Drive a run to its end; return the exit code.
 
-    In a cluster the kubelet starts a controller again whenever it ends. So one that finds its run ended only waits until the
-    operator, which has seen the end too, removes the pod.
+    In a cluster the kubelet restarts a controller whenever it ends. So a controller whose run has already ended waits until
+    the operator removes the pod.
+
+    Args:
+        folder: Folder of the run.
+        signals: Numbers of the signals received so far; a signal that is appended stops the run.
+        setting: Environment of the controller.
     """
     run = RunPaths(folder)
     try:
@@ -81,12 +86,12 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
             *(run.job, trialplane.__version__, ".".join(map(str, first_error["loc"])), first_error["msg"]),
         )
         return errors.EXIT_PLATFORM
-    session = Session(run, job, stopped, setting)
+    session = Session(run, job, signals, setting)
     try:
         state = session.run()
     except (errors.LedgerLocked, errors.LedgerFenced) as error:
         log.error("%s", error)
-        return error.exit_code  # the status is the other controller's
+        return error.exit_code  # without writing a status, as the other controller writes it
     except TokenRefused as error:
         log.error("%s; this container waits for a minute to be removed, and then tries another token", error)
         stopping.wait_for_removal(REFUSED_PATIENCE)
@@ -102,36 +107,36 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
             log.error("%s", error)
         else:
             log.exception("the controller failed")
-        with contextlib.suppress(OSError):  # a full disk may be what the error is about
+        with contextlib.suppress(OSError):  # the error may be that the disk is full
             write_status(run, session.last_status(error))
         if isinstance(error, errors.EntrypointError) and session.has_begun:
-            return errors.EXIT_RUN_FAILED  # the input could not have been refused before the start
+            return errors.EXIT_RUN_FAILED  # EXIT_BAD_INPUT would say that no trial was started
         return error.exit_code if isinstance(error, errors.TrialplaneError) else errors.EXIT_PLATFORM
     return state.exit_code
 
 
 class Session:
-    """Everything that one controller holds while it works on a run.
+    """The resources that one controller has open while it works on a run.
 
     Args:
-        run: the run's files.
-        job: the resolved job.
-        stopped: numbers of the signals received so far.
-        setting: where it works.
+        run: Paths of the run.
+        job: Resolved job.
+        signals: Numbers of the signals received so far; grows while the run continues.
+        setting: Environment of the controller.
     """
 
-    def __init__(self, run: RunPaths, job: Job, stopped: list[int], setting: Setting) -> None:
+    def __init__(self, run: RunPaths, job: Job, signals: list[int], setting: Setting) -> None:
         self._run = run
         self._job = job
-        self._stopped = stopped
+        self._signals = signals
         self._setting = setting
         self._ledger: Ledger | None = None
         self._workload: Workload | None = None
-        self._submission = _submission_facts(run)
-        self._last_status = _last_status(run)  # read now, as this controller's first status overwrites it
+        self._submission = _read_submission(run)
+        self._previous_status = _read_status(run)  # of an earlier controller; read before it is overwritten
         self._loop: loop.Loop | None = None
         self._notifier = Notifier((), None, None)
-        self._has_joined = False  # a Ray that it did not start
+        self._has_joined = False  # whether this process has joined the Ray of a cluster
         self._start_time = float(self._submission.get(labels.BEGUN, 0.0))
         self._base = RunStatus(
             run=run.root.name,
@@ -145,37 +150,44 @@ class Session:
             updated=time.time(),
             slots_per_trial=job.roles()[0].nodes,
             progress=progress.initial_progress(job.kind),
-            worked=0.0 if self._last_status is None else self._last_status.worked,
+            worked=0.0 if self._previous_status is None else self._previous_status.worked,
         )
 
     @property
     def has_begun(self) -> bool:
-        """Whether any trial was ever started."""
+        """Whether any attempt has ever been started."""
         return self._ledger is not None and any(True for _ in self._ledger.attempts())
 
     def run(self) -> RunState:
-        """Open everything in order, run the loop, and close everything in the opposite order."""
+        """Open everything, drive the run to its end, and close everything; return the run's last state.
+
+        Raises:
+            AlreadyEnded: The run had already ended.
+            TokenRefused: The gateway refuses the run's token.
+            HeadLost: Ray's head is lost.
+            TrialplaneError: The run cannot continue; its status was recorded if possible.
+        """
         run, setting = self._run, self._setting
-        uri = tracking_uri(run, is_door=bool(setting.mlflow_token))
+        uri = tracking_uri(run, is_gateway=bool(setting.mlflow_token))
         with contextlib.ExitStack() as stack:
             board = StatusBoard(run, setting.status, self._record_status, setting.key)
             stack.callback(board.close)
-            self._ledger = stack.enter_context(self._open(board))
+            self._ledger = stack.enter_context(self._open_ledger(board))
             if (recorded := self._ledger.status) is not None:
                 if setting.submitted is not None and self._start_time and recorded.has_ended(self._start_time):
                     raise AlreadyEnded(f"the run has ended ({recorded.state.value}: {recorded.reason})")
                 self._base = dataclasses.replace(self._base, worked=max(self._base.worked, recorded.worked))
-            self._notifier = Notifier(self._job.notify, setting.secrets, recorded or self._last_status)
+            self._notifier = Notifier(self._job.notify, setting.secrets, recorded or self._previous_status)
             stack.callback(self._notifier.close)
             board.listener = self._notifier.show
             try:
                 with _full_disk_as_unavailable(run):
                     board.publish()
-                    return self._run_to_its_end(self._ledger, board, uri)
+                    return self._drive(self._ledger, board, uri)
             except (errors.LedgerLocked, errors.LedgerFenced):
-                raise  # the record is another controller's
+                raise  # without recording a status, as another controller records it
             except Exception as error:
-                # Our own errors have a known cause; any other, or a lost slot, may be the first sign of a lost head.
+                # Errors of the platform have a known cause. Others, and lost slots, may be the first sign of a lost head.
                 is_own_error = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
                 if self._has_joined and _is_head_lost(setting.ray, 0.0 if is_own_error else HEAD_PATIENCE):
                     description = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
@@ -183,58 +195,57 @@ class Session:
                 status = self.last_status(error)
                 self._notifier.end(status)
                 self._notifier.close()
-                with contextlib.suppress(errors.LedgerError):  # the ledger may be what failed
+                with contextlib.suppress(errors.LedgerError):  # the error may be that of the ledger
                     self._record_status(status)
                 raise
 
     def last_status(self, error: Exception) -> RunStatus:
-        """The status after an error, with the current counts."""
+        """Return the status after an error, with the current counts; PAUSED if the run can be resumed, otherwise FAILED."""
         if not isinstance(error, errors.TrialplaneError):
             reason = f"the controller failed: {type(error).__name__}: {errors.first_line(error)}"
             return self._status(RunState.PAUSED, f"{reason}; see {self._run.controller_log}")
-        final = isinstance(error, (errors.LedgerCorrupt, errors.LedgerFull))
-        resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not final
-        return self._status(RunState.PAUSED if resumable else RunState.FAILED, str(error))
+        is_final = isinstance(error, (errors.LedgerCorrupt, errors.LedgerFull))
+        is_resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not is_final
+        return self._status(RunState.PAUSED if is_resumable else RunState.FAILED, str(error))
 
-    def _open(self, board: StatusBoard) -> Ledger:
-        """Open the ledger, waiting for a database that may still be starting.
+    def _open_ledger(self, board: StatusBoard) -> Ledger:
+        """Open the ledger; wait for a database that may still be starting.
 
         Raises:
-            TokenRefused: the gateway refuses the run's token.
+            TokenRefused: The gateway refuses the run's token.
         """
         run = self._run
 
-        def wait(message: str) -> None:
+        def show_wait(message: str) -> None:
             board.show(self._status(RunState.RUNNING if self._ledger else RunState.PENDING, message), now=True)
 
         def give_up() -> bool:
-            return bool(self._stopped)
+            return bool(self._signals)
 
-        def opened() -> Ledger:
+        def open_once() -> Ledger:
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
-            patience = Patience(on_wait=wait, give_up=give_up, lock_seconds=HEAD_LOCK_PATIENCE)
+            patience = Patience(on_wait=show_wait, give_up=give_up, lock_seconds=HEAD_LOCK_PATIENCE)
             return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience)
 
         try:
-            return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)
+            return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, show_wait, give_up)(open_once)
         except errors.LedgerFenced as error:
             if self._setting.submitted is None:
                 raise
             raise TokenRefused(str(error)) from error
 
-    def _run_to_its_end(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
-        """Work on the run, and record how it ended."""
-        run = self._run
-        remote = bool(self._setting.ledger)
-        self._take_up(ledger)
+    def _drive(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
+        """Work on the run, and record its end in MLflow, in the ledger and on the status board; return its last state."""
+        run, setting = self._run, self._setting
+        self._reopen_failure(ledger)
         if self._job.search.sampler.of_class:
             rehearsal.check(self._job, run.code)
         ledger.prepare()
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
-        shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
+        shutil.rmtree(run.scratch, ignore_errors=True)  # left by a controller that was killed
         with contextlib.ExitStack() as stack:
-            order = Order(self._setting.ledger or f"sqlite:///{run.ledger}", keeps_folder=not self._setting.in_cluster)
-            exporter = ExporterProcess(run, order, uri, token=self._setting.mlflow_token)
+            order = Order(setting.ledger or f"sqlite:///{run.ledger}", keeps_folder=not setting.in_cluster)
+            exporter = ExporterProcess(run, order, uri, token=setting.mlflow_token)
             stack.callback(exporter.close, 5.0)
             slots = stack.enter_context(contextlib.ExitStack())
             try:
@@ -245,56 +256,66 @@ class Session:
             final_status = self._status(ending.state, ending.reason)
             end = End(final_status.state, final_status.reason, final_status.ended or time.time())
             exporter.end(end, ledger.counts.ended)
-            if self._setting.in_cluster:  # where the next controller continues if this one is killed
-                status_meanwhile = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
-            else:
-                text = f"MLflow lacks some results: `platform resume {run.root.name}` writes the rest if this is interrupted"
-                status_meanwhile = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
-
-            def show(text: str, *, now: bool = False) -> None:
-                board.show(dataclasses.replace(status_meanwhile, mlflow=text), now=now)
-
-            signals = len(self._stopped)
-            show("recording in MLflow", now=True)
-            log.info("%s: %s", ending.state.value, ending.reason)
-            self._notifier.end(final_status)
-            slots.close()
-            if not exporter.close(self._patience(ending), lambda: len(self._stopped) > signals, show):
-                text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): "
-                text += f"`platform resume {run.root.name}` writes the rest"
-                log.warning("%s", text)
-                final_status = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
-            elif exporter.trouble:
-                final_status = dataclasses.replace(final_status, mlflow=exporter.trouble)
-            self._notifier.close()  # before the record of the end, at which the operator removes this pod
+            final_status = self._finish(exporter, board, ending, final_status, slots)
+            self._notifier.close()  # before the end is recorded, as the operator then removes this pod
             board.show(final_status, now=True)
-            if remote:
-                # Again, and waiting: only this record remains.
-                ledger.record_status(self._of_this_start(final_status))
+            if setting.ledger:
+                # The board has recorded it without waiting for the database. Now nothing else is left to do, so wait.
+                ledger.record_status(self._after_start(final_status))
             return ending.state
 
-    def _take_up(self, ledger: Ledger) -> None:
-        """Reopen the failure that ended the run, if the user started this controller.
+    def _finish(
+        self,
+        exporter: ExporterProcess,
+        board: StatusBoard,
+        ending: Ending,
+        final_status: RunStatus,
+        slots: contextlib.ExitStack,
+    ) -> RunStatus:
+        """End the slots and wait until MLflow has all results; return the final status, with a reason if it lacks some."""
+        resume_command = f"`platform resume {self._run.root.name}`"
+        if self._setting.in_cluster:  # if this controller is killed, another one continues a run that is RUNNING
+            interim_status = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
+        else:
+            text = f"MLflow lacks some results: {resume_command} writes the rest if this is interrupted"
+            interim_status = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
 
-        On a laptop that is always so. In a cluster a controller is also started after a head was lost, so the user's request
-        is in the ledger's desired state, with the attempt that it is about.
+        def show(text: str, *, now: bool = False) -> None:
+            board.show(dataclasses.replace(interim_status, mlflow=text), now=now)
+
+        signal_count = len(self._signals)
+        show("recording in MLflow", now=True)
+        log.info("%s: %s", ending.state.value, ending.reason)
+        self._notifier.end(final_status)
+        slots.close()
+        if not exporter.close(self._mlflow_patience(ending), lambda: len(self._signals) > signal_count, show):
+            text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): {resume_command} writes the rest"
+            log.warning("%s", text)
+            return dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
+        return dataclasses.replace(final_status, mlflow=exporter.trouble) if exporter.trouble else final_status
+
+    def _reopen_failure(self, ledger: Ledger) -> None:
+        """Let the attempt whose failure ended the run be retried, if the user has resumed the run.
+
+        On a laptop only the user starts a controller. In a cluster one is also started after a head was lost. There the
+        user's request is in the ledger's desired state, with the number of the attempt.
         """
-        again = ledger.desired().again if self._setting.in_cluster else None
-        if (again is not None or not self._setting.in_cluster) and ledger.take_up(again):
+        number = ledger.desired().again if self._setting.in_cluster else None
+        if (number is not None or not self._setting.in_cluster) and ledger.reopen_failure(number):
             log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
 
     def _work(
         self, ledger: Ledger, exporter: ExporterProcess, board: StatusBoard, uri: str, slots: contextlib.ExitStack
     ) -> Ending:
-        """Start the slots, which `slots` ends, and run the loop."""
+        """Start the slots and run the loop; return the run's ending. Closing the stack `slots` ends the slots, and Ray."""
         run, job, setting = self._run, self._job, self._setting
-        desired = DesiredState(run, self._stopped, ledger if setting.ledger else None)
-        if (by_user := desired.ending()) is not None:
-            return by_user
+        desired = DesiredState(run, self._signals, ledger if setting.ledger else None)
+        if (requested := desired.ending()) is not None:
+            return requested
         if setting.in_cluster or workloads.needs_ray(job):
             self._enter_ray(desired, board, slots)
-        if (by_user := desired.ending()) is not None:
-            return by_user
+        if (requested := desired.ending()) is not None:
+            return requested
         configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
         self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
         slots.callback(self._workload.close)
@@ -302,8 +323,8 @@ class Session:
         return self._loop.run()
 
     def _enter_ray(self, desired: DesiredState, board: StatusBoard, slots: contextlib.ExitStack) -> None:
-        """Join the cluster's Ray, or start one on a laptop; `slots` leaves it."""
-        from trialplane.controller import ray_session  # seconds of imports, which most runs of a laptop can save
+        """Join the cluster's Ray, or start Ray on a laptop. Closing the stack `slots` leaves or ends it."""
+        from trialplane.controller import ray_session  # imports Ray for seconds, and most runs of a laptop need none
 
         job, setting = self._job, self._setting
         if setting.in_cluster:
@@ -317,15 +338,15 @@ class Session:
             self._has_joined = ray_session.join(setting.ray, lambda: desired.ending() is not None, show)
             stopping.end_on_signals()
         else:
-            slots.callback(stopping.record_signals, self._stopped)  # again: Ray's end leaves SIGTERM without a handler
+            slots.callback(stopping.record_signals, self._signals)  # ending Ray removes the handler of SIGTERM
             try:
                 slots.enter_context(ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job)))
             except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
-                self._stopped.append(signal.SIGTERM)
-            stopping.record_signals(self._stopped)
+                self._signals.append(signal.SIGTERM)
+            stopping.record_signals(self._signals)
 
     def _slot_config(self, role: Role, uri: str) -> SlotConfig:
-        """The configuration that the slots of a role share."""
+        """Return the configuration that the slots of a role share."""
         run, job, setting = self._run, self._job, self._setting
         return SlotConfig(
             run=run.root.name,
@@ -360,24 +381,24 @@ class Session:
             code_hash=str(self._submission.get("code_hash", "")),
         )
 
-    def _patience(self, ending: Ending) -> float:
-        """Seconds to wait for an MLflow that does not answer, at the end."""
-        cut_short = ending.state in (RunState.PAUSED, RunState.CANCELLED)
-        # What MLflow lacks is lost with the pod's disk; on a laptop the user waits for the prompt.
-        return (60.0 if cut_short else 600.0) if self._setting.in_cluster else (5.0 if cut_short else 120.0)
+    def _mlflow_patience(self, ending: Ending) -> float:
+        """Return the seconds to wait at the end for an MLflow that does not answer."""
+        is_by_user = ending.is_by_user
+        # In a cluster, logs and MLflow stores that were not copied are lost with the pod's disk. On a laptop the user waits.
+        return (60.0 if is_by_user else 600.0) if self._setting.in_cluster else (5.0 if is_by_user else 120.0)
 
     def _record_status(self, status: RunStatus) -> None:
-        """Write the status to a database that outlives the run's folder."""
+        """Write the status to the database, if that is not a file in the run's folder; do not wait for it."""
         if self._setting.ledger and self._ledger is not None:
-            self._ledger.record_status(self._of_this_start(status), patient=False)
+            self._ledger.record_status(self._after_start(status), patient=False)
 
-    def _of_this_start(self, status: RunStatus) -> RunStatus:
-        """The status with a time after the start, of which the operator's clock made a note and this one may be behind."""
+    def _after_start(self, status: RunStatus) -> RunStatus:
+        """Return the status with a time not before the start, which is by the operator's clock: this one may be behind."""
         return dataclasses.replace(status, updated=max(status.updated, self._start_time))
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
-        """The status outside of the loop: nothing runs."""
-        counts = {} if self._ledger is None else self._ledger.counts.shown()
+        """Return the run's status while the loop does not run, and so no attempt."""
+        counts = {} if self._ledger is None else self._ledger.counts.status_fields()
         best = None if self._ledger is None else self._ledger.best
         now = time.time()
         ended = None if state.is_active else now
@@ -396,19 +417,15 @@ class Session:
 
 
 def _is_head_lost(address: str, patience: float) -> bool:
-    """Whether the Ray that was joined does not answer any more: `ray_session.is_head_lost`."""
-    from trialplane.controller import ray_session  # as above
+    """Return whether the Ray that was joined no longer answers; see `ray_session.is_head_lost`."""
+    from trialplane.controller import ray_session  # imports Ray
 
     return ray_session.is_head_lost(address, patience)
 
 
 @contextlib.contextmanager
 def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
-    """A disk that fills up ends the run like a ledger that cannot be written: it can be resumed.
-
-    Raises:
-        LedgerUnavailable: the disk is full, or a quota is used up.
-    """
+    """Raise LedgerUnavailable if the disk is full, or a quota used up, so that the run can be resumed."""
     try:
         yield
     except OSError as error:
@@ -419,39 +436,44 @@ def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
 
 
 def _without_gpus(role: Role, job: Job) -> dict[str, str]:
-    """Hide the machine's GPUs from ranks without GPUs, and from a role without GPUs if another role of the run has some.
+    """Return variables that hide the machine's GPUs from a role without GPUs, if others could use them.
 
-    Otherwise each would take the GPU of its local rank, which belongs to another run or does not exist. A study's trial of
-    one process may use a GPU that it finds: such trials share it.
+    They are hidden from ranks, each of which would use the GPU of its local rank: that belongs to another run or does not
+    exist. They are also hidden if another role of the run has GPUs. A study's trial of one process may use a GPU that it
+    detects: such trials share it.
     """
     other_has_gpus = any(other_role.resources.gpus for other_role in job.roles())
     hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or other_has_gpus)
     return {"CUDA_VISIBLE_DEVICES": ""} if hides else {}
 
 
-def _submission_facts(run: RunPaths) -> dict[str, Any]:
+def _read_submission(run: RunPaths) -> dict[str, Any]:
     """Return the facts of the run's submission."""
     facts: dict[str, Any] = json.loads(run.submission.read_text())
     return facts
 
 
-def _last_status(run: RunPaths) -> RunStatus | None:
-    """Return the last status in the run's folder; None without one, or when it is damaged."""
+def _read_status(run: RunPaths) -> RunStatus | None:
+    """Return the last status in the run's folder; None if there is none, or if it is damaged."""
     try:
         return records.from_json(RunStatus, run.status.read_bytes())
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # it only has the progress of a run whose controller was killed
+        return None  # the status is only needed for the time worked under a controller that was killed
 
 
-def tracking_uri(run: RunPaths, *, is_door: bool = False) -> str:
-    """Return the tracking URI of a run and its trials: the one it has been recorded to so far, with the current login.
+def tracking_uri(run: RunPaths, *, is_gateway: bool = False) -> str:
+    """Return the tracking URI of a run and its trials, and store it in the run's folder for later controllers.
+
+    A run stays at the MLflow in which it was recorded first. If the environment names the same MLflow with another login,
+    the new login counts. If it names another MLflow, a warning is logged.
 
     Args:
-        run: the run's files.
-        is_door: whether the one in the environment is the gateway's: whatever address it had before, MLflow is the same.
+        run: Paths of the run.
+        is_gateway: Whether the URI in the environment is that of the gateway. It then counts in any case: the gateway may
+            have got another address, but the MLflow behind it is the same.
     """
     current = os.environ.get(env.MLFLOW_TRACKING_URI, "")
-    if current and is_door:
+    if current and is_gateway:
         return current
     previous = run.exporter.read_text() if run.exporter.exists() else ""
     if previous and current and _without_login(current) != _without_login(previous):

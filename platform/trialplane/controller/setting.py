@@ -1,4 +1,4 @@
-"""The setting of a controller: the machine of a user, or the head pod of a run's Ray cluster."""
+"""The environment of a controller: the machine of a user, or the head pod of a run's Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from trialplane.wire import cluster, env, ledger, mlflow
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The differences between a laptop and a cluster.
+    """The values that differ between a laptop and a cluster.
 
     Attributes:
-        submitted: the folder that the submission is mounted in; None on a laptop, where it is in the run's folder already.
-        ray: address of the Ray cluster to join, or "" to start one.
-        ledger: URL of the database, or of the gateway with the run's token, or "" for a file in the run's folder.
-        mlflow_token: opens MLflow at the gateway for this run, and not its ledger, so trials get it; "" without a gateway.
-        status: host and port of /status and /metrics; port 0 is a free one.
-        key: the hash of the run's token, by which the gateway may read logs; "" without one.
-        checkpoints: folder or URL for trials' checkpoints, from their point of view; "" for the run's folder.
-        grace: seconds a trial gets to save itself, or None for the default.
-        secrets: folder with a file for each secret of notifications; None for environment variables.
+        submitted: Folder in which the submission is mounted; None on a laptop, where the run's folder already has it.
+        ray: Address of the Ray cluster to join; "" to start Ray if the run needs it.
+        ledger: URL of the database, or of the gateway with the run's token; "" for a file in the run's folder.
+        mlflow_token: Token for MLflow at the gateway, which trials get: it gives no access to the ledger. "" without a
+            gateway.
+        status: Host and port of /status and /metrics; port 0 is a free one.
+        key: Hash of the run's token, which a request for logs must have; "" without a token.
+        checkpoints: Folder or URL of the checkpoints, as trials see it; "" for the run's folder.
+        grace: Seconds for a trial to save itself; None for the default.
+        secrets: Folder with a file for each secret of notifications; None for environment variables.
     """
 
     submitted: Path | None = None
@@ -38,10 +39,14 @@ class Setting:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], submitted: Path | None) -> Setting:
-        """The setting from the environment. On a laptop RAY_ADDRESS is ignored: it does not concern the run.
+        """Return the setting that environment variables describe. On a laptop RAY_ADDRESS is ignored.
+
+        Args:
+            environ: Environment variables.
+            submitted: Folder in which the submission is mounted; None on a laptop.
 
         Raises:
-            InputError: the status' address, the grace, or the run's token cannot be read.
+            InputError: The address of the status, the grace, or the run's token cannot be read.
         """
         host, colon, port = environ.get(env.STATUS, "").rpartition(":")
         if colon and not port.isdigit():
@@ -50,11 +55,11 @@ class Setting:
             grace = float(environ[env.GRACE]) if environ.get(env.GRACE) else None
         except ValueError:
             raise errors.InputError(f"{env.GRACE} must be seconds, not {environ[env.GRACE]!r}") from None
-        token = _token(environ.get(env.TOKEN_FILE, ""))
+        token = _read_token(environ.get(env.TOKEN_FILE, ""))
         return cls(
             submitted=submitted,
             ray=environ.get(env.RAY_ADDRESS, "") if submitted is not None else "",
-            ledger=_ledger(environ.get(env.LEDGER, ""), token),
+            ledger=_ledger_url(environ.get(env.LEDGER, ""), token),
             key=ledger.token_digest(token) if token else "",
             mlflow_token=mlflow.token(token) if token else "",
             status=(host, int(port)) if colon else cls.status,
@@ -69,15 +74,15 @@ class Setting:
         return bool(self.ray)
 
 
-def _token(file: str) -> str:
-    """The run's token where there is one: a file, so that it is in no process's environment."""
+def _read_token(file: str) -> str:
+    """Return the run's token from a file, which keeps it out of the environment of processes; "" without a file."""
     try:
         return Path(file).read_text().strip() if file else ""
     except (OSError, ValueError) as error:
         raise errors.InputError(f"the run's token in {file} ({env.TOKEN_FILE}) cannot be read: {error}") from error
 
 
-def _ledger(url: str, token: str) -> str:
-    """The ledger's URL, with the run's token where there is one."""
+def _ledger_url(url: str, token: str) -> str:
+    """Return the ledger's URL with the run's token, if it has one."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://:{token}@{rest}" if token else url

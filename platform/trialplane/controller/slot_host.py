@@ -1,4 +1,4 @@
-"""The interface of the pool to whatever starts slots: Ray (`ray_slots`), or processes of one machine (`slot_processes`)."""
+"""The interface of the pool to a host that starts slots: Ray (`ray_slots`), or one machine (`slot_processes`)."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from trialplane.wire.records import SlotConfig
 
 
 class Actor(Protocol):
-    """A slot that was started: a `worker.slot_actor.SlotActor` somewhere."""
+    """A slot that was started: a `worker.slot_actor.SlotActor` in another process."""
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Send a call, and return a reference to its answer."""
+        """Call a method of the slot, and return a reference to its answer without waiting for it."""
 
     def kill(self) -> None:
         """End the slot, its template and what runs in it, at once."""
 
 
 class SlotHost(Protocol):
-    """Starts slots, and receives their answers."""
+    """A host that starts slots and receives their answers."""
 
     def open(self, config: SlotConfig, name: str) -> Actor:
         """Start a slot, without waiting for it. In a cluster it may wait for its pod without a limit."""
 
     def wait(self, answers: Sequence[Any], timeout: float) -> list[Any]:
-        """Wait at most `timeout` seconds for the first of these answers; with 0 return all that have arrived."""
+        """Wait at most `timeout` seconds for the first of these answers. With 0, return all that have arrived."""
 
     def result(self, answer: Any) -> Any:
         """Return an answer that has arrived.
 
         Raises:
-            SlotError: the slot was lost.
-            Exception: the call's own error.
+            SlotError: The slot was lost.
+            Exception: The call itself failed.
         """
 
     def read(self, reference: Any) -> Any:
         """Return the bytes of a file to which an answer refers, as a uint8 array, and remove the file.
 
         Raises:
-            SlotError: it was lost with the slot's node.
+            SlotError: The file was lost with the slot's node.
         """

@@ -1,6 +1,6 @@
-"""Slots as processes of this machine: a laptop's, for runs that need no Ray.
+"""Slots as processes of this machine, for runs on a laptop that need no Ray.
 
-They start in a fraction of the time of a Ray, and the controller reads their results from files.
+They start in a fraction of the time that Ray takes. The controller reads their results from files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ProcessHost:
         return SlotProcess(config, name)
 
     def wait(self, answers: Sequence[Future[Any]], timeout: float) -> list[Future[Any]]:
-        """Wait at most `timeout` seconds for the first of these answers; with 0 return all that have arrived."""
+        """Wait at most `timeout` seconds for the first of these answers; return all that have arrived."""
         if not answers:
             time.sleep(timeout)
             return []
@@ -56,11 +56,11 @@ class ProcessHost:
 
 
 class SlotProcess:
-    """A slot in a process, which ends with this one.
+    """A slot in a child process, which ends with this process.
 
     Args:
-        config: shared by all slots of the role.
-        name: the slot's.
+        config: Configuration that all slots of the role share.
+        name: Name of the slot.
     """
 
     def __init__(self, config: SlotConfig, name: str) -> None:
@@ -71,13 +71,13 @@ class SlotProcess:
                 pass_fds=[child_socket.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr,  # the controller's log
-                start_new_session=True,  # a signal to the controller's group is not for its trials
+                start_new_session=True,  # a signal to the controller's process group must not reach its trials
             )
         self._connection: Connection[Any, Any] = Connection(own_socket.detach())
         self._numbers = itertools.count()
-        self._lock = threading.Lock()  # of what follows, and of sending
+        self._lock = threading.Lock()  # for the connection and the fields below
         self._unanswered: dict[int, Future[Any]] = {}
-        self._end = ""  # how the process ended
+        self._end = ""  # description of the process's end; "" while it runs
         self._send((config, name))
         threading.Thread(target=self._receive, name=f"slot-{name}", daemon=True).start()
 
@@ -88,7 +88,7 @@ class SlotProcess:
             number = next(self._numbers)
             self._unanswered[number] = answer
             if self._end:
-                self._fail()
+                self._fail_calls()
             else:
                 self._send((number, method, arguments))
         return answer
@@ -98,7 +98,7 @@ class SlotProcess:
         self._process.kill()
 
     def _send(self, message: tuple[Any, ...]) -> None:
-        with contextlib.suppress(OSError):  # it has just ended, which the other thread notices
+        with contextlib.suppress(OSError):  # the process has just ended: `_receive` then fails the call
             self._connection.send(message)
 
     def _receive(self) -> None:
@@ -118,10 +118,10 @@ class SlotProcess:
             with self._lock:
                 exit_description = f"signal {-code}" if code < 0 else f"exit code {code}"
                 self._end = f"its process {self._process.pid} ended with {exit_description}; see controller.log"
-                self._fail()
+                self._fail_calls()
 
-    def _fail(self) -> None:
-        """Answer all calls with the end of the process."""
+    def _fail_calls(self) -> None:
+        """Let all unanswered calls fail, as the process has ended."""
         for answer in self._unanswered.values():
             answer.set_exception(errors.SlotError(self._end))
         self._unanswered.clear()

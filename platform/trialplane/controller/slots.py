@@ -1,8 +1,8 @@
-"""The pool of slots: one actor for each process of a role that can run at a time.
+"""A pool of slots, each of which is one actor and runs one process of a role at a time.
 
-An actor runs one process at a time and answers each call with its next event, so the pool has at most one pending call per
-slot, and `events` waits for whichever answers first. When an actor dies, its process is lost; the pool reports that and
-starts a new actor instead. The host (`slot_host`) decides what an actor is.
+An actor answers each call with its next event. So the pool has at most one pending call per slot, and `events` waits for the
+first answer. When an actor dies, its process is lost: the pool reports the loss and starts a new actor. The host
+(`slot_host`) starts the actors, in Ray or as processes of one machine.
 """
 
 from __future__ import annotations
@@ -26,35 +26,38 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-MAX_START_FAILURES = 3  # in a row: of one slot while others work, else over all slots
+MAX_START_FAILURES = 3  # consecutive failures of one slot while others work, otherwise of all slots together
 START_PATIENCE = 600.0  # seconds for which every slot of a cluster may fail to start
 CLOSE_PATIENCE = 10.0  # seconds for all slots to end their templates
-KILL_PATIENCE = 300.0  # seconds for a slot to answer after it was to kill its process, and to remove the files of that
-POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
-_LONGEST_PAUSE = 30.0  # seconds before a slot that failed to start is tried again
+KILL_PATIENCE = 300.0  # seconds for a slot to kill its process, remove its files and answer
+POD_END_SECONDS = 10.0  # seconds for a pod to end after its trial was stopped
+_LONGEST_PAUSE = 30.0  # longest pause in seconds before a slot that failed to start is started again
 
 
 class StartFailures:
-    """Counts failures in a row: those of one slot while others work, else those of all slots together.
+    """Consecutive failures to start, of one slot or of all slots together.
 
     Args:
-        limit: how many are too many.
-        seconds: how long the failures must have lasted. On one machine a slot that failed to start will fail again; in a
-            cluster three drained pods mean nothing for the next ones.
+        limit: Number of failures at which the limit is reached.
+        seconds: Time that must also have passed since the first failure. In a cluster this is long, as the failures of a few
+            drained pods say nothing about other pods. On one machine it is 0.
+
+    Attributes:
+        count: Number of consecutive failures.
     """
 
     def __init__(self, limit: int, seconds: float) -> None:
         self._limit = limit
         self._seconds = seconds
         self.count = 0
-        self._first_time = 0.0
+        self._first_time = 0.0  # of the first failure
 
-    def success(self) -> None:
+    def record_success(self) -> None:
         """Record that a slot has started."""
         self.count = 0
 
-    def failure(self, now: float) -> bool:
-        """Record that a slot has failed to start; return whether the limit is reached."""
+    def record_failure(self, now: float) -> bool:
+        """Record that a slot has failed to start, at this time; return whether the limit is reached."""
         if not self.count:
             self._first_time = now
         self.count += 1
@@ -68,12 +71,12 @@ class StartFailures:
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """The process in a slot: one of a role, or the one that supervises its ranks.
+    """The process in a slot: one process of a role, or the one that supervises its ranks.
 
     Attributes:
-        actor: the slot's.
-        serial: distinguishes it from earlier ones in the slot: a call may arrive when the next one already runs.
-        request: the attempt that it works on.
+        actor: Actor of the slot.
+        serial: Number that distinguishes the process from others in the slot, as a call for it may arrive after its end.
+        request: Request of the attempt that it works on.
     """
 
     actor: Actor
@@ -81,13 +84,19 @@ class Process:
     request: TrialRequest
 
     def send(self, message: messages.Control) -> None:
-        """Send the process a message, which is dropped if it has ended."""
+        """Send the process a message, which is dropped if the process has ended."""
         self.actor.call("control", self.serial, messages.encode(message))
 
 
 @dataclasses.dataclass(frozen=True)
 class _ActorCall(Generic[T]):
-    """A `SlotCall` of an actor; `decode` reads what it returned."""
+    """A `SlotCall` of an actor.
+
+    Attributes:
+        host: Host of the slots.
+        reference: Reference to the answer.
+        decode: Function that decodes the answer.
+    """
 
     host: SlotHost
     reference: Any
@@ -104,27 +113,30 @@ class _ActorCall(Generic[T]):
 class _SlotState:
     """The state of one slot.
 
+    Times are by the monotonic clock.
+
     Attributes:
-        index: its number; free again when the slot has gone for good.
-        actor: None while it waits for its next start, until `again`.
-        node: where its template is warm, or "".
-        running: the process in it.
-        leaving: whether it is removed when its process has ended.
-        was_ended: whether the controller has ended its process.
-        answer_by: when a slot that was to kill its process must have answered, by the monotonic clock; or None.
-        exiting_since: since when its process has been known to exit for long, by the monotonic clock; or None.
-        starts: how often in a row it has failed to start while others worked.
-        trouble: why it failed the last time; "" when it has started.
-        is_given_up: whether it is not started again.
+        index: Number of the slot; reused after the slot was removed.
+        start_failures: Consecutive failures of the slot to start while others worked.
+        actor: Actor of the slot; None while it waits for its next start.
+        next_start: Time of that next start.
+        node: Host or pod on which its template is warm; "" while it is not warm.
+        running: Process in the slot; None while it is idle.
+        is_leaving: Whether the slot is removed when its process has ended.
+        was_ended: Whether the controller has told the process to end.
+        answer_by: Time by which the slot must have killed its process and answered; None if it is not to kill one.
+        exiting_since: Time when the process reported that its exit takes long; None if it has not.
+        trouble: Description of its last failure to start; "" after a start.
+        is_given_up: Whether it is not started again.
     """
 
     index: int
-    starts: StartFailures
+    start_failures: StartFailures
     actor: Actor | None = None
-    again: float = 0.0
+    next_start: float = 0.0
     node: str = ""
     running: Process | None = None
-    leaving: bool = False
+    is_leaving: bool = False
     was_ended: bool = False
     answer_by: float | None = None
     exiting_since: float | None = None
@@ -136,11 +148,11 @@ class SlotPool:
     """A `Pool` of actors.
 
     Args:
-        host: starts the actors.
-        config: what all slots share.
-        size: how many.
-        patience: seconds for which slots may do nothing but fail to start: 0 on one machine.
-        has_begun: whether the job's code is known to import, as slots of a former controller have run it.
+        host: Host that starts the actors.
+        config: Configuration that all slots share.
+        size: Number of slots.
+        patience: Seconds for which all slots may fail to start before the run fails; 0 on one machine.
+        has_begun: Whether the job's code is known to be importable, as slots of an earlier controller have run it.
     """
 
     def __init__(
@@ -150,17 +162,17 @@ class SlotPool:
         self._config = config
         self._patience = patience
         self._has_begun = has_begun
-        self._pending: dict[Any, _SlotState] = {}  # reference to an answer → the slot that owes it
+        self._pending: dict[Any, _SlotState] = {}  # reference to an answer → the slot that will send it
         self._states: dict[int, _SlotState] = {}
         self._serials = itertools.count()
         self._failures = StartFailures(MAX_START_FAILURES, patience)
-        self._generation = 0
+        self._generation = 0  # number of actors started so far, for their names
         self.resize(size)
 
     @property
     def size(self) -> int:
         """The number of slots, including those still starting and without those being removed."""
-        return sum(not state.leaving for state in self._states.values())
+        return sum(not state.is_leaving for state in self._states.values())
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -189,43 +201,50 @@ class SlotPool:
 
     @property
     def trouble(self) -> str:
-        """Which slot does not start, and why, or whose process does not exit; "" when all is well."""
+        """A message on a slot that does not start, or whose process does not exit; "" if there is none."""
         failing = [state for state in self._states.values() if state.trouble]
         if not failing:
-            return next((self._exiting(state) for state in self._states.values() if state.exiting_since is not None), "")
+            exiting = (state for state in self._states.values() if state.exiting_since is not None)
+            return next((self._exit_message(state) for state in exiting), "")
         state = max(failing, key=lambda state: state.is_given_up)
         remark = f"; {errors.counted(len(failing) - 1, 'other slot')} failed to start as well" if len(failing) > 1 else ""
-        return f"{self._named(state)} {state.trouble}{remark}"
+        return f"{self._slot_name(state)} {state.trouble}{remark}"
 
     @property
     def leaving(self) -> frozenset[int]:
-        """The slots that are removed when their trial has ended."""
-        return frozenset(state.index for state in self._states.values() if state.leaving)
+        """The slots that are removed when their process has ended."""
+        return frozenset(state.index for state in self._states.values() if state.is_leaving)
 
     def resize(self, size: int) -> None:
-        """Grow at once, or shrink by removing slots: those given up, those that start, then idle ones.
+        """Grow at once, or shrink by removing slots: first those given up, then those that start, then idle ones.
 
-        A slot in which a process runs is removed when that has ended.
+        A slot in which a process runs is removed when its process has ended.
         """
         slot_states = self._states.values()
         for state in sorted(
             slot_states, key=lambda state: (state.running is not None, bool(state.node), not state.is_given_up)
         ):
             surplus = self.size - size
-            if surplus > 0 and not state.leaving:
+            if surplus > 0 and not state.is_leaving:
                 if state.running is None:
                     self._remove(state)
                 else:
-                    state.leaving = True
-            elif surplus < 0 and state.leaving:
-                state.leaving = False
+                    state.is_leaving = True
+            elif surplus < 0 and state.is_leaving:
+                state.is_leaving = False
         while self.size < size:
             index = next(number for number in itertools.count() if number not in self._states)
             self._states[index] = _SlotState(index, StartFailures(MAX_START_FAILURES, self._patience))
-            self._open(self._states[index])
+            self._start_actor(self._states[index])
 
     def start(self, slot: int, request: TrialRequest, weights: Any = None) -> None:
-        """Start an attempt in an idle slot; a collection's worker with the reference to its packed weights."""
+        """Start an attempt in an idle slot.
+
+        Args:
+            slot: Number of the slot.
+            request: Request of the attempt.
+            weights: Reference to the packed weights, for a worker of a collection; otherwise None.
+        """
         state = self._states[slot]
         assert state.running is None, f"slot {slot} runs {state.running}"
         assert state.actor is not None
@@ -236,82 +255,87 @@ class SlotPool:
         self._pending[reference] = state
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
-        """Answer the event of a slot whose process has not ended."""
+        """Answer the event of a slot whose process has not ended; see `Pool.answer`."""
         state = self._states[slot]
         assert state.actor is not None
         reference = state.actor.call("answer", messages.encode(messages.AnswerReport(prune_at, suggested)))
         self._pending[reference] = state
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """Kill the process in a slot; its outcome comes as an event."""
-        self._end(slot, messages.KillTrial(failure, message))
+        """Kill the process in a slot, see `Pool.kill`."""
+        self._send_end(slot, messages.KillTrial(failure, message))
 
     def stop(self, slot: int, message: str) -> None:
-        """Let the process in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event."""
-        self._end(slot, messages.StopTrial(message))
+        """Let the process in a slot save itself and end, see `Pool.stop`."""
+        self._send_end(slot, messages.StopTrial(message))
 
-    def remove(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
-        """Remove all checkpoints of these trials, in a slot; None when no slot is ready."""
+    def remove_checkpoints(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
+        """Let a slot remove all checkpoints of these trials, see `Pool.remove_checkpoints`."""
         if (actor := self._ready_actor()) is None:
             return None
         reference = actor.call("remove", messages.encode(messages.RemoveCheckpoints(trials)))
         return _ActorCall(self._host, reference, lambda _: None)
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
-        """Send files to MLflow, from a slot; None when no slot is ready."""
+        """Let a slot send files to MLflow, see `Pool.send_files`."""
         if (actor := self._ready_actor()) is None:
             return None
         reference = actor.call("send_files", messages.encode(message))
         return _ActorCall(self._host, reference, lambda data: messages.decode(data, messages.FILES_SENT))
 
     def _ready_actor(self) -> Actor | None:
-        return next((state.actor for state in self._states.values() if state.node and not state.leaving), None)
+        """Return the actor of a slot with a warm template; None if there is none."""
+        return next((state.actor for state in self._states.values() if state.node and not state.is_leaving), None)
 
     def running(self) -> dict[int, TrialRequest]:
-        """Slot → the attempt in it."""
+        """Return the attempt in each slot that has one, by slot."""
         return {state.index: state.running.request for state in self._states.values() if state.running is not None}
 
     def process(self, slot: int) -> Process | None:
-        """The process in a slot, or None."""
+        """Return the process in a slot; None if the slot is idle or does not exist."""
         return self._states[slot].running if slot in self._states else None
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """The slots' next events, waiting at most `timeout` seconds for the first. Raises as `take`."""
+        """Yield the slots' next events, waiting at most `timeout` seconds for the first. Raises as `take`."""
         yield from self.take(self._host.wait(self.pending, timeout))
 
     def take(self, answered: Iterable[Any]) -> Iterator[SlotEvent]:
-        """The events of these answers; references of others are ignored.
+        """Yield the events of these answers, start slots whose next start is due, and end slots that do not answer a kill.
+
+        Args:
+            answered: References to answers that have arrived; those of other pools are ignored.
 
         Raises:
-            EntrypointError: the job's code does not import, and never has in this run.
-            SlotError: slots fail to start repeatedly, and too few are left.
+            EntrypointError: The job's code cannot be imported, and no attempt of this run has started.
+            SlotError: Slots repeatedly failed to start, and too few are left.
         """
         for state in self._states.values():
-            if state.actor is None and not state.is_given_up and time.monotonic() >= state.again:
-                self._open(state)
+            if state.actor is None and not state.is_given_up and time.monotonic() >= state.next_start:
+                self._start_actor(state)
         for reference in answered:
-            if reference not in self._pending:  # another pool's, or the slot was removed after another answer
+            if reference not in self._pending:  # it is of another pool, or the slot was removed after an earlier answer
                 continue
             state = self._pending.pop(reference)
-            state.answer_by = None  # the loop sends the kill again, if it is still to end
+            state.answer_by = None  # if the process is still to be killed, the loop calls `kill` again
             try:
                 event = self._event(state, self._host.result(reference))
-            except Exception as error:  # the actor died, is of another version, or is broken itself
+            except Exception as error:  # the actor died, is of another version, or is broken
                 if isinstance(error, errors.EntrypointError) and not self._has_begun:
                     raise errors.EntrypointError(f"{states.NO_TRIAL}: {error}") from error
-                yield from self._lost(state, error)
+                yield from self._handle_loss(state, error)
             else:
                 yield event
         for state in list(self._pending.values()):
             if state.answer_by is not None and time.monotonic() >= state.answer_by:
                 self._pending = {answer: owner for answer, owner in self._pending.items() if owner is not state}
                 state.answer_by = None
-                yield from self._lost(state, errors.SlotError(f"it did not answer for {KILL_PATIENCE:g} s (stopped?)"))
+                no_answer = errors.SlotError(f"it did not answer for {KILL_PATIENCE:g} s (stopped?)")
+                yield from self._handle_loss(state, no_answer)
 
     def close(self) -> None:
         """End all slots."""
         actors = [state.actor for state in self._states.values() if state.actor is not None]
-        # A slot that still imports takes no call; its template ends with it.
+        # A slot that still imports the job's code answers no call; it is killed below.
         closing = {state.actor.call("close") for state in self._states.values() if state.node and state.actor is not None}
         until = time.monotonic() + CLOSE_PATIENCE
         while closing and (seconds := until - time.monotonic()) > 0:
@@ -319,8 +343,8 @@ class SlotPool:
         for actor in actors:
             actor.kill()
 
-    def _end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
-        """Send the message that ends the process in a slot, if there is one."""
+    def _send_end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
+        """Send the message that ends the process in a slot, if a process runs."""
         state = self._states[slot]
         state.was_ended = True
         if state.running is not None:
@@ -328,7 +352,7 @@ class SlotPool:
                 state.answer_by = time.monotonic() + KILL_PATIENCE
             state.running.send(message)
 
-    def _open(self, state: _SlotState) -> None:
+    def _start_actor(self, state: _SlotState) -> None:
         """Start a new actor and its template in a slot."""
         self._generation += 1
         role = "" if self._config.role == "trial" else f"{self._config.role}-"
@@ -336,22 +360,22 @@ class SlotPool:
         self._pending[state.actor.call("start")] = state
 
     def _remove(self, state: _SlotState) -> None:
-        """Remove a slot in which nothing runs; its template ends with it, and its pod is free."""
+        """Remove a slot in which nothing runs, so that its template ends and its pod is free."""
         del self._states[state.index]
         self._pending = {answer: owner for answer, owner in self._pending.items() if owner is not state}
-        self._kill(state)
+        self._kill_actor(state)
 
-    def _kill(self, state: _SlotState) -> None:
+    def _kill_actor(self, state: _SlotState) -> None:
         """Kill a slot's actor, if it has one."""
         if state.actor is not None:
             state.actor.kill()
             state.actor = None
 
     def _event(self, state: _SlotState, answer: Any) -> SlotEvent:
-        """The event of an answer; if nothing runs in the slot, its template is warm.
+        """Return the event of an answer. If nothing runs in the slot, the event is that its template is warm.
 
         Raises:
-            MessageError: it is not a valid answer.
+            MessageError: The answer is not valid.
         """
         if state.running is not None:
             decoded = tuple(messages.decode(message, messages.FROM_SLOT) for message in answer[0])
@@ -359,50 +383,51 @@ class SlotPool:
                 state.exiting_since = time.monotonic()
             files = {name: self._host.read(reference) for name, reference in answer[1].items()}
             event = SlotTrial(state.index, state.running.request, decoded, files.get("arrays"), files.get("store"))
-            return (
-                event if event.outcome is None else dataclasses.replace(event, slot_lost=self._ended(state, event.outcome))
-            )
+            if event.outcome is None:
+                return event
+            return dataclasses.replace(event, slot_lost=self._end_process(state, event.outcome))
         started = messages.decode(answer, messages.FROM_STARTING)
         self._has_begun = True
-        self._failures.success()
-        state.starts.success()
+        self._failures.record_success()
+        state.start_failures.record_success()
         state.node, state.trouble = started.node, ""
-        log.info("%s is warm after %.1f s of imports", self._named(state), started.seconds)
+        log.info("%s is warm after %.1f s of imports", self._slot_name(state), started.seconds)
         if started.unclean:
             reasons = "; ".join(started.unclean)
-            log.warning("%s spawns its processes, which takes longer than forking: %s", self._named(state), reasons)
+            log.warning("%s spawns its processes, which takes longer than forking: %s", self._slot_name(state), reasons)
         return SlotReady(state.index, started.seconds, started.unclean, started.node, started.address)
 
-    def _ended(self, state: _SlotState, outcome: TrialOutcome) -> bool:
-        """Handle the end of a slot's process; return whether the slot is gone with it."""
-        goes, state.running, state.exiting_since = self._goes(state, outcome), None, None
-        if state.leaving:
+    def _end_process(self, state: _SlotState, outcome: TrialOutcome) -> bool:
+        """Record the end of a slot's process; return whether the slot is lost as well."""
+        pod_ends = self._is_pod_ending(state, outcome)
+        state.running, state.exiting_since = None, None
+        if state.is_leaving:
             self._remove(state)
-        elif goes:
-            self._kill(state)
+        elif pod_ends:
+            self._kill_actor(state)
             state.node = ""
-            state.again = time.monotonic() + POD_GOES
-        return state.leaving or goes
+            state.next_start = time.monotonic() + POD_END_SECONDS
+        return state.is_leaving or pod_ends
 
-    def _goes(self, state: _SlotState, outcome: TrialOutcome) -> bool:
-        """Whether a slot's pod is terminating: its preStop hook stopped a trial that the controller did not stop.
+    def _is_pod_ending(self, state: _SlotState, outcome: TrialOutcome) -> bool:
+        """Return whether a slot's pod is terminating, so that a retry in it would be lost as well.
 
-        A retry in the same pod would be lost once more.
+        In a cluster that is so if the process was stopped, and not by the controller: the preStop hook of the pod did it.
         """
-        stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None  # otherwise its template died
-        return self._config.ship and stopped and not state.was_ended
+        was_stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None  # without one its template died
+        return self._config.ship and was_stopped and not state.was_ended
 
-    def _lost(self, state: _SlotState, error: Exception) -> Iterator[SlotTrial]:
-        """Handle the loss of a slot and its process."""
+    def _handle_loss(self, state: _SlotState, error: Exception) -> Iterator[SlotTrial]:
+        """Start a slot that was lost again, and yield the end of its process if one ran."""
         process, state.running, state.exiting_since = state.running, None, None
         node, state.node = state.node, ""
-        self._kill(state)  # it may only have been unreachable for a moment
-        if state.leaving:
+        self._kill_actor(state)  # it may still run, if it was only unreachable for a moment
+        if state.is_leaving:
             self._remove(state)
         elif not node:
-            self._start_failed(state, error)
+            self._handle_start_failure(state, error)
         else:
-            self._open(state)
+            self._start_actor(state)
         if process is not None:
             outcome = TrialOutcome(
                 number=process.request.number,
@@ -414,12 +439,16 @@ class SlotPool:
             )
             yield SlotTrial(state.index, process.request, (TrialEnded(outcome),), slot_lost=True)
 
-    def _start_failed(self, state: _SlotState, error: Exception) -> None:
-        """Restart a slot that did not start; give it up, or the run when too few are left for a trial."""
-        goes_on = self.ready >= self._config.nodes
-        failures = state.starts if goes_on else self._failures
-        is_over = failures.failure(time.monotonic())
-        if is_over and not goes_on:
+    def _handle_start_failure(self, state: _SlotState, error: Exception) -> None:
+        """Start a slot that did not start again after a pause, or give it up after too many failures.
+
+        Raises:
+            SlotError: There were too many failures, and too few other slots are left for a trial.
+        """
+        can_continue = self.ready >= self._config.nodes
+        failures = state.start_failures if can_continue else self._failures
+        is_over = failures.record_failure(time.monotonic())
+        if is_over and not can_continue:
             raise errors.SlotError(
                 f"{failures.count} slots in a row could not be started: {error}; see {self._config.root}/slots"
             ) from error
@@ -427,23 +456,24 @@ class SlotPool:
         state.trouble = (
             f"failed to start {errors.counted(failures.count, 'time')} and {consequence}: {errors.first_line(error)}"
         )
-        log.warning("%s %s; see %s/slots", self._named(state), state.trouble, self._config.root)
+        log.warning("%s %s; see %s/slots", self._slot_name(state), state.trouble, self._config.root)
         state.is_given_up = is_over
-        state.again = time.monotonic() + failures.pause
+        state.next_start = time.monotonic() + failures.pause
         if not failures.pause and not is_over:
-            self._open(state)
+            self._start_actor(state)
 
-    def _exiting(self, state: _SlotState) -> str:
-        """A message about the process in a slot that does not exit."""
+    def _exit_message(self, state: _SlotState) -> str:
+        """Return a message about the process in a slot that does not exit."""
         assert state.running is not None
         assert state.exiting_since is not None
         seconds = time.monotonic() - state.exiting_since
         return (
-            f"{self._named(state)}: trial {state.running.request.trial} has its result, but its process has not exited for "
-            f"more than {seconds:.0f} s (an exit hook?); it is killed after {self._config.linger:g} s, see "
+            f"{self._slot_name(state)}: trial {state.running.request.trial} has its result, but its process has not exited "
+            f"for more than {seconds:.0f} s (an exit hook?); it is killed after {self._config.linger:g} s, see "
             "budget.exit_timeout"
         )
 
-    def _named(self, state: _SlotState) -> str:
+    def _slot_name(self, state: _SlotState) -> str:
+        """Return the name of a slot in messages."""
         role = self._config.role
         return "the learner" if role == "learner" else f"{'worker' if role == 'worker' else 'slot'} {state.index}"

@@ -1,7 +1,7 @@
-"""Publishes the state of a run: `status.json`, and `/status` and `/metrics` over HTTP, in a cluster `/log` too.
+"""Publishes the status of a run: in `status.json`, and over HTTP as `/status` and `/metrics`, in a cluster also `/log`.
 
-It makes no decisions. The port is on loopback by default. Neither page contains secrets; logs may, and are for the gateway,
-which shows that it is that by the hash of the run's token.
+The port is on loopback by default. `/status` and `/metrics` contain no secrets. Logs may contain some, so `/log` answers
+only the gateway, which sends the hash of the run's token.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from trialplane.wire.units import WorkerStatus
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 0.5  # seconds between writes of status.json while a run goes on
+INTERVAL = 0.5  # seconds between writes of status.json while the run continues
 RECORD_INTERVAL = 10.0  # seconds between calls of `record`
-_OF_WORKERS = ("units", "items", "failed", "bytes")
-_UNFIT = re.compile(r"[^a-zA-Z0-9_]")  # in the name of a Prometheus metric
+_WORKER_NUMBERS = ("units", "items", "failed", "bytes")
+_INVALID = re.compile(r"[^a-zA-Z0-9_]")  # characters that the name of a Prometheus metric must not contain
 
 
 class StatusBoard:
     """The newest status of a run, on disk and over HTTP.
 
-    Attributes:
-        listener: called with each status.
-
     Args:
-        run: the run's files.
-        address: host and port to bind; port 0 is a free one.
-        record: called with the status, when it is shown `now` and every `RECORD_INTERVAL` seconds.
-        key: of requests for logs; "" has none answered.
+        run: Paths of the run.
+        address: Host and port to bind; port 0 is a free one.
+        record: Called with a status that is shown with `now`, and otherwise every `RECORD_INTERVAL` seconds.
+        key: Key that a request for a log must have; with "" no log is served.
+
+    Attributes:
+        listener: Called with each status.
+        port: Port of the HTTP server.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class StatusBoard:
         self._run = run
         self._key = key
         self._status: RunStatus | None = None
-        self._written_at = 0.0  # when
-        self._is_written = True  # the newest one
+        self._last_write = 0.0  # by the monotonic clock
+        self._is_written = True  # whether the last write succeeded
         self._record = record
-        self._recorded_at = 0.0  # when
+        self._last_record = 0.0  # by the monotonic clock
         self.listener: Callable[[RunStatus], None] = lambda status: None
         self._registry = prometheus_client.CollectorRegistry()
         labels = [run.root.name]
@@ -84,11 +85,16 @@ class StatusBoard:
         self.port = int(self._server.server_address[1])
 
     def publish(self) -> None:
-        """Publish its address; only for the controller that holds the run's lock."""
+        """Write the HTTP server's address to the run's folder. Only the controller with the run's lock may call this."""
         _replace(self._run.controller, json.dumps(Holder.of_this_process().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
-        """Take the newest status; write it when the last write is a while ago, or `now`."""
+        """Publish the newest status over HTTP; write and record it if the last time is long enough ago.
+
+        Args:
+            status: The status.
+            now: Whether to write and record it in any case.
+        """
         self._status = status
         self.listener(status)
         self._state.state(status.state)
@@ -99,15 +105,15 @@ class StatusBoard:
         self._slots.set(status.slots_ready)
         if status.best is not None and status.best.values:
             self._best.set(status.best.values[0])
-        if now or time.monotonic() - self._written_at >= INTERVAL:
-            self._written_at = time.monotonic()
+        if now or time.monotonic() - self._last_write >= INTERVAL:
+            self._last_write = time.monotonic()
             self._write(status)
-        if now or time.monotonic() - self._recorded_at >= RECORD_INTERVAL:
-            self._recorded_at = time.monotonic()
+        if now or time.monotonic() - self._last_record >= RECORD_INTERVAL:
+            self._last_record = time.monotonic()
             self._record(status)
 
     def _write(self, status: RunStatus) -> None:
-        """Write status.json; a full disk loses the update, not the run, which may wait for room."""
+        """Write status.json. If the disk is full the update is lost, and the run continues."""
         try:
             write_status(self._run, status)
         except OSError as error:
@@ -123,7 +129,7 @@ class StatusBoard:
         self._server.server_close()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Current gauges: a training's last report, or an iteration's progress. Called by Prometheus."""
+        """Yield gauges of a training's last report, or of an iteration's progress; called by Prometheus' registry."""
         status = self._status
         if status is None:
             return
@@ -133,17 +139,22 @@ class StatusBoard:
             yield from _worker_gauges(status.run, progress.workers)
         elif progress.numbers:
             time_left = {} if status.eta is None else {"seconds_left": status.eta}
-            about = "Reported by the training, or computed from that."
-            yield from _gauges("trialplane_training", about, status.run, {**progress.numbers, **time_left})
+            description = "Reported by the training, or computed from that."
+            yield from _gauges("trialplane_training", description, status.run, {**progress.numbers, **time_left})
 
     def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:
-        gauge: prometheus_client.Gauge = prometheus_client.Gauge(name, text, ["run"], registry=self._registry).labels(
-            self._run.root.name
-        )
+        """Register a gauge of this run."""
+        family = prometheus_client.Gauge(name, text, ["run"], registry=self._registry)
+        gauge: prometheus_client.Gauge = family.labels(self._run.root.name)
         return gauge
 
     def page(self, target: str, key: str) -> tuple[str, bytes] | None:
-        """Content type and body of a page, or None when there is no such page."""
+        """Return the content type and the body of a page; None if there is no such page.
+
+        Args:
+            target: Path and query of the request.
+            key: Key of the request; "" for none.
+        """
         path, _, query = target.partition("?")
         if path == "/status" and self._status is not None:
             return "application/json", records.to_json(self._status).encode()
@@ -154,7 +165,7 @@ class StatusBoard:
         return None
 
     def _log(self, query: str) -> tuple[str, bytes] | None:
-        """A piece of a log of the run; its name is made of numbers, so it is none of another folder."""
+        """Return a piece of a log of the run. Only numbers are accepted, so that no file of another folder can be named."""
         parameters = dict(urllib.parse.parse_qsl(query))
         if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in parameters.values()):
             return None
@@ -170,16 +181,18 @@ class StatusBoard:
             return None
 
 
-def _gauges(prefix: str, about: str, run: str, numbers: Mapping[str, float]) -> Iterator[GaugeMetricFamily]:
-    values = {f"{prefix}_{_UNFIT.sub('_', name)}": value for name, value in numbers.items()}
+def _gauges(prefix: str, description: str, run: str, numbers: Mapping[str, float]) -> Iterator[GaugeMetricFamily]:
+    """Yield a gauge for each number of a run, named by the prefix and the number's name."""
+    values = {f"{prefix}_{_INVALID.sub('_', name)}": value for name, value in numbers.items()}
     for name, value in values.items():
-        gauge = GaugeMetricFamily(name, about, labels=["run"])
+        gauge = GaugeMetricFamily(name, description, labels=["run"])
         gauge.add_metric([run], value)
         yield gauge
 
 
 def _worker_gauges(run: str, workers: Sequence[WorkerStatus]) -> Iterator[GaugeMetricFamily]:
-    for name in _OF_WORKERS if workers else ():
+    """Yield a gauge for each number of the workers, with one value per worker."""
+    for name in _WORKER_NUMBERS if workers else ():
         gauge = GaugeMetricFamily(f"trialplane_worker_{name}", "Of a worker, in this iteration.", labels=["run", "worker"])
         for worker in workers:
             gauge.add_metric([run, str(worker.worker)], getattr(worker, name))
@@ -187,6 +200,8 @@ def _worker_gauges(run: str, workers: Sequence[WorkerStatus]) -> Iterator[GaugeM
 
 
 def _handler(page: Callable[[str, str], tuple[str, bytes] | None]) -> type[http.server.BaseHTTPRequestHandler]:
+    """Return a handler of HTTP requests that serves the results of `StatusBoard.page`."""
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = page(self.path, self.headers.get(logs.KEY_HEADER) or "")
@@ -209,7 +224,7 @@ def write_status(run: RunPaths, status: RunStatus) -> None:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one."""
+    """Replace a file at once, so that a reader sees either the old text or the new one."""
     partial = file.with_suffix(".partial")
     partial.write_text(text)
     partial.replace(file)

@@ -1,6 +1,6 @@
-"""Signals to a controller: on a laptop they are requests to stop, which the loops poll; in a pod they end it at once.
+"""Signals to a controller: on a laptop they request a stop, in a pod they end the controller at once.
 
-The end of a pod says nothing about its run: the desired state is in the ledger, where the next controller continues.
+The end of a pod says nothing about its run: another controller reads the desired state from the ledger and continues.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import signal
 import time
 
 
-def record_signals(stopped: list[int]) -> None:
-    """Record SIGTERM and SIGINT in `stopped` and ignore SIGHUP, replacing handlers that libraries have installed."""
+def record_signals(signals: list[int]) -> None:
+    """Append each SIGTERM and SIGINT to `signals`, and ignore SIGHUP. Handlers of libraries are replaced."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: stopped.append(received))
+        signal.signal(number, lambda received, _: signals.append(received))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def end_on_signals() -> None:
-    """Let SIGTERM and SIGINT end this process at once, replacing handlers that libraries have installed."""
+    """Let SIGTERM and SIGINT end this process at once. Handlers of libraries are replaced."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for_removal(seconds: float = math.inf) -> None:
-    """Wait, without using anything, for the signal that ends this process, or for so many seconds."""
+    """Sleep until a signal ends this process, for at most `seconds`."""
     end_on_signals()
     if seconds == math.inf:
         while True:

@@ -1,12 +1,12 @@
-"""Parameters that an objective of Optuna asks for one by one, drawn by Optuna in the controller.
+"""Draws the parameters that an objective of Optuna requests one by one.
 
-Optuna decides all that `suggest_*` decides in a study of its own: what is enqueued, what a sampler draws together, what is
-the same parameter as before, what is refused. Two things differ, so that nothing a crash could lose decides what is drawn:
+The objective runs in a trial, and Optuna in the controller. A request gives the same result as `suggest_*` in a study of
+Optuna alone, with two exceptions, so that a draw depends on nothing that a crash could lose:
 
-- each parameter that is drawn alone has a sampler of its own, seeded from the job's seed, the trial and how many parameters
-  the trial has. A sampler that was made anew for the rest of a trial would repeat the random numbers of its beginning;
-- what a sampler draws together (CMA-ES, multivariate TPE, GP) is drawn at the trial's first request, as by Optuna, and kept
-  in an attribute of the trial, which the ledger stores.
+- Each parameter that is drawn independently has a new sampler, seeded from the job's seed, the trial and the number of
+  parameters that the trial has. A new sampler with the same seed would repeat the random numbers of the trial's beginning.
+- Parameters that a sampler draws jointly (CMA-ES, multivariate TPE, GP) are drawn at the trial's first request, as by
+  Optuna. They are stored in an attribute of the trial, which is part of the ledger.
 """
 
 from __future__ import annotations
@@ -25,43 +25,46 @@ from trialplane.job import space
 from trialplane.job.kinds import Job, base
 from trialplane.wire.messages import Suggest, Suggested
 
-MOST = 1000  # parameters of a trial; each is written with all before it
+MOST = 1000  # parameters of a trial, as each write to the ledger repeats the earlier ones
 MOST_CHOICES = 64 << 10  # bytes of JSON of a parameter's choices
-MOST_POINTS = 10_000  # of a parameter that bruteforce goes through
+MOST_POINTS = 10_000  # points of a parameter with the sampler bruteforce
 _LONGEST = 1000  # characters of a message
-_TOGETHER = "trialplane:together"  # attribute of a trial: name → value inside Optuna and distribution
+_JOINT = "trialplane:together"  # attribute of a trial: name → Optuna's internal value, and the distribution
 
 
 def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCode) -> Suggested:
-    """Draw a parameter for a running trial, or give the value that it has; what Optuna would raise is in the answer.
+    """Draw a parameter for a running trial, or return the value that it already has.
 
     Args:
-        trial: in the study's memory.
-        job: names the sampler.
-        parameter: the parameter.
-        code: of the job, for samplers that are given as functions.
+        trial: Trial in the study's memory.
+        job: Job that names the sampler.
+        parameter: Requested parameter.
+        code: Code of the job, for samplers that are given as functions.
+
+    Returns:
+        The answer to the trial, with Optuna's warnings. It has a message instead of a value if Optuna raised an error.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        warnings.filterwarnings("ignore", "Clip non-finite values")  # those of failed trials, see History
+        warnings.filterwarnings("ignore", "Clip non-finite values")  # those of failed trials, see `History.record_end`
         try:
             _check(trial, job, parameter)
             if parameter.name not in trial.distributions:
-                _draw_together(trial, job, code)
+                _draw_joint_parameters(trial, job, code)
                 trial.study.sampler = samplers.build_sampler(
                     job, trial.number, code, trial.study.sampler, drawn_before=len(trial.distributions)
                 )
             drawn = _suggest(trial, parameter)
-        except Exception as error:  # noqa: BLE001  whatever Optuna raises is for the objective, and ends no controller
+        except Exception as error:  # noqa: BLE001  any error is passed to the objective and must not end the controller
             text = str(error) if isinstance(error, (ValueError, TypeError, errors.InputError)) else repr(error)
             return Suggested(None, errors.shortened(text, _LONGEST), _texts(caught))
     return Suggested(trial.distributions[parameter.name].to_internal_repr(drawn), warnings=_texts(caught))
 
 
-def resumed(trial: optuna.trial.Trial) -> optuna.trial.Trial:
-    """The trial of a retry, with what was drawn together in an attempt before."""
-    stored = trial.storage.get_trial_system_attrs(trial._trial_id).get(_TOGETHER)
+def restore_joint_parameters(trial: optuna.trial.Trial) -> optuna.trial.Trial:
+    """Restore the parameters that were drawn jointly for an earlier attempt at a trial; return the trial."""
+    stored = trial.storage.get_trial_system_attrs(trial._trial_id).get(_JOINT)
     if stored is not None:
         distributions_by_name = {name: distributions.json_to_distribution(text) for name, (_, text) in stored.items()}
         trial.relative_search_space = distributions_by_name
@@ -72,7 +75,7 @@ def resumed(trial: optuna.trial.Trial) -> optuna.trial.Trial:
 
 
 def value(parameter: Suggest, internal: float) -> Any:
-    """The user's value of a parameter that Optuna keeps as `internal`."""
+    """Return the user's value of a parameter, given Optuna's internal value."""
     match parameter.kind:
         case "categorical":
             return parameter.choices[int(internal)]
@@ -83,6 +86,7 @@ def value(parameter: Suggest, internal: float) -> Any:
 
 
 def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
+    """Raise ValueError if a parameter has an invalid name or is beyond a limit."""
     if problem := base.name_problem(parameter.name):
         raise ValueError(problem)
     if parameter.name not in trial.distributions and len(trial.distributions) >= MOST:
@@ -91,7 +95,7 @@ def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
         raise ValueError(f"the choices of {parameter.name} are larger than {MOST_CHOICES >> 10} KiB; choose among names")
     if job.search.sampler.name == "bruteforce" and parameter.step is not None:
         points = (parameter.high - parameter.low) // parameter.step + 1
-        if points > MOST_POINTS:  # of which it makes a tree in memory
+        if points > MOST_POINTS:  # bruteforce stores a tree of all points in memory
             advice = "narrow it, or write sampler: tpe"
             raise ValueError(
                 f"{parameter.name} has {points:,.0f} points, and bruteforce tries {MOST_POINTS:,} at most; {advice}"
@@ -99,6 +103,7 @@ def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
 
 
 def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
+    """Draw a parameter by Optuna; return its value in Optuna's form."""
     match parameter.kind:
         case "float":
             return trial.suggest_float(parameter.name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
@@ -109,8 +114,8 @@ def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
             return trial.suggest_categorical(parameter.name, tuple(map(space.text, parameter.choices)))
 
 
-def _draw_together(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
-    """Draw what the sampler draws in one, at the trial's first request."""
+def _draw_joint_parameters(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
+    """Draw the parameters that the sampler draws jointly, at the trial's first request, and store them."""
     if trial._relative_params is not None:
         return
     trial.study.sampler = samplers.build_sampler(job, trial.number, code, trial.study.sampler)
@@ -120,8 +125,9 @@ def _draw_together(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
         for name, distribution in (trial.relative_search_space or {}).items()
         if name in drawn
     }
-    trial.storage.set_trial_system_attr(trial._trial_id, _TOGETHER, internal)
+    trial.storage.set_trial_system_attr(trial._trial_id, _JOINT, internal)
 
 
 def _texts(caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
+    """Return the texts of warnings, each once."""
     return tuple(dict.fromkeys(str(warning.message) for warning in caught))

@@ -1,7 +1,7 @@
 """A searcher of Ray Tune as a sampler of Optuna, through Tune's public interface.
 
-A searcher keeps what it has learned in its own memory, which a later controller restores by a replay; see `replaying`.
-Parameters have neutral names (`p0`, `p1`, …), as Tune gives dots and slashes in names a meaning.
+A searcher stores what it has learned in memory. A later controller restores that by a replay, see `replaying`. Parameters
+get the names `p0`, `p1`, …, as dots and slashes in names have a meaning for Tune.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from trialplane.controller import points
 from trialplane.job import space as spaces
 from trialplane.job.kinds import Job
 
-_SEEDS = ("seed", "random_state_seed", "random_seed", "random_state")  # names of a searcher's seed
+_SEED_NAMES = ("seed", "random_state_seed", "random_seed", "random_state")  # arguments of searchers
 
 
 class TuneSampler(optuna.samplers.BaseSampler):
-    """Draws trials by a searcher.
+    """A sampler that draws trials by a searcher.
 
     Args:
-        job: defines the space, and has one objective.
-        cls: class of the searcher.
-        history: trials of earlier studies, which the searcher is told first.
+        job: Job that defines the space and one objective.
+        cls: Class of the searcher.
+        history: Trials of earlier studies, which are added to the searcher first.
 
     Raises:
-        InputError: the class is no searcher, or refuses its arguments or the space.
+        InputError: The class is no searcher, or refuses its arguments or the space.
     """
 
     def __init__(self, job: Job, cls: Callable[..., Any], history: Sequence[FrozenTrial] = ()) -> None:
@@ -44,12 +44,12 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._parameters = job.search.parameters
         self._keys = {name: f"p{index}" for index, name in enumerate(self._parameters)}
         self._random = optuna.samplers.RandomSampler(seed=job.seed)
-        self._reports = job.watched_metric == self._objective.metric
-        self._told_numbers: set[int] = set()
+        self._reports = job.watched_metric == self._objective.metric  # whether reports have the metric of the objective
+        self._told_numbers: set[int] = set()  # of the trials whose ends the searcher was told
         self._suggested: dict[int, dict[str, Any]] = {}  # trial → its parameters in Optuna's form
-        self._values: list[float] = []  # that the searcher was told
+        self._values: list[float] = []  # values of the trials that the searcher was told
         self._space = {name: points.distribution(parameter) for name, parameter in self._parameters.items()}
-        self._searcher = self._built(cls, job)
+        self._searcher = self._build_searcher(cls, job)
         for trial in history:
             if trial.state == TrialState.COMPLETE:
                 self._add(trial, trial.values[0])
@@ -63,7 +63,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, distributions.BaseDistribution]
     ) -> dict[str, Any]:
-        """See `BaseSampler`. Empty if the searcher has no suggestion now; the trial is then drawn at random."""
+        """See `BaseSampler`. The result is empty if the searcher has no suggestion; the trial is then drawn at random."""
         for other in study.get_trials(deepcopy=False):
             if other.state.is_finished() and other.number not in self._told_numbers:
                 self._tell(other)
@@ -72,20 +72,21 @@ class TuneSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: distributions.BaseDistribution
     ) -> Any:
-        """See `BaseSampler`. The rest of an enqueued point, or a trial without a suggestion."""
+        """See `BaseSampler`. Called for a parameter that neither an enqueued point nor a suggestion has."""
         return self._random.sample_independent(study, trial, name, distribution)
 
     def reseed_rng(self) -> None:
-        """See `BaseSampler`. The searcher has the job's seed."""
+        """Do nothing: the searcher has the job's seed."""
 
-    def _built(self, cls: Callable[..., Any], job: Job) -> Searcher:
+    def _build_searcher(self, cls: Callable[..., Any], job: Job) -> Searcher:
+        """Return a searcher of the class, with the job's options, seed and space."""
         if not (isinstance(cls, type) and issubclass(cls, Searcher)):
             raise errors.InputError(
                 f"{self._name} is no searcher of Ray Tune: it is no subclass of ray.tune.search.Searcher"
             )
         arguments = dict(job.search.sampler.options)
-        named = inspect.signature(cls).parameters
-        seed = next((name for name in _SEEDS if name in named), "")
+        parameters = inspect.signature(cls).parameters
+        seed = next((name for name in _SEED_NAMES if name in parameters), "")
         if seed:
             arguments.setdefault(seed, job.seed)
         config = {self._keys[name]: _domain(parameter) for name, parameter in self._parameters.items()}
@@ -104,8 +105,11 @@ class TuneSampler(optuna.samplers.BaseSampler):
         return searcher
 
     def _suggest(self, trial: FrozenTrial) -> dict[str, Any]:
-        """The searcher's parameters of a trial in Optuna's form; empty if it has none now, or the trial has its own."""
-        if "fixed_params" in trial.system_attrs:  # an enqueued point
+        """Return the parameters that the searcher suggests for a trial, in Optuna's form.
+
+        The result is empty if the trial is an enqueued point, or if the searcher has no suggestion now.
+        """
+        if "fixed_params" in trial.system_attrs:  # the trial is an enqueued point
             return {}
         config = self._searcher.suggest(str(trial.number))
         if not isinstance(config, Mapping):
@@ -114,8 +118,8 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._suggested[trial.number] = values
         return values
 
-    def _value(self, trial: FrozenTrial) -> float | None:
-        """The value of an ended trial for the searcher; None for an error."""
+    def _trial_value(self, trial: FrozenTrial) -> float | None:
+        """Return the value of an ended trial for the searcher; None if the trial counts as an error."""
         if trial.state == TrialState.COMPLETE:
             value = float(trial.values[0])
         elif trial.state == TrialState.PRUNED and trial.intermediate_values:
@@ -127,37 +131,39 @@ class TuneSampler(optuna.samplers.BaseSampler):
         return value if math.isfinite(value) else None
 
     def _tell(self, trial: FrozenTrial) -> None:
-        value = self._value(trial)
+        """Tell the searcher the end of a trial."""
+        value = self._trial_value(trial)
         self._told_numbers.add(trial.number)
         if value is not None:
             self._values.append(value)
         if trial.number in self._suggested and points.is_same(self._suggested[trial.number], trial.params):
             self._complete(trial, value)
             return
-        if trial.number in self._suggested:  # of a former controller, whose searcher suggested something else
+        if trial.number in self._suggested:  # the trial has the parameters that an earlier searcher suggested
             self._complete(trial, None)
         if value is not None:
             self._add(trial, value)
 
     def _complete(self, trial: FrozenTrial, value: float | None) -> None:
+        """Tell the searcher the reports and the value of a trial that it has suggested; None is an error."""
         name, step = str(trial.number), 1
         for step, report in trial.intermediate_values.items() if self._reports else ():
-            self._searcher.on_trial_result(name, self._as_result(report, step))
-        result = None if value is None else self._as_result(value, step)
+            self._searcher.on_trial_result(name, self._tune_result(report, step))
+        result = None if value is None else self._tune_result(value, step)
         self._searcher.on_trial_complete(name, result, error=value is None)
 
-    def _as_result(self, value: float, step: int) -> dict[str, float]:
+    def _tune_result(self, value: float, step: int) -> dict[str, float]:
         return {self._objective.metric: value, "training_iteration": step, "time_total_s": step}
 
     def _add(self, trial: FrozenTrial, value: float) -> None:
-        """Tells the searcher of a point that it has not suggested, if it takes such."""
+        """Tell the searcher a point that it has not suggested, if it accepts such points."""
         if trial.params.keys() == self._keys.keys():
             with contextlib.suppress(NotImplementedError):
-                self._searcher.add_evaluated_point({self._keys[name]: of for name, of in trial.params.items()}, value)
+                self._searcher.add_evaluated_point({self._keys[name]: param for name, param in trial.params.items()}, value)
 
 
 def _domain(parameter: spaces.AnyParameter) -> Any:
-    """A parameter as a search space of Tune. A step is rounded afterwards, as few searchers have steps."""
+    """Return a parameter as a search space of Tune. Steps are left out, as few searchers have them; `_value` rounds."""
     match parameter:
         case spaces.FloatParameter():
             return (tune.loguniform if parameter.log else tune.uniform)(parameter.low, parameter.high)
@@ -172,7 +178,7 @@ def _domain(parameter: spaces.AnyParameter) -> Any:
 
 
 def _value(parameter: spaces.AnyParameter, suggested: Any) -> Any:
-    """A suggested value in Optuna's form: on a step, and within the bounds in spite of rounding errors."""
+    """Return a suggested value in Optuna's form: rounded to a step, and within the bounds despite rounding errors."""
     match parameter:
         case spaces.CategoricalParameter():
             return suggested

@@ -1,11 +1,11 @@
-"""The state of one iteration's units: which wait, which worker has which, and which are retried after a failure. Pure.
+"""The state of the units of one iteration: which of them wait, are assigned to a worker, or have ended. Pure.
 
 Each unit ends once, as arrived or as failed. Before that it waits, is assigned to one worker, or is in transit: its result
 is on its way to the learner, and no longer depends on the worker.
 
 If a process fails with one unit, that unit is at fault and is retried like a trial with that failure. If it has several, the
-faulty one is unknown: each is handed out again alone. A lost slot or a killed process at first counts as no unit's fault:
-its units are handed out together again, as often as a trial would be retried.
+faulty one is unknown: each is assigned again, alone. A lost slot or a killed process at first counts as no unit's fault:
+its units are assigned again together, as often as a trial would be retried.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 from trialplane.wire.units import Unit
 
+_FailureCounts = collections.Counter[tuple[int, FailureClass]]  # (unit, failure) → number of retries
+
 
 @dataclasses.dataclass(frozen=True)
 class FailedUnit:
@@ -33,28 +35,31 @@ class FailedUnit:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lost:
-    """The units that a worker had when it ended.
+class WorkerEnd:
+    """The effect of a worker's end on the units that were assigned to it.
 
     Attributes:
-        faulty: the unit that made it fail, if that is known.
-        failed: the same if it is not retried.
-        again: those that are retried.
+        faulty: Number of the unit that made the worker fail; None if that is unknown.
+        failed: Record of the faulty unit if it has failed for good; otherwise None.
+        retried: Numbers of the units that wait again.
     """
 
     faulty: int | None = None
     failed: FailedUnit | None = None
-    again: tuple[int, ...] = ()
+    retried: tuple[int, ...] = ()
 
 
 class Units:
     """The units of one iteration.
 
     Args:
-        first: number of the first.
-        count: how many there are.
-        seed: the job's; each unit derives its own.
-        retries: how often a faulty unit is retried.
+        first: Number of the first unit.
+        count: Number of units.
+        seed: Seed of the job, from which the seed of each unit is derived.
+        retries: Limits of the retries of a faulty unit, by class of failure.
+
+    Attributes:
+        failed: Units that failed for good, by number.
     """
 
     def __init__(self, first: int, count: int, seed: int, retries: Retries) -> None:
@@ -63,25 +68,23 @@ class Units:
         self._seed = seed
         self._retries = retries
         self._waiting = collections.deque(range(first, first + count))
-        self._alone: collections.deque[int] = collections.deque()  # wait for a worker without other units
-        self._suspects: set[int] = set()  # units that are handed out alone
-        self._out: dict[int, set[int]] = collections.defaultdict(set)  # worker → units whose results it has not offered
-        self._in_transit: dict[int, int] = {}  # unit whose result is on its way → worker
+        self._waiting_alone: collections.deque[int] = collections.deque()  # each needs a worker without other units
+        self._suspects: set[int] = set()  # units that are assigned alone, as one of them made a process fail
+        self._assigned: dict[int, set[int]] = collections.defaultdict(set)  # worker → units without an offered result
+        self._in_transit: dict[int, int] = {}  # unit → worker that offered its result
         self._arrived: set[int] = set()
-        self._used: collections.Counter[tuple[int, FailureClass]] = collections.Counter()
-        self._together: collections.Counter[tuple[int, FailureClass]] = (
-            collections.Counter()
-        )  # failures shared with other units
+        self._own_failures: _FailureCounts = collections.Counter()  # of units that were assigned alone
+        self._shared_failures: _FailureCounts = collections.Counter()  # of units that were assigned with others
 
     @property
     def waiting(self) -> int:
-        """The number of units that are not assigned."""
-        return len(self._waiting) + len(self._alone)
+        """The number of units that wait for a worker."""
+        return len(self._waiting) + len(self._waiting_alone)
 
     @property
-    def is_handed_out(self) -> bool:
-        """Whether no unit is left to hand out or to do, unless a result on its way is lost."""
-        return not self.waiting and not any(self._out.values())
+    def is_all_assigned(self) -> bool:
+        """Whether every unit has ended or is in transit: no worker gets another one unless a result is lost."""
+        return not self.waiting and not any(self._assigned.values())
 
     @property
     def arrived(self) -> int:
@@ -93,113 +96,122 @@ class Units:
         """Whether every unit has ended."""
         return len(self._arrived) + len(self.failed) == self.count
 
-    def open(self, worker: int) -> frozenset[int]:
-        """The units assigned to a worker whose results it has not offered."""
-        return frozenset(self._out.get(worker, ()))
+    def assigned_to(self, worker: int) -> frozenset[int]:
+        """Return the units assigned to a worker whose results it has not offered."""
+        return frozenset(self._assigned.get(worker, ()))
 
-    def hand(self, worker: int, count: int) -> tuple[Unit, ...]:
-        """Hand out at most `count` units, in the order of their numbers unless some are retried.
+    def assign(self, worker: int, count: int) -> tuple[Unit, ...]:
+        """Assign at most `count` waiting units to a worker, and return them.
 
-        A suspect goes to a worker that has no other unit, which gets no further one until its end.
+        A suspect, which may have made a process fail, is only assigned to a worker without other units. This worker gets no
+        further unit until the suspect is done.
         """
-        out = self._out[worker]
-        if out & self._suspects or count < 1:
+        assigned = self._assigned[worker]
+        if assigned & self._suspects or count < 1:
             return ()
-        handed: list[int] = []
-        if self._alone and not out:
-            handed = [self._alone.popleft()]
+        numbers: list[int] = []
+        if self._waiting_alone and not assigned:
+            numbers = [self._waiting_alone.popleft()]
         else:
-            while len(handed) < count and self._waiting:
-                handed.append(self._waiting.popleft())
-        out.update(handed)
-        return tuple(Unit(number, units.unit_seed(self._seed, number)) for number in handed)
+            while len(numbers) < count and self._waiting:
+                numbers.append(self._waiting.popleft())
+        assigned.update(numbers)
+        return tuple(Unit(number, units.unit_seed(self._seed, number)) for number in numbers)
 
     def put_back(self, worker: int, unbegun: Iterable[int]) -> None:
-        """Return units that a worker has not begun, as if they had never been handed out."""
+        """Let units that a worker has not begun wait again, as if they had never been assigned."""
         for unit in sorted(unbegun, reverse=True):
-            if unit in self._out[worker]:
-                self._out[worker].discard(unit)
-                self._return(unit)
+            if unit in self._assigned[worker]:
+                self._assigned[worker].discard(unit)
+                self._wait_again(unit)
 
-    def offer(self, worker: int, unit: int) -> bool:
-        """Record that a worker offers the result of a unit; False when the unit is not assigned to it."""
-        if unit not in self._out[worker]:
+    def record_offer(self, worker: int, unit: int) -> bool:
+        """Record that a worker offers the result of a unit; return False if the unit is not assigned to the worker."""
+        if unit not in self._assigned[worker]:
             return False
-        self._out[worker].discard(unit)
+        self._assigned[worker].discard(unit)
         self._in_transit[unit] = worker
         return True
 
-    def arrive(self, unit: int) -> bool:
-        """Record that the learner has a result; False when it was not on its way, so that none counts twice."""
+    def record_arrival(self, unit: int) -> bool:
+        """Record that the learner has the result of a unit; return False if it was not in transit, so none counts twice."""
         if self._in_transit.pop(unit, None) is None:
             return False
         self._arrived.add(unit)
         self._suspects.discard(unit)
         return True
 
-    def keep(self, unit: int) -> bool:
-        """Record that the learner has kept a result of a former attempt; False when the unit is not waiting."""
+    def record_reuse(self, unit: int) -> bool:
+        """Record that the learner reuses a result of an earlier attempt; return False if the unit is not waiting."""
         if unit not in self._waiting:
             return False
         self._waiting.remove(unit)
         self._arrived.add(unit)
         return True
 
-    def again(self, unit: int, message: str, *, counts: bool = True) -> FailedUnit | None:
-        """Retry a unit whose result was lost on its way, unless that has happened too often.
+    def retry_lost_result(self, unit: int, message: str, *, is_at_fault: bool = True) -> FailedUnit | None:
+        """Let a unit whose result was lost in transit wait again, unless its retries are used up.
 
-        With `counts` False another unit is at fault, whose own count limits the retries.
+        Args:
+            unit: Number of the unit.
+            message: Reason for the loss.
+            is_at_fault: Whether the loss counts as a failure of this unit. If it does not, the unit always waits again.
+
+        Returns:
+            The record of the unit if it has failed for good. None if it waits again or was not in transit.
         """
         worker = self._in_transit.pop(unit, None)
         if worker is None:
             return None
-        if counts:
-            return self._retry(unit, worker, FailureClass.LOST, message, "")
-        self._return(unit)
+        if is_at_fault:
+            return self._retry_or_fail(FailedUnit(unit, worker, FailureClass.LOST, message))
+        self._wait_again(unit)
         return None
 
-    def refuse(self, unit: int, failure: FailureClass, message: str) -> FailedUnit | None:
-        """Fail a unit whose result cannot be accepted, as a retry would give the same."""
+    def refuse_result(self, unit: int, failure: FailureClass, message: str) -> FailedUnit | None:
+        """Fail a unit whose result cannot be accepted: a retry would give the same result.
+
+        Returns:
+            The record of the failed unit. None if the unit was not in transit.
+        """
         worker = self._in_transit.pop(unit, None)
-        return None if worker is None else self._fail(unit, worker, failure, message, "")
+        return None if worker is None else self._fail(FailedUnit(unit, worker, failure, message))
 
-    def lose(self, worker: int, outcome: TrialOutcome) -> Lost:
-        """Record that a worker has ended: its units wait again, unless one is known to have failed for good."""
-        out = sorted(self._out.pop(worker, ()))
+    def end_worker(self, worker: int, outcome: TrialOutcome) -> WorkerEnd:
+        """Record that a worker's process has ended: its units wait again, unless one is known to have failed for good."""
+        assigned = sorted(self._assigned.pop(worker, ()))
         failure, message = outcome.failure, outcome.message
-        if outcome.state is TrialState.COMPLETE and out:
+        if outcome.state is TrialState.COMPLETE and assigned:
             failure, message = FailureClass.INVALID, "the worker returned without a result of this unit"
-        if failure is None or failure is FailureClass.STOPPED or len(out) != 1:
-            for unit in reversed(out):
-                if failure is not FailureClass.STOPPED and not self._may_recur(unit, failure, self._together):
+        if failure is None or failure is FailureClass.STOPPED or len(assigned) != 1:
+            for unit in reversed(assigned):
+                if failure is not FailureClass.STOPPED and not self._count_retry(unit, failure, self._shared_failures):
                     self._suspects.add(unit)
-                self._return(unit)
-            return Lost(again=tuple(out))
-        (unit,) = out
-        failed = self._retry(unit, worker, failure, message, outcome.traceback)
-        return Lost(unit, failed, again=() if failed else (unit,))
+                self._wait_again(unit)
+            return WorkerEnd(retried=tuple(assigned))
+        (unit,) = assigned
+        failed = self._retry_or_fail(FailedUnit(unit, worker, failure, message, outcome.traceback))
+        return WorkerEnd(unit, failed, retried=() if failed else (unit,))
 
-    def _retry(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit | None:
-        """Let a unit wait again, or fails it for good."""
-        if not self._may_recur(unit, failure, self._used):
-            return self._fail(unit, worker, failure, message, traceback)
-        self._return(unit)
+    def _retry_or_fail(self, failed: FailedUnit) -> FailedUnit | None:
+        """Let a unit wait again and return None; or fail it for good, if its retries are used up, and return its record."""
+        if not self._count_retry(failed.unit, failed.failure, self._own_failures):
+            return self._fail(failed)
+        self._wait_again(failed.unit)
         return None
 
-    def _may_recur(
-        self, unit: int, failure: FailureClass | None, past: collections.Counter[tuple[int, FailureClass]]
-    ) -> bool:
-        """Whether a unit may have this failure once more, given its past ones; if so, it is counted."""
+    def _count_retry(self, unit: int, failure: FailureClass | None, counts: _FailureCounts) -> bool:
+        """Count one more retry of a unit after this failure, if the limit allows one; return whether it does."""
         rule = None if failure is None else FAILURE_RULES[failure].retry
-        if failure is None or rule is None or past[unit, failure] >= getattr(self._retries, rule):
+        if failure is None or rule is None or counts[unit, failure] >= getattr(self._retries, rule):
             return False
-        past[unit, failure] += 1
+        counts[unit, failure] += 1
         return True
 
-    def _fail(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit:
-        self._suspects.discard(unit)
-        self.failed[unit] = FailedUnit(unit, worker, failure, message, traceback)
-        return self.failed[unit]
+    def _fail(self, failed: FailedUnit) -> FailedUnit:
+        self._suspects.discard(failed.unit)
+        self.failed[failed.unit] = failed
+        return failed
 
-    def _return(self, unit: int) -> None:
-        (self._alone if unit in self._suspects else self._waiting).appendleft(unit)
+    def _wait_again(self, unit: int) -> None:
+        (self._waiting_alone if unit in self._suspects else self._waiting).appendleft(unit)

@@ -1,4 +1,4 @@
-"""The controller's state of each worker of a collection in one iteration, and its status. Pure."""
+"""The state of each worker of a collection in one iteration, and its status for users. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trialplane.wire.states import FailureClass
 from trialplane.wire.units import WorkerStatus
 
 MAX_EMPTY = 3  # consecutive processes without any unit after which a worker is given up for the iteration
-MAX_LOST = 10  # the same for lost ones: a pod may be lost, but not repeatedly before it has done anything
+MAX_LOST = 10  # the same for processes that were lost, as a pod may be, through no fault of the worker
 
 
 @dataclasses.dataclass
@@ -17,28 +17,32 @@ class WorkerSlot:
     """One worker.
 
     Attributes:
-        index: its slot.
-        request: what runs in the slot now.
-        owed: units that it has requested and not received.
-        last: whether it was informed that no more units follow.
-        began: when its first unit was handed out.
-        handed: units that the process has received.
-        empty: processes in a row that ended before they had any.
-        lost: the same for lost processes.
-        failure: how its last process failed, if it did.
-        newest: when the newest of its results arrived.
+        index: Number of the worker, which is that of its slot.
+        request: Request of the process in the slot; None while none runs.
+        requested: Number of units that the process has requested and not received.
+        is_at_end: Whether the process was informed that no more units follow.
+        start_time: Time when the worker got its first unit, by the monotonic clock; None before that.
+        received: Number of units that the process has received.
+        empty_ends: Number of consecutive processes that failed before they received a unit.
+        lost_ends: The same for processes that were lost.
+        failure: Outcome of the last process if it failed; otherwise None.
+        last_arrival: Time when the newest of its results arrived, by the monotonic clock; None before that.
+        units: Number of its results that have arrived.
+        items: Number of items in them.
+        failed: Number of units that failed for good at this worker.
+        bytes: Size of the results that have arrived.
     """
 
     index: int
     request: TrialRequest | None = None
-    owed: int = 0
-    last: bool = False
-    began: float | None = None
-    handed: int = 0
-    empty: int = 0
-    lost: int = 0
+    requested: int = 0
+    is_at_end: bool = False
+    start_time: float | None = None
+    received: int = 0
+    empty_ends: int = 0
+    lost_ends: int = 0
     failure: TrialOutcome | None = None
-    newest: float | None = None
+    last_arrival: float | None = None
     units: int = 0
     items: int = 0
     failed: int = 0
@@ -47,55 +51,65 @@ class WorkerSlot:
     @property
     def is_given_up(self) -> bool:
         """Whether it is not started again in this iteration."""
-        return self.empty >= MAX_EMPTY or self.lost >= MAX_LOST
+        return self.empty_ends >= MAX_EMPTY or self.lost_ends >= MAX_LOST
 
     def start(self, request: TrialRequest) -> None:
         """Record that a process starts."""
-        self.request, self.owed, self.handed, self.last = request, 0, 0, False
+        self.request, self.requested, self.received, self.is_at_end = request, 0, 0, False
 
     def end(self, failure: TrialOutcome | None) -> None:
-        """Record that the process has ended, with or without a failure."""
+        """Record that the process has ended.
+
+        Args:
+            failure: Outcome of the process if it failed; otherwise None.
+        """
         self.failure = failure
-        if self.handed or failure is None:
-            self.empty = self.lost = 0
-        elif failure.failure is FailureClass.LOST:  # which may not be its fault
-            self.lost += 1
+        if self.received or failure is None:
+            self.empty_ends = self.lost_ends = 0
+        elif failure.failure is FailureClass.LOST:
+            self.lost_ends += 1
         else:
-            self.empty += 1
-        self.request, self.owed = None, 0
+            self.empty_ends += 1
+        self.request, self.requested = None, 0
 
     def close(self) -> None:
         """Record the end of the iteration, which ends the process without a failure."""
-        self.last = True
+        self.is_at_end = True
         if self.request is not None:
             self.end(None)
 
-    def arrived(self, items: int, size: int, now: float) -> None:
-        """Record that one of its results reached the learner."""
-        self.newest = now
+    def record_arrival(self, items: int, size: int, now: float) -> None:
+        """Record that one of its results reached the learner.
+
+        Args:
+            items: Number of items in the result.
+            size: Size of the packed result in bytes.
+            now: Current time by the monotonic clock.
+        """
+        self.last_arrival = now
         self.units += 1
         self.items += items
         self.bytes += size
 
     def status(self, now: float, node: str, works: bool, is_full: bool) -> WorkerStatus:
-        """The worker's status for users.
+        """Return the worker's status for users.
 
         Args:
-            now: by the clock of `began`.
-            node: where its slot is, or "" while it is not ready.
-            works: whether it has a unit to do.
-            is_full: whether one of its results waits for room.
+            now: Current time by the monotonic clock.
+            node: Host or pod of its slot; "" while the slot is not ready.
+            works: Whether it works on a unit.
+            is_full: Whether one of its results waits for room in the object store.
         """
         if self.is_given_up:
             state = "gone"
         elif self.request is None:
-            state = "failed" if self.failure else "waiting" if self.last else "starting"
+            state = "failed" if self.failure else "waiting" if self.is_at_end else "starting"
         elif works:
             state = "working"
         else:
-            state = "waiting" if is_full or self.owed or self.last else "starting"
-        until = now if state == "working" else self.newest
-        seconds = 0.0 if self.began is None or until is None else until - self.began
+            state = "waiting" if is_full or self.requested or self.is_at_end else "starting"
+        end = now if state == "working" else self.last_arrival
+        seconds = 0.0 if self.start_time is None or end is None else end - self.start_time
         counters = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}
         message = "" if self.failure is None else self.failure.message
         return WorkerStatus(self.index, state, node, seconds=seconds, message=message, **counters)

@@ -1,6 +1,6 @@
-"""The exporter: brings MLflow up to date with what the ledger holds of a run, in a process of its own.
+"""The exporter: updates MLflow from the ledger of a run, in a separate process.
 
-`source` reads the ledger, `projection` is what MLflow shows of a run and its attempts, `exporter` compares and writes,
-`batch` is the form MLflow accepts, `files` uploads what a run's folder has beside the ledger, `adoption` copies what a trial
-logged while MLflow was away.
+`source` reads the ledger, `projection` defines the entries of a run and its attempts in MLflow, `exporter` writes those that
+MLflow lacks, `batch` has the form that MLflow accepts, `files` uploads files of the run's folder, and `adoption` copies the
+entries that a trial logged while MLflow did not answer.
 """

@@ -1,7 +1,7 @@
 """`python -m trialplane.exporter FOLDER`: exports the run in a folder to the MLflow of MLFLOW_TRACKING_URI.
 
-A controller starts it, or `platform export`; `wire.exports` has their messages. It ends by itself once the run has ended and
-all is in MLflow, and at once when stdin is closed before that or the controller is killed.
+A controller or `platform export` starts this program and exchanges messages with it, see `wire.exports`. It ends when the
+run has ended and everything is in MLflow. It ends earlier if its stdin is closed, or if its parent process is killed.
 """
 
 from __future__ import annotations
@@ -22,69 +22,76 @@ from mlflow.exceptions import MlflowException
 from trialplane import errors
 from trialplane.exporter.batch import describe, write_log
 from trialplane.exporter.exporter import Exporter
-from trialplane.exporter.source import Copied, Database, Gateway, Source
+from trialplane.exporter.source import Database, Gateway, LedgerCopy, Source
 from trialplane.ledger import remote
 from trialplane.training import process
 from trialplane.wire import backoff, env, escapes, records
 from trialplane.wire.exports import End, Order, Progress
 from trialplane.wire.paths import RunPaths
 
-NICENESS = 10  # trials and the controller have priority; the rest is written when they are done
-_ENDING = 0.1  # seconds between two looks once the run has ended, while files are retried
-_LONGEST_PAUSE = 10.0  # seconds between two tries while MLflow is away
-_TRIES = 4  # of the export of a copy, which somebody waits for
+NICENESS = 10  # gives trials and the controller priority
+_END_PAUSE = 0.1  # seconds between two rounds after the run has ended, while files are retried
+_LONGEST_PAUSE = 10.0  # seconds between two attempts while MLflow does not answer
+_TRIES = 4  # attempts to export a copy, as a user waits for that
 
 
 class _Input:
-    """The other end of the pipe to stdin.
+    """Messages on stdin.
 
     Attributes:
-        lines: messages that have come; empty ones are left out.
-        closed: whether the other end is closed.
+        lines: Messages that have arrived, without empty lines, which only end a wait.
+        is_closed: Whether stdin is closed.
     """
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
-        self.closed = False
-        self._partial = bytearray()
+        self.is_closed = False
+        self._partial_line = bytearray()
 
     def wait(self, least: float, most: float) -> None:
-        """Wait for a message, `most` seconds at most, and `least` seconds if it is an empty one."""
+        """Wait for a line.
+
+        Args:
+            least: Shortest wait in seconds; only a message ends it earlier.
+            most: Longest wait in seconds; an empty line ends it too.
+        """
         start = time.monotonic()
-        while (remaining := start + least - time.monotonic()) > 0 and not self.lines and not self.closed:
+        while (remaining := start + least - time.monotonic()) > 0 and not self.lines and not self.is_closed:
             self._read(remaining)
-        if not self.lines and not self.closed:
+        if not self.lines and not self.is_closed:
             self._read(max(0.0, start + most - time.monotonic()))
 
-    def first(self) -> bytes | None:
-        """Return the first line; None if the other end is closed before."""
-        while not self.lines and not self.closed:
+    def read_first(self) -> bytes | None:
+        """Wait for the first message and return it; return None if stdin is closed before."""
+        while not self.lines and not self.is_closed:
             self._read(60.0)
         return self.lines.pop(0) if self.lines else None
 
     def _read(self, timeout: float) -> None:
+        """Read the data on stdin, waiting at most `timeout` seconds for some."""
         if not select.select([sys.stdin], [], [], timeout)[0]:
             return
         data = os.read(sys.stdin.fileno(), 1 << 20)
-        self.closed = not data
-        self._partial += data
+        self.is_closed = not data
+        self._partial_line += data
         if b"\n" in data:
-            *lines, self._partial = self._partial.split(b"\n")
+            *lines, self._partial_line = self._partial_line.split(b"\n")
             self.lines += [bytes(line) for line in lines if line]
 
 
 def _source(run: RunPaths, order: Order) -> Source:
+    """Return the ledger that an order names, or the copy of one that it contains."""
     if order.copy is not None:
-        return Copied(order.copy)
+        return LedgerCopy(order.copy)
     name = run.root.name
     return Gateway(order.ledger, name) if order.ledger.startswith(remote.SCHEMES) else Database(order.ledger, name)
 
 
-def _locked(run: RunPaths) -> BinaryIO:
-    """Lock the run against other exporters of the same folder.
+def _lock(run: RunPaths) -> BinaryIO:
+    """Lock the run against other exporters of the same folder; return the open file that holds the lock.
 
     Raises:
-        BlockingIOError: there is one.
+        BlockingIOError: Another exporter holds it.
     """
     lock = run.exporter.open("ab")
     try:
@@ -95,69 +102,116 @@ def _locked(run: RunPaths) -> BinaryIO:
     return lock
 
 
+class _Export:
+    """The rounds of one export, each of which writes new records and one file.
+
+    Args:
+        run: Paths of the run.
+        order: Order of the parent process.
+        uri: Tracking URI of MLflow.
+        answers: File descriptor of the pipe to the parent process.
+
+    Attributes:
+        source: Ledger of the run.
+        end: State of the run after its end; None while it continues.
+        failures: Number of consecutive rounds that failed.
+    """
+
+    def __init__(self, run: RunPaths, order: Order, uri: str, answers: int) -> None:
+        self._run = run
+        self._order = order
+        self._uri = uri
+        self._answers = answers
+        self.source = _source(run, order)
+        self.end = order.end
+        self.failures = 0
+        self._exporter: Exporter | None = None
+        self._lock: BinaryIO | None = None
+
+    def advance(self) -> float | None:
+        """Run one round, and report the progress to the parent process.
+
+        Returns:
+            Longest pause in seconds before the next round; None if everything is in MLflow.
+
+        Raises:
+            Exception: MLflow or the ledger does not answer; the next round continues.
+        """
+        self._lock = self._lock or _lock(self._run)
+        if self._exporter is None:
+            keeps_folder = self._order.keeps_folder
+            self._exporter = Exporter(self._run, self.source, self._uri, keeps_folder=keeps_folder, end=self.end)
+        exporter = self._exporter
+        if self.end is not None:
+            exporter.end(self.end)
+        has_moved = exporter.advance()
+        has_sent = exporter.files.send()
+        self._answer(exporter.progress)
+        self.failures = 0
+        if has_moved or has_sent:
+            return 0.0
+        if (self.end is not None or self._order.copy is not None) and exporter.close():
+            return None
+        return self.source.idle if self.end is None else _END_PAUSE
+
+    def record_failure(self, error: Exception) -> str:
+        """Count a round that failed; return the reason."""
+        if not isinstance(error, (MlflowException, OSError, errors.LedgerError)):
+            write_log(f"the exporter failed and retries; {describe(error)}")
+        self.failures += 1
+        return escapes.mask_passwords(_reason(error, self._run, self._uri))
+
+    def report_failure(self, reason: str) -> None:
+        """Report to the parent process that nothing can be exported now."""
+        progress = Progress() if self._exporter is None else self._exporter.progress
+        self._answer(dataclasses.replace(progress, away=reason))
+
+    def _answer(self, progress: Progress) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent process has ended, and stdin is closed too
+            os.write(self._answers, json.dumps(records.to_dict(progress)).encode() + b"\n")
+
+
 def main() -> int:
     """Export until the end of the run is in MLflow; return an exit code of `errors`."""
-    # MLflow may print to stdout at any time: answers keep the pipe, and stdout is redirected to the log.
+    # MLflow may print to stdout. So answers go to a copy of stdout, which itself is redirected to the log.
     answers = os.dup(1)
     os.dup2(2, 1)
     process.end_with_parent()
-    run, uri = RunPaths(Path(sys.argv[1])), os.environ[env.MLFLOW_TRACKING_URI]
     messages = _Input()
-    if (first_line := messages.first()) is None:
+    if (first_message := messages.read_first()) is None:
         return errors.EXIT_OK
-    order = records.from_json(Order, first_line)
+    order = records.from_json(Order, first_message)
     is_copy = order.copy is not None
     if not is_copy:
         os.nice(NICENESS)
-    source, end = _source(run, order), order.end
-    exporter: Exporter | None = None
-    lock: BinaryIO | None = None
-    failures = 0
-
-    def answer(progress: Progress) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the controller is gone, and stdin with it: the loop ends
-            os.write(answers, json.dumps(records.to_dict(progress)).encode() + b"\n")
-
+    export = _Export(RunPaths(Path(sys.argv[1])), order, os.environ[env.MLFLOW_TRACKING_URI], answers)
     while True:
-        pause = 0.0
+        longest_pause: float | None = 0.0
         try:
-            lock = lock or _locked(run)
-            if exporter is None:
-                exporter = Exporter(run, source, uri, keeps_folder=order.keeps_folder, end=end)
-            if end is not None:
-                exporter.end(end)
-            has_moved = exporter.advance()
-            has_sent = exporter.files.send()
-            answer(exporter.progress)
-            failures = 0
-            if not (has_moved or has_sent):
-                if (end is not None or is_copy) and exporter.close():
-                    return errors.EXIT_OK
-                pause = source.idle if end is None else _ENDING
-        except Exception as error:  # noqa: BLE001 - the border of the process: the next one would do no better
-            if not isinstance(error, (MlflowException, OSError, errors.LedgerError)):
-                write_log(f"the exporter failed and retries; {describe(error)}")
-            failures += 1
-            reason = escapes.mask_passwords(_reason(error, run, uri))
-            if is_copy and failures == _TRIES:
+            longest_pause = export.advance()
+        except Exception as error:  # noqa: BLE001 - a new process would fail in the same way
+            reason = export.record_failure(error)
+            if is_copy and export.failures == _TRIES:
                 write_log(reason)
                 return errors.EXIT_PLATFORM
-            counts = Progress() if exporter is None else exporter.progress
-            answer(dataclasses.replace(counts, away=reason))
-        least = backoff.pause(failures, _LONGEST_PAUSE, first=0.5) if failures else source.pause
+            export.report_failure(reason)
+        if longest_pause is None:
+            return errors.EXIT_OK
+        failures = export.failures
+        pause = backoff.pause(failures, _LONGEST_PAUSE, first=0.5) if failures else export.source.pause
         if is_copy:
-            time.sleep(least)
+            time.sleep(pause)
         else:
-            messages.wait(least, max(least, pause))
-            if messages.closed:  # the controller is gone; the next one's exporter continues
+            messages.wait(pause, max(pause, longest_pause))
+            if messages.is_closed:  # the controller has ended; an exporter of another one continues
                 return errors.EXIT_OK
         for line in messages.lines:
-            end = records.from_json(End, line)
+            export.end = records.from_json(End, line)
         messages.lines.clear()
 
 
 def _reason(error: Exception, run: RunPaths, uri: str) -> str:
-    """The reason why nothing can be exported now."""
+    """Return the reason why nothing can be exported now, given the error."""
     if isinstance(error, BlockingIOError):
         return f"the exporter of this run's former controller has not ended and still holds {run.exporter}"
     if isinstance(error, errors.LedgerError):

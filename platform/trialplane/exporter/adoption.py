@@ -1,4 +1,4 @@
-"""Copies what a trial logged into an MLflow store of its own, because MLflow was away."""
+"""Copies the entries that a trial has logged into a local MLflow store, because MLflow did not answer."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from mlflow.tracking import MlflowClient
 from trialplane.exporter.batch import ENDED, Artifact, Batch, describe, is_refusal, write_log
 from trialplane.wire import labels
 
-_MAX_RUNS = 50_000  # that MLflow gives at once
+_MAX_RUNS = 50_000  # that MLflow returns in one search
 _NAME = "mlflow.runName"
 
 
 @dataclasses.dataclass
 class Adopted:
-    """One run of such a store.
+    """One run of a trial's store.
 
     Attributes:
-        run_id: in the store.
-        above: `run_id` of its parent in the store; "" for one that stands for the trial's own.
-        start: milliseconds since the epoch.
-        batch: its contents.
+        run_id: Id of the run in the store.
+        parent: Id of its parent in the store; "" for a run that corresponds to the trial's own.
+        start: Start in milliseconds since the epoch.
+        batch: Entries of the run.
     """
 
     run_id: str
-    above: str
+    parent: str
     start: int
     batch: Batch
 
 
-def take_over(store: Path, client: MlflowClient, run_id: str, batches: MutableMapping[str, Batch]) -> None:
-    """Add what a trial logged into a store of its own to the batch of its run, and to those of new runs below it.
+def copy_store(store: Path, client: MlflowClient, run_id: str, batches: MutableMapping[str, Batch]) -> None:
+    """Add the entries of a trial's store to the batches of the trial's run and of its child runs, which are created.
 
     Args:
-        store: the file; need not exist.
-        client: of the MLflow that gets it.
-        run_id: of the trial's run there.
-        batches: run → its batch; missing ones are created.
+        store: File of the store; it need not exist.
+        client: Client of the MLflow that gets the entries.
+        run_id: Id of the trial's run in that MLflow.
+        batches: Batch of each run, by id; a missing one must be created on access, as in a defaultdict.
     """
     if not store.exists():
         return
     try:
         adopted = read(store)
-    except Exception as error:  # noqa: BLE001 - a killed trial may have left any file; an MLflow that is away is no reason
+    except Exception as error:  # noqa: BLE001 - a killed trial may leave a damaged file
         write_log(f"what a trial logged into {store} cannot be read, so it is left out of MLflow: {describe(error)}")
         return
-    new_ids: dict[str, str] = {}  # the runs' ids in the store → here
+    new_ids: dict[str, str] = {}  # id of a run in the store → its id in MLflow
     for adopted_run in adopted:
         try:
             new_ids[adopted_run.run_id] = (
-                _below(client, new_ids[adopted_run.above], adopted_run) if adopted_run.above else run_id
+                _ensure_child(client, new_ids[adopted_run.parent], adopted_run) if adopted_run.parent else run_id
             )
         except MlflowException as error:
             if not is_refusal(error):
@@ -65,14 +65,14 @@ def take_over(store: Path, client: MlflowClient, run_id: str, batches: MutableMa
             return
         batch = batches[new_ids[adopted_run.run_id]]
         batch.add(adopted_run.batch)
-        if adopted_run.above:
+        if adopted_run.parent:
             batch.status, batch.end = adopted_run.batch.status, adopted_run.batch.end
 
 
 def read(store: Path) -> list[Adopted]:
-    """The runs of a trial's own store, each after the one that it is below."""
+    """Return the runs of a trial's store, each after its parent."""
     with contextlib.closing(sqlite3.connect(store)) as file:
-        file.execute("PRAGMA schema_version")  # raises at once for a damaged file, which MLflow would retry for a minute
+        file.execute("PRAGMA schema_version")  # raises at once if the file is damaged: MLflow would retry for a minute
     client = MlflowClient(f"sqlite:///{store}")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = {run.info.run_id: run for run in client.search_runs(experiments, max_results=_MAX_RUNS)}
@@ -94,10 +94,10 @@ def read(store: Path) -> list[Adopted]:
 
 
 def _artifacts(store: Path, uri: str) -> list[Artifact]:
-    """The files of a run one by one, as MLflow may refuse a single one.
+    """Return the artifacts of a run, each as a file of its own, as MLflow may refuse one of them.
 
-    The URI, and the links among the files, are the trial's: whatever they name outside of the store's own folder, a file of
-    this process or another host, is left out.
+    The trial controls the URI and links among the files. So everything outside of the store's folder is left out, such as a
+    file that only this process may read.
     """
     home, parts = store.with_suffix(".artifacts").resolve(), urllib.parse.urlsplit(uri)
     location = Path(urllib.parse.unquote(parts.path))
@@ -109,8 +109,8 @@ def _artifacts(store: Path, uri: str) -> list[Artifact]:
     return [Artifact("" if folder == "." else folder, str(file)) for folder, file in zip(folders, files, strict=True)]
 
 
-def _below(client: MlflowClient, parent: str, adopted: Adopted) -> str:
-    """The id of a new run below another, or of the one that an interrupted copy has already created."""
+def _ensure_child(client: MlflowClient, parent: str, adopted: Adopted) -> str:
+    """Return the id of a child run for a run of the store: a new one, unless an interrupted copy has created it."""
     experiment = client.get_run(parent).info.experiment_id
     query = f"tags.`{labels.PARENT}` = '{parent}' and tags.`{labels.COPY_OF}` = '{adopted.run_id}'"
     runs = client.search_runs([experiment], query)
@@ -121,8 +121,9 @@ def _below(client: MlflowClient, parent: str, adopted: Adopted) -> str:
 
 
 def _depth(run_id: str, parents: dict[str, str]) -> int:
-    """The depth of a run: the number of runs of the store above it."""
+    """Return the number of ancestors of a run in the store."""
     depth = 0
-    while (run_id := parents[run_id]) in parents and depth < len(parents):  # a script may have made a cycle
+    # A script may have created a cycle, which the limit ends.
+    while (run_id := parents[run_id]) in parents and depth < len(parents):
         depth += 1
     return depth

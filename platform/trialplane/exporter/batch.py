@@ -1,6 +1,6 @@
-"""Batches of entries for one MLflow run, in the form MLflow accepts, and how they are sent.
+"""Batches of entries for one MLflow run, in the form that MLflow accepts, and their sender.
 
-MLflow refuses a whole call because of one invalid value. Here only that value is left out, with a line in the log.
+MLflow refuses a whole call because of one invalid value. The sender leaves out only that value, and logs it.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from trialplane import errors
 from trialplane.job import values
 from trialplane.wire import escapes, labels
 
-MAX_METRICS = 800  # per call; MLflow takes 1000 entities in all, and 100 parameters and 100 tags among them
+MAX_METRICS = 800  # per call; MLflow accepts 1000 entries, of which 100 parameters and 100 tags
 MAX_PARAMS = 90
 MAX_TAGS = 90
 MAX_KEY = 250  # characters of a name
 MAX_VALUE = 6000  # characters of a parameter
 MAX_TAG = 5000  # characters of a tag
 MAX_STEP = 2**63 - 1
-# Statuses below 500 that are retried; a missing or changed login is retried until it is corrected.
-_LATER = (401, 407, 408, 429, 499)
-# Nor is the request at fault when nothing may be written at all, or when a proxy has no MLflow behind it.
-_LOCKED_OUT = ("PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")
-# A proxy's limit on sizes: MLflow has no code for these statuses, so they are only in the text of its INTERNAL_ERROR.
+# Statuses below 500 that are retried; 401 and 407 are retried until the login is corrected.
+_RETRIED = (401, 407, 408, 429, 499)
+# Codes that are retried: nothing may be written at all, or a proxy has no MLflow behind it.
+_RETRIED_CODES = ("PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")
+# A request is larger than a proxy allows. MLflow has no code for these statuses, only the text of an INTERNAL_ERROR.
 _TOO_LARGE = re.compile(r"failed with error code (?:413|414|431) != ")
 ENDED = ("FINISHED", "FAILED", "KILLED")
 
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """A file that goes into a run.
+    """A file that is uploaded into a run.
 
     Attributes:
-        folder: in the run, or "".
-        file: its path here.
-        kind: "log" is cut when it is long, "arrays" are converted, "" goes as it is.
+        folder: Folder in the run; "" for its root.
+        file: Local path.
+        kind: "log" for a log, of which only the end is sent if it is long; "arrays" for packed arrays, which are converted;
+            "" for any other file.
     """
 
     folder: str
@@ -54,7 +55,16 @@ class Artifact:
 
 @dataclasses.dataclass
 class Batch:
-    """Entries for one MLflow run; names and texts as MLflow accepts them."""
+    """Entries for one MLflow run, with names and texts that MLflow accepts.
+
+    Attributes:
+        metrics: Metrics.
+        params: Parameters by name.
+        tags: Tags by name.
+        status: Status that the run gets; "" to leave it unchanged.
+        end: End of the run in milliseconds since the epoch; None for none.
+        artifacts: Files.
+    """
 
     metrics: list[Metric] = dataclasses.field(default_factory=list)
     params: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -64,13 +74,19 @@ class Batch:
     artifacts: list[Artifact] = dataclasses.field(default_factory=list)
 
     def add_metrics(self, values: Mapping[str, float], moment: float, step: int) -> None:
-        """Add the values of one step, in order of their names; if two names map to the same key, the later wins."""
+        """Add the values of one step in the order of their names; if two names have the same key, the last one counts.
+
+        Args:
+            values: Values by name.
+            moment: Time in seconds since the epoch.
+            step: Step.
+        """
         by_key = {key_of(name): float(value) for name, value in sorted(values.items())}
         step = max(-MAX_STEP, min(step, MAX_STEP))
         self.metrics += [Metric(name, value, milliseconds(moment), step) for name, value in by_key.items()]
 
     def add_params(self, values: Mapping[str, Any]) -> None:
-        """Add parameters; if two names map to the same key, the later wins."""
+        """Add parameters; if two names have the same key, the last one counts."""
         self.params |= {key_of(name): _text(value, MAX_VALUE) for name, value in values.items()}
 
     def add_tags(self, values: Mapping[str, Any]) -> None:
@@ -78,7 +94,7 @@ class Batch:
         self.tags |= {key_of(name): _text(value, MAX_TAG) for name, value in values.items()}
 
     def add(self, other: Batch) -> None:
-        """Add metrics, parameters, tags and artifacts of another; its values win where both have one."""
+        """Add the metrics, parameters, tags and artifacts of another batch, whose values replace those of this one."""
         self.metrics += other.metrics
         self.params |= other.params
         self.tags |= other.tags
@@ -86,7 +102,7 @@ class Batch:
 
 
 def key_of(name: str) -> str:
-    """A name as MLflow accepts it for a metric, a parameter or a tag.
+    """Return a name as MLflow accepts it for a metric, a parameter or a tag.
 
     MLflow accepts letters, digits and `_ - . : / space`, normalized relative paths, and 250 characters. Anything else
     becomes `_`: `recall@5` is `recall_5`; a + in front, as of `+trainer.lr`, is left out. The mapping is deterministic.
@@ -100,32 +116,35 @@ def key_of(name: str) -> str:
 
 
 def milliseconds(moment: float) -> int:
-    """A time in seconds as MLflow's milliseconds."""
+    """Return a time in seconds as MLflow's milliseconds."""
     return int(moment * 1000)
 
 
 class Sender:
-    """Sends batches; what MLflow will never accept is left out, as it would block everything behind it.
+    """Sender of batches. Entries that MLflow refuses for good are left out, as they would block all later ones.
 
     Args:
-        client: of the MLflow that gets them.
+        client: Client of the MLflow that gets the batches.
     """
 
     def __init__(self, client: MlflowClient) -> None:
         self.client = client
 
     def send(self, run_id: str, batch: Batch) -> bool:
-        """Write one batch without its files; raise errors that may be temporary (MLflow is away).
+        """Write one batch without its files.
 
         Returns:
             Whether MLflow accepts entries for this run.
+
+        Raises:
+            MlflowException: The write failed and may succeed later.
         """
         try:
-            if not self._at_once(run_id, batch):
-                if not self._give_way(run_id, batch):
+            if not self._write_in_one_call(run_id, batch):
+                if not self._rename_clashes(run_id, batch):
                     write_log(f"MLflow's run {run_id} was deleted, so what belongs to it is left out")
                     return False
-                self._piecewise(run_id, batch)
+                self._write_in_pieces(run_id, batch)
             if batch.status in ENDED:
                 self.client.set_terminated(run_id, batch.status, end_time=batch.end)
             elif batch.status:
@@ -137,8 +156,8 @@ class Sender:
             return False
         return True
 
-    def _at_once(self, run_id: str, batch: Batch) -> bool:
-        """Write metrics, parameters and tags in one call, which is the fastest; False when MLflow refuses them."""
+    def _write_in_one_call(self, run_id: str, batch: Batch) -> bool:
+        """Write metrics, parameters and tags in one call, which is fastest; return False if they are too many or refused."""
         if len(batch.metrics) > MAX_METRICS or len(batch.params) > MAX_PARAMS or len(batch.tags) > MAX_TAGS:
             return False
         params = [Param(key, value) for key, value in batch.params.items()]
@@ -151,23 +170,27 @@ class Sender:
             return False
         return True
 
-    def _give_way(self, run_id: str, batch: Batch) -> bool:
-        """Turn parameters that MLflow has with other, immutable values into tags; False if the run was deleted."""
+    def _rename_clashes(self, run_id: str, batch: Batch) -> bool:
+        """Turn parameters for which the run already has other values, which MLflow never changes, into tags.
+
+        Returns:
+            False if the run was deleted.
+        """
         run = self.client.get_run(run_id)
         clashes = [key for key, value in batch.params.items() if run.data.params.get(key, value) != value]
         batch.add_tags({labels.PARAM + key: batch.params.pop(key) for key in clashes})
         return bool(run.info.lifecycle_stage != "deleted")
 
-    def _piecewise(self, run_id: str, batch: Batch) -> None:
-        """Write in pieces, tags first: they identify the run's attempt and mark it as used."""
+    def _write_in_pieces(self, run_id: str, batch: Batch) -> None:
+        """Write a batch in several calls, tags first, as they identify the attempt of the run."""
         log = self.client.log_batch
         tags = [RunTag(key, value) for key, value in batch.tags.items()]
         params = [Param(key, value) for key, value in batch.params.items()]
-        self._pieces(run_id, tags, MAX_TAGS, lambda piece: log(run_id, tags=piece))
-        self._pieces(run_id, params, MAX_PARAMS, lambda piece: log(run_id, params=piece))
-        self._pieces(run_id, batch.metrics, MAX_METRICS, lambda piece: log(run_id, metrics=piece))
+        self._write_items(run_id, tags, MAX_TAGS, lambda piece: log(run_id, tags=piece))
+        self._write_items(run_id, params, MAX_PARAMS, lambda piece: log(run_id, params=piece))
+        self._write_items(run_id, batch.metrics, MAX_METRICS, lambda piece: log(run_id, metrics=piece))
 
-    def _pieces(self, run_id: str, items: Sequence[Any], size: int, write: Callable[[Sequence[Any]], None]) -> None:
+    def _write_items(self, run_id: str, items: Sequence[Any], size: int, write: Callable[[Sequence[Any]], None]) -> None:
         """Write at most `size` items per call; a refused piece is halved until the faulty item is found."""
         for begin in range(0, len(items), size):
             piece = items[begin : begin + size]
@@ -177,26 +200,26 @@ class Sender:
                 if not is_refusal(error):
                     raise
                 if len(piece) > 1:
-                    self._pieces(run_id, piece, (len(piece) + 1) // 2, write)
+                    self._write_items(run_id, piece, (len(piece) + 1) // 2, write)
                 else:
                     write_log(f"MLflow refuses {piece[0].key!r} in its run {run_id}, so it is left out: {error}")
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether MLflow or its artifact store refuses the request for good; otherwise it is away or too busy."""
+    """Return whether MLflow or its artifact store refuses a request for good, so that a retry would not help."""
     if isinstance(error, MlflowException):
-        if error.error_code in _LOCKED_OUT:
+        if error.error_code in _RETRIED_CODES:
             return False
         status = 413 if _TOO_LARGE.search(error.message) else error.get_http_status_code()
     elif isinstance(error, requests.HTTPError) and error.response is not None:
         status = error.response.status_code
     else:
         return False
-    return 400 <= status < 500 and status not in _LATER
+    return 400 <= status < 500 and status not in _RETRIED
 
 
 def describe(error: BaseException) -> str:
-    """An unexpected error in one line, with its type, and without the password that its tracking URI may have."""
+    """Return an unexpected error in one line, with its type, and without the password of a URI in it."""
     return escapes.mask_passwords(f"{type(error).__name__}: {errors.first_line(error)}")
 
 
@@ -207,5 +230,5 @@ def write_log(message: str) -> None:
 
 
 def _text(value: Any, length: int) -> str:
-    """A value as text that every database accepts: a file name or a message may contain undecodable bytes."""
+    """Return a value as text that every database accepts, as file names and messages may contain undecodable bytes."""
     return str(value).encode(errors="replace").decode().replace("\0", "")[:length]

@@ -1,7 +1,7 @@
-"""The form of a run in MLflow: its parent run, and a run for each attempt. Pure functions of the ledger's records.
+"""The entries of a run in MLflow: of its parent run, and of a run for each series of attempts. Pure functions.
 
-Segments of a trial that continue one another, after promotions, have one run: a series. Tags and parameters of an attempt
-follow from its request, and what its end adds from its outcome. So they are the same whenever they are written.
+The segments of a promoted trial continue one another. They are a series and have one run in MLflow. Entries follow from the
+request and the outcome of an attempt, so they are the same whenever they are written.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from trialplane.wire.exports import End
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
-MOST_PARAMS = (
-    500  # of a trial; MLflow reads all that a run has for each hundred that it gets, so 5,000 would take 10 seconds
-)
-# A pruned trial has done its work; MLflow shows KILLED like FAILED.
+# Parameters of a trial. For each hundred new ones MLflow reads all that a run has, so 5,000 would take 10 seconds.
+MOST_PARAMS = 500
+# A pruned trial is FINISHED, as MLflow shows KILLED in the same way as FAILED.
 _STATUS = {
     TrialState.COMPLETE: "FINISHED",
     TrialState.PRUNED: "FINISHED",
-    TrialState.PAUSED: "KILLED",  # RUNNING again with a promotion
+    TrialState.PAUSED: "KILLED",  # RUNNING again after a promotion
     TrialState.LOST: "FAILED",
     TrialState.FAILED: "FAILED",
 }
@@ -35,7 +34,7 @@ _RUN_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunSta
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The best trial among the first ends of a run, and the values of its objectives."""
+    """The best trial so far, and the values of its objectives."""
 
     trial: int
     values: tuple[float, ...]
@@ -43,12 +42,12 @@ class Best:
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The first ends of attempts.
+    """The ends of attempts up to a place in their order.
 
     Attributes:
-        place: place of the last one; 0 for none.
-        trials: number of trials that have ended for good.
-        best: the best of them.
+        place: Place of the last one; 0 for none.
+        trials: Number of trials that have ended for good.
+        best: Best of these trials; None before one is complete.
     """
 
     place: int = 0
@@ -56,8 +55,13 @@ class Ends:
     best: Best | None = None
 
 
-def parent(job: Job, submission: Mapping[str, Any]) -> Batch:
-    """Return the tags and parameters of the parent run."""
+def parent_start(job: Job, submission: Mapping[str, Any]) -> Batch:
+    """Return the tags and parameters of the parent run.
+
+    Args:
+        job: Job of the run.
+        submission: Facts of the run's submission.
+    """
     batch = Batch()
     batch.add_tags(
         {
@@ -75,7 +79,7 @@ def parent(job: Job, submission: Mapping[str, Any]) -> Batch:
 
 
 def parent_end(end: End) -> Batch:
-    """Return what the end of a run adds to the parent run."""
+    """Return the entries that the end of a run adds to the parent run."""
     batch = Batch(status=_RUN_STATUS.get(end.state, "SCHEDULED"))
     batch.add_tags({labels.STATE: end.state.value, labels.MESSAGE: end.reason})
     batch.end = milliseconds(end.time) if end.state in _RUN_STATUS else None
@@ -88,17 +92,17 @@ def name(job: Job, request: TrialRequest) -> str:
     return f"{job.trial_name}-{request.trial:04d}{attempt}"
 
 
-def started(job: Job, request: TrialRequest, submission: Mapping[str, Any], parent_id: str) -> Batch:
+def attempt_start(job: Job, request: TrialRequest, submission: Mapping[str, Any], parent_id: str) -> Batch:
     """Return the tags of an attempt's run.
 
-    MLflow never changes a parameter: with ours it would refuse the job's own of the same name, which fails the trial, or a
-    whole batch of them. So they are tags while the trial runs, and parameters once it has ended.
+    Parameters of the trial are tags while it runs, and MLflow's parameters after its end. MLflow never changes a parameter:
+    if the job itself logged one with the same name and another value, MLflow would refuse that, and the trial would fail.
 
     Args:
-        job: of the run.
-        request: of the attempt.
-        submission: the facts of the run's submission.
-        parent_id: id of the parent run.
+        job: Job of the run.
+        request: Request of the attempt.
+        submission: Facts of the run's submission.
+        parent_id: Id of the parent run.
     """
     batch = Batch()
     batch.add_tags(
@@ -115,37 +119,37 @@ def started(job: Job, request: TrialRequest, submission: Mapping[str, Any], pare
             **({} if request.retry_of is None else {labels.RETRY_OF: request.retry_of}),
         }
     )
-    shown = _shown({**job.params, **request.params})
-    batch.add_tags({labels.PARAM + values.key(key): value for key, value in sorted(shown.items())})
+    params = _limit_params({**job.params, **request.params})
+    batch.add_tags({labels.PARAM + values.key(key): value for key, value in sorted(params.items())})
     return batch
 
 
-def promoted(job: Job, request: TrialRequest) -> Batch:
-    """Return what the start of a later segment changes in a trial's run."""
+def segment_start(job: Job, request: TrialRequest) -> Batch:
+    """Return the entries of a trial's run that the start of a later segment changes."""
     batch = Batch(status="RUNNING")
     batch.add_tags({labels.STATE: TrialState.RUNNING.value, **_segment(job, request)})
     return batch
 
 
-def ended(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
-    """Return what the end of an attempt adds to its run: parameters, the result's metrics, its state and its times.
+def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
+    """Return the entries that the end of an attempt adds to its run: parameters, metrics of the result, state and times.
 
-    A trial that is paused at a rung may still log parameters, so it has none of ours.
+    A trial that is paused at a rung may log parameters when it continues, so it gets none yet; see `attempt_start`.
     """
     state = rows.displayed_state(outcome)
     batch = Batch(status=_STATUS[state], end=milliseconds(outcome.ended))
-    params = _shown({**job.params, **request.params})
+    params = _limit_params({**job.params, **request.params})
     if outcome.state is not TrialState.PAUSED:
         batch.add_params(dict(sorted(params.items())))
-    if request.objectives:  # it has asked for some of them since it started
+    if request.objectives:  # an objective of Optuna has requested some of them after its start
         batch.add_tags({labels.PARAM + values.key(key): value for key, value in sorted(params.items())})
     duration = "trial_seconds" if request.segment is None else "segment_seconds"
     seconds = {duration: outcome.ended - outcome.started} if outcome.started else {}
     steps = {f"best_step_{metric}": float(step) for metric, step in outcome.best_steps.items()}
-    # Of an attempt without a result they are those of its last report, which MLflow has.
-    is_open = outcome.state in (TrialState.PRUNED, TrialState.PAUSED)
-    is_result = outcome.failure in (None, FailureClass.INVALID) and not is_open
-    result = outcome.metrics if is_result else {}
+    # Without a result the metrics are those of the last report, which MLflow already has.
+    is_cut_short = outcome.state in (TrialState.PRUNED, TrialState.PAUSED)
+    has_result = outcome.failure in (None, FailureClass.INVALID) and not is_cut_short
+    result = outcome.metrics if has_result else {}
     batch.add_metrics({**result, **steps, **seconds}, outcome.ended, outcome.step)
     batch.add_tags(
         {
@@ -154,7 +158,7 @@ def ended(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
             labels.NODE: outcome.node,
             labels.START_METHOD: outcome.start_method,
             **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
-            # Also an empty one, if an earlier segment may have had another.
+            # An empty message replaces that of an earlier segment.
             **({labels.MESSAGE: outcome.message} if outcome.message or request.segment else {}),
             **({labels.ANSWERED_BY: outcome.answered_by} if outcome.answered_by else {}),
         }
@@ -162,25 +166,25 @@ def ended(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
     return batch
 
 
-def better(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
-    """Return the attempt's result if it is better than the best one before it, or None."""
+def new_best(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
+    """Return the result of an attempt if it is better than the best one before it; otherwise None."""
     if attempt.outcome is None or not job.objectives:
         return None
     row = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
     if row.state is not TrialState.COMPLETE or not row.feasible:
         return None
-    before = [] if best is None else [TrialRow(best.trial, TrialState.COMPLETE, 1, 0, values=best.values)]
-    best_row = rows.best_trial(job, [*before, row])
+    best_rows = [] if best is None else [TrialRow(best.trial, TrialState.COMPLETE, 1, 0, values=best.values)]
+    best_row = rows.best_trial(job, [*best_rows, row])
     return Best(row.trial, tuple(row.values)) if best_row is row else None
 
 
 def is_last(outcome: TrialOutcome | None) -> bool:
-    """Whether a trial has ended for good with an attempt, unless the user has it tried again."""
+    """Return whether a trial has ended for good with the end of an attempt, unless the user reopens it."""
     return outcome is not None and not outcome.retried and outcome.state is not TrialState.PAUSED
 
 
 def improvement(job: Job, best: Best, attempt: Attempt, trials: int) -> Batch:
-    """Return the metrics of the parent run for a new best trial, at the number of trials that had ended by then."""
+    """Return the metrics of the parent run for a new best trial; their step is the number of ended trials."""
     assert attempt.outcome is not None
     batch = Batch()
     values_ = {f"best_{job.objectives[0].metric}": best.values[0], "best_trial": float(best.trial)}
@@ -189,12 +193,12 @@ def improvement(job: Job, best: Best, attempt: Attempt, trials: int) -> Batch:
 
 
 def has_more_params(job: Job, request: TrialRequest) -> bool:
-    """Whether an attempt has more parameters than MLflow shows."""
+    """Return whether an attempt has more parameters than MLflow shows."""
     return len({**job.params, **request.params}) > MOST_PARAMS
 
 
 def _segment(job: Job, request: TrialRequest) -> dict[str, Any]:
-    """The tags that differ between the segments of a trial."""
+    """Return the tags whose values differ between the segments of a trial."""
     segment, ladder = request.segment, job.search.ladder
     if segment is None or ladder is None:
         return {labels.ATTEMPT: request.attempt}
@@ -203,12 +207,13 @@ def _segment(job: Job, request: TrialRequest) -> dict[str, Any]:
 
 
 def _code(submission: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tags that identify the code of a submission."""
     return {
         labels.GIT_REVISION: submission.get("git_revision", ""),
         labels.CODE_HASH: submission.get("code_hash", ""),
     }
 
 
-def _shown(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that MLflow shows: those that are searched come last, and count first."""
+def _limit_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the last `MOST_PARAMS` parameters: the searched ones are last, and so are not left out first."""
     return dict(list(params.items())[-MOST_PARAMS:])

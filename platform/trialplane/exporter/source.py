@@ -1,4 +1,4 @@
-"""The ledger of one run as the exporter reads it, page by page: a database, the gateway, or a copy."""
+"""Reads the ledger of one run page by page: from a database, from the gateway, or from a copy."""
 
 from __future__ import annotations
 
@@ -10,35 +10,40 @@ from trialplane.ledger import remote, tables
 from trialplane.ledger.attempts import Attempt, Reports
 from trialplane.wire.exports import Copy
 
-PAGE = 200  # attempts that are read together
+PAGE = 200  # attempts on a page
 
 
 class Source(Protocol):
-    """Pages of a run's ledger, from a position on; each is empty when nothing follows.
+    """The ledger of a run, read in pages after a position. A page is empty if nothing follows.
 
     Attributes:
-        pause: seconds between two looks at it, at least.
-        idle: seconds between two looks at it when nobody says that it has grown.
+        pause: Shortest time in seconds between two reads.
+        idle: Time in seconds after which it is read although no message says that it has grown.
     """
 
     pause: float
     idle: float
 
-    def running(self, after: int) -> list[Attempt]:
-        """The attempts with numbers above `after` that run, by number; through the gateway a page of them."""
+    def running_attempts(self, after: int) -> list[Attempt]:
+        """Return the running attempts with numbers above `after`, in that order; the gateway returns a page of them."""
 
     def attempt(self, number: int) -> Attempt:
-        """One attempt."""
+        """Return the attempt with a number."""
 
-    def ended(self, after: int) -> list[Attempt]:
-        """The attempts that ended since the place `after`, in the order of their ends."""
+    def ended_attempts(self, after: int) -> list[Attempt]:
+        """Return the attempts that ended since the place `after`, in the order of their ends."""
 
     def reports(self, after: int) -> Reports:
-        """The reports with marks above `after`, in the order of their marks."""
+        """Return the reports with marks above `after`, in the order of their marks."""
 
 
 class Database:
-    """A ledger in SQLite or PostgreSQL."""
+    """A ledger in SQLite or PostgreSQL.
+
+    Args:
+        url: URL of the database.
+        run: Name of the run.
+    """
 
     pause = 0.0
     idle = 1.0
@@ -47,7 +52,7 @@ class Database:
         self._url, self._run = url, run
         self._engine = tables.engine(url)
 
-    def running(self, after: int) -> list[Attempt]:
+    def running_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             return reading.running_after(tables.select(connection), self._run, after)
@@ -57,7 +62,7 @@ class Database:
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             return reading.attempt(tables.select(connection), self._run, number)
 
-    def ended(self, after: int) -> list[Attempt]:
+    def ended_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             return reading.ended_after(tables.select(connection), self._run, after, PAGE)[1]
@@ -69,11 +74,11 @@ class Database:
 
 
 class Gateway:
-    """A ledger behind the gateway, which is asked less often.
+    """A ledger behind the gateway, which is read less often.
 
     Args:
-        url: of the gateway, with the run's token.
-        run: name of the run.
+        url: URL of the gateway, with the run's token.
+        run: Name of the run.
     """
 
     pause = 1.0
@@ -82,7 +87,7 @@ class Gateway:
     def __init__(self, url: str, run: str) -> None:
         self.reader = remote.Reader(url, run)
 
-    def running(self, after: int) -> list[Attempt]:
+    def running_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
         return self.reader.attempts(after, "running", PAGE)
 
@@ -90,7 +95,7 @@ class Gateway:
         """See `Source`."""
         return self.reader.attempts(number - 1, "number", 1)[0]
 
-    def ended(self, after: int) -> list[Attempt]:
+    def ended_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
         return self.reader.attempts(after, "place", PAGE)
 
@@ -99,11 +104,11 @@ class Gateway:
         return self.reader.reports(after)
 
 
-class Copied:
-    """A ledger as it was when it was copied.
+class LedgerCopy:
+    """A copy of a ledger, which does not change.
 
     Args:
-        copy: its attempts and reports, in any order.
+        copy: Attempts and reports, in any order.
     """
 
     pause = 0.0
@@ -117,7 +122,7 @@ class Copied:
         )
         self._reports = sorted(copy.reports, key=lambda record: record.mark)
 
-    def running(self, after: int) -> list[Attempt]:
+    def running_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
         running = [record for record in self._by_number.values() if record.place is None and record.request.number > after]
         return sorted(running, key=lambda record: record.request.number)
@@ -126,7 +131,7 @@ class Copied:
         """See `Source`."""
         return self._by_number[number]
 
-    def ended(self, after: int) -> list[Attempt]:
+    def ended_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
         begin = bisect.bisect_right(self._ended, after, key=lambda attempt: attempt.place or 0)
         return self._ended[begin : begin + PAGE]

@@ -1,17 +1,18 @@
-"""Redirects MLflow's fluent interface, so that all that a job logs is in its trial's MLflow run, or below it.
+"""Redirects MLflow's functions, so that everything a job logs is in its trial's MLflow run or in a child of that run.
 
-A script that ran by itself names its server and its experiment, starts runs and ends them. In a trial all of that is
-given. So a few of MLflow's functions are replaced, where MLflow defines them and before anybody can have another reference
-to them:
+A script that is written to run alone names a server and an experiment, and starts and ends runs. A trial already has all of
+these. So a few of MLflow's functions are replaced in the modules that define them, when the job imports MLflow and before
+other code can have references to them:
 
-- `set_tracking_uri` and `set_experiment` are ignored, and a line in the log says so;
-- the first `start_run`, and whatever logs without a run, get the trial's run;
-- every further run becomes a child of it, in its experiment, also one that `MlflowClient` makes.
+- `set_tracking_uri` and `set_experiment` are ignored, and a line in the log says so.
+- The first `start_run`, and functions that log without a run, use the trial's run.
+- Each further run becomes a child of it in the same experiment, even if `MlflowClient` creates it.
 
-The trial's run is looked up by its tags at the first call, and created if the exporter has not done so yet. While MLflow is
-away, the trial gets a store of its own for good, whose first run stands for the trial's. Nothing here imports MLflow: the
-functions are replaced when the job imports it. Programs that a trial starts have MLFLOW_RUN_CONTEXT, by which the exporter
-puts their runs below the trial's.
+The trial's run is searched by its tags at the first call, and created if the exporter has not created it yet. If MLflow does
+not answer, the trial uses a local store from then on, whose first run corresponds to the trial's. Programs that a trial
+starts have the variable MLFLOW_RUN_CONTEXT, which lets the exporter make their runs children of the trial's run.
+
+This module itself does not import MLflow.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from trialplane.wire import env, labels
 _SERVICE = "mlflow.tracking._tracking_service.utils"
 _CLIENT = "mlflow.tracking.client"
 _FLUENT = "mlflow.tracking.fluent"
-_PATIENCE = 60.0  # seconds for the exporter to make MLflow's tables and the experiment, after which MLflow counts as away
-_PAUSE = 0.1  # seconds between two looks
-# Of the lookup; MLflow's own patience is minutes.
-_LOOKUP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+_PATIENCE = 60.0  # seconds for the exporter to create MLflow's tables and the experiment; then a local store is used
+_PAUSE = 0.1  # seconds between two checks for the experiment
+# Variables during the search for the run, as MLflow by default retries for minutes.
+_SEARCH_VARIABLES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
 
 @dataclasses.dataclass
@@ -49,12 +50,13 @@ class _Trial:
     """The MLflow runs of this process's trial.
 
     Attributes:
-        uri: URI of the tracking server, or of the trial's own store.
+        uri: URI of the tracking server, or of the local store.
         name: Name of the experiment.
-        run: Id of the trial's run; "" until it is looked up or created.
-        tags: Tags that identify the trial's run; none in a store of its own.
-        store: File for a store of its own; None outside of a slot.
+        run: Id of the trial's run; "" until it is found or created.
+        tags: Tags that identify the trial's run; empty in a local store.
+        store: File for a local store; None outside of a slot.
         experiment: Id of the experiment; "" until it is needed.
+        lock: Lock for the search and the creation of the run.
     """
 
     uri: str
@@ -63,37 +65,40 @@ class _Trial:
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
     store: Path | None = None
     experiment: str = ""
-    _is_located: bool = False
-    locating: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+    _was_searched: bool = False
+    lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
-    def locate(self) -> None:
-        """Look the trial's run up, once; turn to a store of its own if MLflow is away."""
-        with self.locating:
-            if self._is_located or self.run or not self.tags:
+    def find_run(self) -> None:
+        """Search the trial's run, unless that was done before; use the local store if MLflow does not answer."""
+        with self.lock:
+            if self._was_searched or self.run or not self.tags:
                 return
-            self._is_located = True  # first, as the client below comes through here
-            before = {name: os.environ[name] for name in _LOOKUP if name in os.environ}
-            os.environ.update(_LOOKUP)
+            self._was_searched = True  # first, as the client that `_wait_for_experiment` creates calls this function again
+            old_variables = {name: os.environ[name] for name in _SEARCH_VARIABLES if name in os.environ}
+            os.environ.update(_SEARCH_VARIABLES)
             try:
-                self.experiment, client = self._wait()
-                self.run = find(client, self.experiment, self.tags)
+                self.experiment, client = self._wait_for_experiment()
+                self.run = find_run(client, self.experiment, self.tags)
             except Exception as error:
                 if self.store is None:
                     raise
                 reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
                 sys.stderr.write(f"trialplane: MLflow is away ({reason}): this trial logs to {self.store}\n")
-                self._use_own_store(self.store)
+                self._use_local_store(self.store)
             finally:
-                for name in _LOOKUP:
+                for name in _SEARCH_VARIABLES:
                     os.environ.pop(name, None)
-                os.environ.update(before)
+                os.environ.update(old_variables)
             if self.run:
                 os.environ[env.MLFLOW_RUN_ID] = self.run
 
-    def _wait(self) -> tuple[str, Any]:
+    def _wait_for_experiment(self) -> tuple[str, Any]:
         """Wait until the exporter has created the experiment; return its id and a client.
 
-        A trial creates neither tables nor experiments: two processes that do so at the same time break the database.
+        A trial creates neither tables nor experiments, as two processes that do so at the same time damage the database.
+
+        Raises:
+            TimeoutError: There was no experiment within `_PATIENCE` seconds.
         """
         deadline = time.monotonic() + _PATIENCE
         file = self.uri.removeprefix("sqlite:///") if self.uri.startswith("sqlite:///") else ""
@@ -106,14 +111,15 @@ class _Trial:
             time.sleep(_PAUSE)
         raise TimeoutError(f"it had no experiment {self.name} within {_PATIENCE:.0f} s")
 
-    def _use_own_store(self, store: Path) -> None:
+    def _use_local_store(self, store: Path) -> None:
+        """Log to a local store from now on."""
         store.parent.mkdir(parents=True, exist_ok=True)
         os.environ.update(env.mlflow_store_variables(store))
         self.uri, self.tags, self.experiment = os.environ[env.MLFLOW_TRACKING_URI], {}, ""
         sys.modules[_SERVICE]._tracking_uri = self.uri  # type: ignore[attr-defined]
 
     def experiment_of(self, client: Any) -> str:
-        """Return the id of the experiment; create it in a store of the trial's own."""
+        """Return the id of the experiment, which is created if it does not exist in a local store."""
         if not self.experiment:
             if self.run:
                 self.experiment = client.get_run(self.run).info.experiment_id
@@ -124,20 +130,20 @@ class _Trial:
 
 
 def _has_experiment(file: str, name: str) -> bool:
-    """Whether an MLflow database has an experiment; it is neither created nor changed."""
+    """Return whether an MLflow database in a file has an experiment; the file is neither created nor changed."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(file)}?mode=ro", uri=True)) as database:
             query = "SELECT 1 FROM experiments WHERE name = ?"
             return database.execute(query, (name,)).fetchone() is not None
-    except sqlite3.OperationalError:  # there is no file, or no table yet
+    except sqlite3.OperationalError:  # the file or the table does not exist yet
         return False
 
 
-def find(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
-    """Return the id of the run with all of these tags in an experiment, the first one created, or "".
+def find_run(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
+    """Return the id of the oldest run with certain tags in an experiment; "" if there is none.
 
     Args:
-        client: MLflow's.
+        client: Client of MLflow.
         experiment: Id of the experiment.
         tags: Tags of the run.
     """
@@ -150,25 +156,24 @@ def tags_of(environ: Mapping[str, str], number: int) -> dict[str, str]:
     """Return the tags that identify the run of an attempt, or of the segments of a trial that continue one another.
 
     Args:
-        environ: Variables of its process.
+        environ: Environment variables of its process.
         number: Number of the attempt in the ledger that began its series.
     """
     context: dict[str, str] = json.loads(environ.get(env.MLFLOW_CONTEXT) or "{}")
     return {**context, labels.NUMBER: str(number)} if context else {}
 
 
-# Of the process, as are the functions that are replaced: a script reaches both through MLflow's modules alone. None in a
-# template.
+# A global variable, as the replaced functions belong to the whole process too. None in a template.
 _trial: _Trial | None = None
-# Takes the step and the metrics that a script logs into its trial's run; None where they go there directly.
+# Called with the step and the metrics that a script logs into the trial's run; None if they are logged directly.
 _report: Callable[[int, Mapping[str, float]], None] | None = None
 
 
-def watch(environ: Mapping[str, str]) -> None:
-    """Replace MLflow's functions as soon as the job imports MLflow, if it is given where to log.
+def replace_on_import(environ: Mapping[str, str]) -> None:
+    """Replace MLflow's functions when the job imports MLflow, if a tracking URI is set.
 
     Args:
-        environ: the variables that this process was given.
+        environ: Environment variables that this process was started with.
     """
     if environ.get(env.MLFLOW_TRACKING_URI):
         for name, replace in _REPLACED.items():
@@ -176,15 +181,15 @@ def watch(environ: Mapping[str, str]) -> None:
 
 
 def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None) -> None:
-    """Make this process a trial's, or a rank's, from now on.
+    """Set the trial of this process, or of this rank of it.
 
     Args:
-        environ: Its variables, whatever the job has made of those in `os.environ` meanwhile.
+        environ: Environment variables for the trial; the job may have changed those in `os.environ`.
         number: Number of the attempt in the ledger that began its series.
-        store: File for an MLflow store of its own, for the time in which MLflow is away.
+        store: File for a local MLflow store, which is used if MLflow does not answer.
     """
     global _trial
-    watch(environ)
+    replace_on_import(environ)
     uri = environ.get(env.MLFLOW_TRACKING_URI)
     if not uri:
         return
@@ -194,71 +199,83 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
         tags = {name: value for name, value in _trial.tags.items() if name != labels.NUMBER}
         os.environ[env.MLFLOW_CONTEXT] = json.dumps({**tags, labels.LOGGED_BY: str(number)})
     if _SERVICE in sys.modules:
-        sys.modules[_SERVICE]._tracking_uri = uri  # type: ignore[attr-defined]  # before the variable, which a job may set
-    if _FLUENT in sys.modules:  # what it registered at its import went with the template's other exit functions
-        atexit.register(_end_what_is_left)
+        # This has precedence over the variable, which the job may set.
+        sys.modules[_SERVICE]._tracking_uri = uri  # type: ignore[attr-defined]
+    if _FLUENT in sys.modules:  # the fork has dropped the exit functions of the template, including MLflow's
+        atexit.register(_end_open_run)
 
 
 def report_to(report: Callable[[int, Mapping[str, float]], None]) -> None:
-    """Report metrics that the job logs into its trial's run, through which they reach that run too, and only once."""
+    """Let a function receive the metrics that the job logs into the trial's run.
+
+    They are not logged directly then: the exporter writes them to the run.
+
+    Args:
+        report: Called with a step and the metrics of that step.
+    """
     global _report
     _report = report
 
 
 def own_run() -> str:
-    """Return the id of the trial's run; "" without a trial, and before the trial has started a run."""
+    """Return the id of the trial's run, after a search if MLflow is imported; "" if there is none."""
     if _trial is not None and _CLIENT in sys.modules:
-        _trial.locate()
+        _trial.find_run()
     return current()
 
 
 def current() -> str:
-    """Return the id of the trial's run if it was needed already, or ""."""
+    """Return the id of the trial's run if it was found or created before; otherwise ""."""
     return os.environ.get(env.MLFLOW_RUN_ID, "") or (_trial.run if _trial else "")
 
 
-def _end_what_is_left() -> None:
-    """End a run below the trial's that the job left open; the trial's own is ended when all of it is recorded."""
+def _end_open_run() -> None:
+    """End a child run that the job has left open. The trial's own run is ended by the exporter."""
     fluent = sys.modules[_FLUENT]
     active = fluent.active_run()
     if active is not None and active.info.run_id != current():
         fluent._safe_end_run()
 
 
-@functools.cache  # once is enough
-def _tell(call: str, advice: str) -> None:
-    """Write a line to the trial's log, or the slot's."""
-    sys.stderr.write(f"trialplane: {call} is ignored: {advice}\n")
+@functools.cache  # so that each line is written only once
+def _log_ignored_call(call: str, reason: str) -> None:
+    """Write a line on an ignored call to the log of the trial or of the slot."""
+    sys.stderr.write(f"trialplane: {call} is ignored: {reason}\n")
 
 
 def _replace_in_service(module: ModuleType) -> None:
-    """Keep the tracking URI."""
+    """Let MLflow's module of the tracking service ignore another tracking URI."""
     if _trial is not None:
-        module._tracking_uri = _trial.uri  # type: ignore[attr-defined]  # before the variable, which a job may have set
+        # This has precedence over the variable, which the job may have set.
+        module._tracking_uri = _trial.uri  # type: ignore[attr-defined]
 
     @functools.wraps(module.set_tracking_uri)
     def set_tracking_uri(uri: Any) -> None:
         if str(uri) != module.get_tracking_uri():
-            advice = "a trial's runs are where the study is recorded, as MLFLOW_TRACKING_URI said when it was submitted"
-            _tell(f"mlflow.set_tracking_uri({str(uri)!r})", advice)
+            reason = "a trial's runs are where the study is recorded, as MLFLOW_TRACKING_URI said when it was submitted"
+            _log_ignored_call(f"mlflow.set_tracking_uri({str(uri)!r})", reason)
 
     module.set_tracking_uri = set_tracking_uri  # type: ignore[attr-defined]
 
 
 def _replace_in_client(module: ModuleType) -> None:
-    """Make further runs children of the trial's, and let the trial's metrics be reported."""
-    initialize, original = module.MlflowClient.__init__, module.MlflowClient.create_run
+    """Let clients use the trial's server, make new runs children of the trial's, and pass the trial's metrics on."""
+    _replace_run_functions(module.MlflowClient)
+    _replace_metric_functions(module.MlflowClient)
 
-    @functools.wraps(initialize)
-    def located(client: Any, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
+
+def _replace_run_functions(client_class: Any) -> None:
+    """Replace `__init__`, so that the client uses the trial's server, and `create_run`."""
+    original_init, original_create_run = client_class.__init__, client_class.create_run
+
+    @functools.wraps(original_init)
+    def init(client: Any, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
         if _trial is not None and tracking_uri in (None, _trial.uri):
-            _trial.locate()
+            _trial.find_run()  # may change the URI to that of the local store
             tracking_uri = _trial.uri
-        initialize(client, tracking_uri, registry_uri)
+        original_init(client, tracking_uri, registry_uri)
 
-    module.MlflowClient.__init__ = located
-
-    @functools.wraps(original)
+    @functools.wraps(original_create_run)
     def create_run(
         client: Any,
         experiment_id: str,
@@ -267,13 +284,13 @@ def _replace_in_client(module: ModuleType) -> None:
         run_name: str | None = None,
     ) -> Any:
         if _trial is None or client.tracking_uri != _trial.uri:
-            return original(client, experiment_id, start_time, tags, run_name)
-        _trial.locate()  # the client may be older than the trial
+            return original_create_run(client, experiment_id, start_time, tags, run_name)
+        _trial.find_run()  # the client may have been created before the trial was set
         if client.tracking_uri != _trial.uri:
-            initialize(client, _trial.uri)
+            original_init(client, _trial.uri)
         tags = dict(tags or {})
-        tags.pop(labels.LOGGED_BY, None)  # MLflow adds it to each run that a process starts
-        with _trial.locating:
+        tags.pop(labels.LOGGED_BY, None)  # MLflow adds this tag to each run that a process starts
+        with _trial.lock:
             experiment = _trial.experiment_of(client)
             if _trial.run:
                 tags.setdefault(labels.PARENT, _trial.run)
@@ -282,20 +299,24 @@ def _replace_in_client(module: ModuleType) -> None:
                     tags[labels.RUN_NAME] = run_name
                 if _trial.tags:
                     tags |= {**_trial.tags, labels.OWN: labels.NEW}
-            run = original(client, experiment, start_time, tags, run_name)
+            run = original_create_run(client, experiment, start_time, tags, run_name)
             if not _trial.run:
-                first = find(client, experiment, _trial.tags) if _trial.tags else ""
-                if first and first != run.info.run_id:  # of another rank, or of the exporter
+                oldest = find_run(client, experiment, _trial.tags) if _trial.tags else ""
+                if oldest and oldest != run.info.run_id:  # another rank or the exporter has created a run meanwhile
                     client.delete_run(run.info.run_id)
-                    run = client.get_run(first)
+                    run = client.get_run(oldest)
                 _trial.run = run.info.run_id
         return run
 
-    module.MlflowClient.create_run = create_run
-    log_metric, log_batch = module.MlflowClient.log_metric, module.MlflowClient.log_batch
+    client_class.__init__, client_class.create_run = init, create_run
 
-    @functools.wraps(log_metric)
-    def reported_metric(
+
+def _replace_metric_functions(client_class: Any) -> None:
+    """Replace `log_metric` and `log_batch`, which report metrics of the trial's run instead of logging them."""
+    original_log_metric, original_log_batch = client_class.log_metric, client_class.log_batch
+
+    @functools.wraps(original_log_metric)
+    def log_metric(
         client: Any,
         run_id: str,
         key: str,
@@ -306,43 +327,44 @@ def _replace_in_client(module: ModuleType) -> None:
         **options: Any,
     ) -> Any:
         if _report is None or run_id != current():
-            return log_metric(client, run_id, key, value, timestamp, step, *rest, **options)
+            return original_log_metric(client, run_id, key, value, timestamp, step, *rest, **options)
         _report(step or 0, {key: float(value)})
         return None
 
-    @functools.wraps(log_batch)
-    def reported_batch(client: Any, run_id: str, metrics: Sequence[Any] = (), *rest: Any, **options: Any) -> Any:
+    @functools.wraps(original_log_batch)
+    def log_batch(client: Any, run_id: str, metrics: Sequence[Any] = (), *rest: Any, **options: Any) -> Any:
         if _report is None or run_id != current():
-            return log_batch(client, run_id, metrics, *rest, **options)
+            return original_log_batch(client, run_id, metrics, *rest, **options)
         by_step: dict[int, dict[str, float]] = {}
         for metric in metrics:
             by_step.setdefault(metric.step or 0, {})[metric.key] = float(metric.value)
         for step, values in by_step.items():
             _report(step, values)
-        return log_batch(client, run_id, (), *rest, **options)
+        return original_log_batch(client, run_id, (), *rest, **options)
 
-    module.MlflowClient.log_metric, module.MlflowClient.log_batch = reported_metric, reported_batch
+    client_class.log_metric, client_class.log_batch = log_metric, log_batch
 
 
 def _replace_in_fluent(module: ModuleType) -> None:
-    """Keep the experiment, and the trial's run as the one that is logged into without another."""
-    set_experiment, start_run = module.set_experiment, module.start_run
-    get_or_start_run, get_experiment_id = module._get_or_start_run, module._get_experiment_id
+    """Let MLflow's fluent functions use the trial's experiment, and its run by default."""
+    original_set_experiment, original_start_run = module.set_experiment, module.start_run
+    original_get_or_start_run, original_get_experiment_id = module._get_or_start_run, module._get_experiment_id
 
-    @functools.wraps(set_experiment)
-    def kept_experiment(experiment_name: str | None = None, experiment_id: str | None = None, **_: Any) -> Any:
+    @functools.wraps(original_set_experiment)
+    def set_experiment(experiment_name: str | None = None, experiment_id: str | None = None, **_: Any) -> Any:
         job_experiment = os.environ.get(env.MLFLOW_EXPERIMENT_NAME, "") if _trial is None else _trial.name
         if experiment_name != job_experiment:
             requested = experiment_id if experiment_name is None else experiment_name
-            _tell(f"mlflow.set_experiment({requested!r})", f"a trial's runs are in its job's experiment, {job_experiment}")
-        if _trial is None:  # a template, which asks no server and makes no experiment
+            reason = f"a trial's runs are in its job's experiment, {job_experiment}"
+            _log_ignored_call(f"mlflow.set_experiment({requested!r})", reason)
+        if _trial is None:  # this is a template, which must not call the server
             from mlflow.entities import Experiment
 
             return Experiment("", job_experiment, "", "active")
-        return set_experiment(experiment_id=_trial.experiment_of(module.MlflowClient()))
+        return original_set_experiment(experiment_id=_trial.experiment_of(module.MlflowClient()))
 
-    @functools.wraps(start_run)
-    def start(
+    @functools.wraps(original_start_run)
+    def start_run(
         run_id: str | None = None,
         experiment_id: str | None = None,
         run_name: str | None = None,
@@ -353,26 +375,29 @@ def _replace_in_fluent(module: ModuleType) -> None:
         **options: Any,
     ) -> Any:
         if _trial is not None:
-            _trial.locate()
-        # The trial's run has the same name everywhere; the job's name for it becomes a tag.
+            _trial.find_run()
+        # The trial's run keeps the name from the exporter; the name that the job gives it becomes a tag.
         if run_name and _trial is not None and (run_id or os.environ.get(env.MLFLOW_RUN_ID)) == _trial.run:
             tags, run_name = {**(tags or {}), labels.RUN_NAME: run_name}, None
-        return start_run(run_id, experiment_id, run_name, nested, parent_run_id, tags, *rest, **options)
+        return original_start_run(run_id, experiment_id, run_name, nested, parent_run_id, tags, *rest, **options)
 
-    @functools.wraps(get_or_start_run)
-    def trials_run() -> Any:
-        ended = module.active_run() is None and env.MLFLOW_RUN_ID not in os.environ
-        return module.start_run(run_id=_trial.run) if ended and _trial is not None and _trial.run else get_or_start_run()
+    @functools.wraps(original_get_or_start_run)
+    def get_or_start_run() -> Any:
+        # The job has ended the trial's run if MLflow has removed the variable with its id.
+        was_ended = module.active_run() is None and env.MLFLOW_RUN_ID not in os.environ
+        if was_ended and _trial is not None and _trial.run:
+            return module.start_run(run_id=_trial.run)
+        return original_get_or_start_run()
 
-    @functools.wraps(get_experiment_id)
-    def own_experiment() -> Any:
-        return get_experiment_id() if _trial is None else _trial.experiment_of(module.MlflowClient())
+    @functools.wraps(original_get_experiment_id)
+    def get_experiment_id() -> Any:
+        return original_get_experiment_id() if _trial is None else _trial.experiment_of(module.MlflowClient())
 
     for name, function in (
-        ("set_experiment", kept_experiment),
-        ("start_run", start),
-        ("_get_or_start_run", trials_run),
-        ("_get_experiment_id", own_experiment),
+        ("set_experiment", set_experiment),
+        ("start_run", start_run),
+        ("_get_or_start_run", get_or_start_run),
+        ("_get_experiment_id", get_experiment_id),
     ):
         setattr(module, name, function)
 

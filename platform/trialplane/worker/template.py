@@ -54,7 +54,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = messages.decode(sys.stdin.buffer.read(), messages.LOAD).config
     policies.apply_all()
-    mlflow_runs.watch(config.env)
+    mlflow_runs.replace_on_import(config.env)
     began = time.monotonic()
     with _exit_with_slot(control):
         try:

@@ -1,4 +1,4 @@
-"""The work that the slots of a run do, by the kind of its job; `start` chooses it."""
+"""The workloads of the kinds of jobs; `start` creates that of a run and starts its slots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialplane.wire.records import SlotConfig
 
 
 def needs_ray(job: Job) -> bool:
-    """Whether a run of this job needs Ray on a laptop too: to move results between slots, or to share out GPUs."""
+    """Return whether a run of this job needs Ray even on a laptop: to move results between slots, or to assign GPUs."""
     return isinstance(job, kinds.Collection) or any(role.resources.gpus for role in job.roles())
 
 
@@ -29,10 +29,13 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
     """Start the slots of a run.
 
     Args:
-        ledger: of the run.
-        configs: role → what its slots have in common.
-        parallel: the desired number; None for the job's.
-        in_cluster: whether slots are pods, which may take long to start.
+        ledger: Ledger of the run.
+        configs: Configuration that the slots of a role share, by role.
+        parallel: Desired number of trials or workers at a time; None for that of the job.
+        in_cluster: Whether slots are pods, which may take long to start.
+
+    Returns:
+        The workload, whose slots are starting.
     """
     job, roles = ledger.job, ledger.job.roles()
     host: SlotHost
@@ -43,9 +46,9 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
     else:
         host = ProcessHost()
     patience = slots.START_PATIENCE if in_cluster else 0.0
-    has_begun = bool(ledger.newest)  # otherwise one bad slot would end the run after a lost head
+    has_begun = bool(ledger.newest)  # if an attempt has run, a slot that cannot import the code must not end the run
     if isinstance(job, kinds.Collection):
-        from trialplane.controller import ray_session  # as above
+        from trialplane.controller import ray_session  # also imports Ray
         from trialplane.controller.exchange import Exchange
         from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 
@@ -55,7 +58,7 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
         stores = ObjectStores(functools.partial(ray_session.store_bytes, roles), ray_session.spilled_bytes)
         return CollectionWorkload(ledger, learner, workers, Exchange(learner, workers), stores)
     (role,) = roles
-    size = role.replicas if parallel is None else max(1, min(parallel, ledger.unstarted))
+    size = role.replicas if parallel is None else max(1, min(parallel, ledger.startable))
     config = configs[role.name]
     pool: Pool = SlotPool(host, config, size * role.nodes, patience, has_begun=has_begun)
     if role.nodes > 1:

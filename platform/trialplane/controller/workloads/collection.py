@@ -1,9 +1,9 @@
 """A collection: a learner and its workers, iteration after iteration.
 
-The learner's process is the attempt: its reports, its log, its outcome. It offers the weights that workers start with; then
-units are handed out, results are fetched into the object store while there is room, and fed to the learner. Results lost in
-transit are produced again; failed units are recorded, and too many of them fail the iteration. Each attempt at an iteration
-starts with new units, as its learner has read nothing yet.
+An attempt at an iteration is the learner's process: its reports, its log and its outcome are the attempt's. The learner
+offers the weights that workers start with. Then units are assigned to workers, their results are fetched into the object
+store while there is room, and fed to the learner. A unit whose result is lost in transit is done again. Too many failed
+units fail the iteration. Each attempt starts with all units, as its learner has read no result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 
 log = logging.getLogger(__name__)
 
-BURST = 64  # polls for events in a row, before the loop continues with other work
+BURST = 64  # number of times that events are polled before the loop continues with other work
 END_INTERVAL = 0.2  # seconds between checks for workers that should have ended
 
 
@@ -42,23 +42,23 @@ class ObjectStores:
     """Measurements of the object stores that results pass through.
 
     Attributes:
-        smallest: returns the size of the smallest one in bytes, 0 while unknown.
-        spilled: returns the bytes that they have spilled to disk so far; None while no node answers.
+        smallest_bytes: Returns the size of the smallest store in bytes; 0 while unknown.
+        spilled_bytes: Returns the bytes that all stores have spilled to disk so far; None while no node answers.
     """
 
-    smallest: Callable[[], int]
-    spilled: Callable[[], int | None]
+    smallest_bytes: Callable[[], int]
+    spilled_bytes: Callable[[], int | None]
 
 
 class CollectionWorkload(Workload):
     """The iterations of a collection.
 
     Args:
-        ledger: of the run.
-        learner: a pool of one slot.
-        workers: a pool with a slot for each worker.
-        exchange: between the two.
-        stores: those that results pass through.
+        ledger: Ledger of the run.
+        learner: Pool of one slot, in which the learner runs.
+        workers: Pool with a slot for each worker.
+        exchange: Exchange of weights, units and results between the two pools.
+        stores: Object stores that results pass through.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class CollectionWorkload(Workload):
         self._job = ledger.job
         self._learner = learner
         self._workers = workers
-        self._size = workers.size
+        self._size = workers.size  # desired number of workers
         self._exchange = exchange
         self._stores = stores
-        self._warm: dict[int, str] = {}  # slot of a worker → node
-        self._end_at = 0.0
+        self._warm: dict[int, str] = {}  # slot of a worker whose template is warm → node
+        self._next_end_check = 0.0  # by the monotonic clock
         self._has_warned = False
         self._current: Iteration | None = None
-        self._newest: Iteration | None = None  # the iteration that runs or ran last, for the status
+        self._newest: Iteration | None = None  # the iteration that runs or ran last
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class CollectionWorkload(Workload):
 
     @property
     def trouble(self) -> str:
-        """Which slot does not start, and why."""
+        """A message on each pool with a slot that does not start; "" if all start."""
         return "; ".join(filter(None, (self._learner.trouble, self._workers.trouble)))
 
     @property
@@ -100,10 +100,15 @@ class CollectionWorkload(Workload):
 
     @property
     def _unended(self) -> float:
-        return super()._unended - (0.0 if self._current is None else self._current.done)
+        return super()._unended - (0.0 if self._current is None else self._current.share_done)
 
-    def resize(self, parallel: int, unstarted: int) -> None:
-        """Set the number of workers as desired. One that is removed first finishes its units."""
+    def resize(self, parallel: int, startable: int) -> None:
+        """Set the number of workers to the desired one. A worker that is removed first finishes its units.
+
+        Args:
+            parallel: Desired number of workers.
+            startable: Ignored: an iteration needs all workers.
+        """
         if parallel == self._size:
             return
         log.info("resizing from %d to %d workers", self._size, parallel)
@@ -114,62 +119,62 @@ class CollectionWorkload(Workload):
             self._advance(self._current)
 
     def running(self) -> dict[int, TrialRequest]:
-        """The attempt at an iteration that runs."""
+        """Return the attempt at an iteration that runs, by the learner's slot; empty if none runs."""
         return {} if self._current is None else {0: self._current.request}
 
     def start(self, slot: int, request: TrialRequest) -> None:
-        """Start an iteration: first its learner, and the workers once it has offered the weights."""
-        self._current = self._newest = Iteration(request, self._job, self._stores.spilled())
-        metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # those are added here
+        """Start the learner of an iteration; its workers start after the learner has offered the weights."""
+        self._current = self._newest = Iteration(request, self._job, self._stores.spilled_bytes())
+        metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # these are added at the end
         self._learner.start(slot, dataclasses.replace(request, units=self._job.collect.units, metrics=metrics))
 
     def stop(self, slot: int, message: str) -> None:
-        """Let the learner end within its grace period, with the results that are in the store; no more are made."""
+        """Let the learner end within its grace period; end the workers, so that no more results are produced."""
         super().stop(slot, message)
         self._wind_up(message)
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """End the iteration; its outcome comes as an event."""
+        """Kill the learner, see `Pool.kill`, and end the workers."""
         super().kill(slot, failure, message)
         self._wind_up(message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """The iteration's events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`."""
-        self._end_late()
+        """Yield the iteration's events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`."""
+        self._end_late_workers()
         for turn in range(BURST):
             pending = (*self._learner.pending, *self._workers.pending, *self._exchange.pending)
             answered = ray_session.wait(pending, 0 if turn else timeout)
-            of_learner, of_workers, failed = self._take(answered)
-            moved = list(self._exchange.take(answered))
-            for moved_event in moved:  # first: a learner that has ended had read what was fed to it
-                self._take_moved(moved_event)
-            for event in of_learner:
-                yield from self._of_learner(event)
-            for event in of_workers:
-                yield from self._of_worker(event)
-            if failed is not None:
-                raise failed
+            learner_events, worker_events, error = self._take_slot_events(answered)
+            exchange_events = list(self._exchange.take(answered))
+            for exchange_event in exchange_events:  # first, as a learner that has ended has read the results fed to it
+                self._take_exchange_event(exchange_event)
+            for event in learner_events:
+                yield from self._take_learner_event(event)
+            for event in worker_events:
+                yield from self._take_worker_event(event)
+            if error is not None:
+                raise error
             if self._current is not None:
                 self._advance(self._current)
-            if not (of_learner or of_workers or moved):
+            if not (learner_events or worker_events or exchange_events):
                 break
         if self._current is not None:
-            self._current.note_spilled(self._stores.spilled)
+            self._current.check_spilling(self._stores.spilled_bytes)
 
-    def failed(self) -> Ending | None:
-        """The run's ending after an iteration failed for good, as the next one needs its weights."""
+    def failure_ending(self) -> Ending | None:
+        """Return the run's ending if an iteration failed for good, as the next one needs its weights; otherwise None."""
         if not self._ledger.counts.failed:
             return None
         row = next(row for row in self._ledger.newest.values() if row.failure is not None)
-        tried = f" at attempt {row.attempt}" if row.attempt > 1 else ""
-        text = f"iteration {row.trial} failed{tried} ({row.failure}): {row.message}"
+        attempt = f" at attempt {row.attempt}" if row.attempt > 1 else ""
+        text = f"iteration {row.trial} failed{attempt} ({row.failure}): {row.message}"
         return Ending(RunState.FAILED, f"{text}; `platform resume {self._ledger.run}` retries it", kill=True)
 
-    def finished(self) -> Ending:
-        """A success if any iteration completed."""
+    def final_ending(self) -> Ending:
+        """Return the run's ending after every iteration has ended: a success if any iteration is complete."""
         counts = self._ledger.counts
         if not counts.complete:
-            text = f"none of {counts.ended} iterations completed ({endings.classes(counts)})"
+            text = f"none of {counts.ended} iterations completed ({endings.failure_classes(counts)})"
             return Ending(RunState.FAILED, text, kill=False)
         return Ending(RunState.SUCCEEDED, f"all {errors.counted(counts.ended, 'iteration')} ended", kill=False)
 
@@ -178,22 +183,28 @@ class CollectionWorkload(Workload):
         self._workers.close()
         self._learner.close()
 
-    def _take(self, answered: Sequence[Any]) -> tuple[list[SlotEvent], list[SlotEvent], errors.TrialplaneError | None]:
-        """Events of the learner's slot and of the workers', and the first error of a pool: the events before it count."""
-        of_learner: list[SlotEvent] = []
-        of_workers: list[SlotEvent] = []
-        failed: errors.TrialplaneError | None = None
-        for pool, events in ((self._learner, of_learner), (self._workers, of_workers)):
+    def _take_slot_events(
+        self, answered: Sequence[Any]
+    ) -> tuple[list[SlotEvent], list[SlotEvent], errors.TrialplaneError | None]:
+        """Return the events of the learner's slot, those of the workers' slots, and the first error of a pool.
+
+        The error does not replace the events that came before it, so it is returned and not raised.
+        """
+        learner_events: list[SlotEvent] = []
+        worker_events: list[SlotEvent] = []
+        first_error: errors.TrialplaneError | None = None
+        for pool, events in ((self._learner, learner_events), (self._workers, worker_events)):
             try:
                 for event in pool.take(answered):
                     events.append(event)
             except errors.TrialplaneError as error:
-                failed = failed or error
-        return of_learner, of_workers, failed
+                first_error = first_error or error
+        return learner_events, worker_events, first_error
 
     # Events of the learner
 
-    def _of_learner(self, event: SlotEvent) -> Iterator[SlotEvent]:
+    def _take_learner_event(self, event: SlotEvent) -> Iterator[SlotEvent]:
+        """Act on an event of the learner's slot, and yield the iteration's event that follows from it, if any."""
         if isinstance(event, SlotReady):
             self._resize_workers(self._size)
             yield event
@@ -201,34 +212,38 @@ class CollectionWorkload(Workload):
         if event.outcome is None:
             self._learner.answer(event.slot)
         iteration = self._current_of(event.request)
-        if iteration is None:
-            return  # of a former attempt
+        if iteration is None:  # the event is that of an earlier attempt
+            return
         for report in event.reports:
             self._ledger.report(report)
         for message in event.messages:
             if isinstance(message, messages.WeightsOffered) and event.outcome is None:
-                self._offered_weights(iteration, message.bytes)
+                self._take_offered_weights(iteration, message.bytes)
             elif isinstance(message, messages.ResultsTaken):
-                iteration.took(message.units)
+                iteration.record_taken(message.units)
         if event.outcome is not None:
-            yield self._end_of(iteration, event, event.outcome)
-        elif shown := tuple(message for message in event.messages if isinstance(message, TrialUpdate)):
-            yield SlotTrial(event.slot, iteration.request, shown)
+            yield self._end_iteration(iteration, event, event.outcome)
+        elif passed := tuple(message for message in event.messages if isinstance(message, TrialUpdate)):
+            yield SlotTrial(event.slot, iteration.request, passed)
 
-    def _offered_weights(self, iteration: Iteration, size: int) -> None:
+    def _take_offered_weights(self, iteration: Iteration, size: int) -> None:
+        """Fetch the weights that the learner has offered; if it has none, let workers start without them."""
         iteration.weights_bytes = size
         if size:
             self._exchange.fetch_weights()
         else:
-            iteration.publish(None, self._stores.smallest())
+            iteration.publish(None, self._stores.smallest_bytes())
 
-    def _end_of(self, iteration: Iteration, event: SlotTrial, outcome: TrialOutcome) -> SlotTrial:
-        """The iteration's end, which is its learner's unless too many units have failed."""
-        iteration.note_spilled(self._stores.spilled, again=True)
+    def _end_iteration(self, iteration: Iteration, event: SlotTrial, outcome: TrialOutcome) -> SlotTrial:
+        """End the iteration whose learner has ended; return the event of its end.
+
+        Its outcome is the learner's, unless the iteration itself has failed.
+        """
+        iteration.check_spilling(self._stores.spilled_bytes, now=True)
         self._current = None
         iteration.close()
         self._end_workers("the iteration is over")
-        if event.slot_lost:  # the next free pod is the learner's: no waiting worker may take it
+        if event.slot_lost:  # the learner needs the next free pod, so no slot of a worker may wait for one
             self._resize_workers(self._workers.ready)
         if iteration.failure is not None:
             outcome = dataclasses.replace(
@@ -238,19 +253,21 @@ class CollectionWorkload(Workload):
                 message=iteration.failure.message,
                 traceback=iteration.failure.traceback or outcome.traceback,
             )
-        elif outcome.state is TrialState.COMPLETE and not iteration.book.is_done:
-            early = f"the learner returned when {iteration.book.arrived} of {iteration.book.count} units had arrived"
-            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (early, iteration.troubles()))))
+        elif outcome.state is TrialState.COMPLETE and not iteration.units.is_done:
+            text = f"the learner returned when {iteration.units.arrived} of {iteration.units.count} units had arrived"
+            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (text, iteration.failed_units_message()))))
         elif outcome.state is TrialState.COMPLETE:
-            outcome = dataclasses.replace(outcome, message=iteration.troubles())
-        outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **iteration.metrics(), **iteration.of_workers()})
+            outcome = dataclasses.replace(outcome, message=iteration.failed_units_message())
+        metrics = {**outcome.metrics, **iteration.metrics(), **iteration.worker_metrics()}
+        outcome = dataclasses.replace(outcome, metrics=metrics)
         arrays = event.arrays if outcome.state is TrialState.COMPLETE else None
-        shown = (message for message in event.messages if isinstance(message, TrialUpdate))
-        return dataclasses.replace(event, request=iteration.request, messages=(*shown, TrialEnded(outcome)), arrays=arrays)
+        passed = (message for message in event.messages if isinstance(message, TrialUpdate))
+        return dataclasses.replace(event, request=iteration.request, messages=(*passed, TrialEnded(outcome)), arrays=arrays)
 
     # Events of workers
 
-    def _of_worker(self, event: SlotEvent) -> Iterator[SlotTrial]:
+    def _take_worker_event(self, event: SlotEvent) -> Iterator[SlotTrial]:
+        """Act on an event of a worker's slot, and yield the lines of its log."""
         if isinstance(event, SlotReady):
             if event.slot in self._workers.slots:  # otherwise the pool has become smaller
                 self._warm[event.slot] = event.node
@@ -262,36 +279,37 @@ class CollectionWorkload(Workload):
             if isinstance(message, LogGrown):
                 yield SlotTrial(0, event.request, (message,))
             elif iteration is not None:
-                self._take_message(iteration, iteration.workers[event.slot], message)
+                self._take_worker_message(iteration, iteration.workers[event.slot], message)
         if event.slot_lost:
             self._warm.pop(event.slot, None)
         if event.store is not None and not self._has_warned:
             self._has_warned = True
             log.warning("what workers log to MLflow themselves is lost while MLflow is away; log in the learner instead")
 
-    def _take_message(self, iteration: Iteration, worker: WorkerSlot, message: messages.FromSlot) -> None:
+    def _take_worker_message(self, iteration: Iteration, worker: WorkerSlot, message: messages.FromSlot) -> None:
+        """Record a message of a worker's process."""
         match message:
             case messages.UnitsWanted(count):
-                worker.owed += count
+                worker.requested += count
             case messages.ResultsOffered(offers):
-                refused = tuple(offer.unit for offer in offers if not iteration.offered(worker, offer))
-                if refused:
-                    self._exchange.release(worker.index, refused)
+                refused_units = tuple(offer.unit for offer in offers if not iteration.record_offer(worker, offer))
+                if refused_units:
+                    self._exchange.release(worker.index, refused_units)
             case TrialEnded(outcome, begun):
-                iteration.take_back(worker, begun)
-                open_units = sorted(iteration.book.open(worker.index))
-                self._log_end(iteration, worker, open_units, iteration.worker_ended(worker, outcome))
+                iteration.put_back_unbegun(worker, begun)
+                begun_units = sorted(iteration.units.assigned_to(worker.index))
+                self._log_end(iteration, worker, begun_units, iteration.end_worker(worker, outcome))
 
-    def _log_end(self, iteration: Iteration, worker: WorkerSlot, open_units: list[int], outcome: TrialOutcome) -> None:
+    def _log_end(self, iteration: Iteration, worker: WorkerSlot, begun_units: list[int], outcome: TrialOutcome) -> None:
         """Log a worker's failure, with the units it had begun and the traceback, which otherwise only its own log has."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
-        units = ", ".join(str(unit) for unit in open_units)
+        units = ", ".join(str(unit) for unit in begun_units)
         log.warning(
             "iteration %d: worker %d%s: %s: %s; its log is %s%s",
             iteration.request.trial,
             worker.index,
-            f" at unit{'s' if len(open_units) > 1 else ''} {units}" if open_units else "",
+            f" at unit{'s' if len(begun_units) > 1 else ''} {units}" if begun_units else "",
             outcome.failure,
             outcome.message,
             paths.trial_log(iteration.request.trial, iteration.request.attempt, worker.index),
@@ -300,24 +318,25 @@ class CollectionWorkload(Workload):
 
     # Results and weights in transit
 
-    def _take_moved(self, event: ExchangeEvent) -> None:
+    def _take_exchange_event(self, event: ExchangeEvent) -> None:
+        """Record that weights or results were moved or lost."""
         iteration = self._current_of(event.request)
         if iteration is None:
             return
         match event:
             case WeightsFetched(_, weights, error):
                 if weights is not None:
-                    iteration.publish(weights, self._stores.smallest())
-                elif error:  # otherwise the learner has ended, and its outcome follows
+                    iteration.publish(weights, self._stores.smallest_bytes())
+                elif error:  # without an error the learner has ended, and its outcome follows
                     text = f"the weights could not be put into the object store: {error}"
                     self._fail(iteration, IterationFailure(FailureClass.LOST, text))
             case ResultsFetched(_, _, units, results, lost, error):
-                iteration.fetched(units, results, lost, error)
+                iteration.record_fetched(units, results, lost, error)
             case ResultsFed(_, units, lost, error):
-                iteration.fed(units, lost, error)
+                iteration.record_fed(units, lost, error)
 
     def _current_of(self, request: TrialRequest) -> Iteration | None:
-        """The iteration that runs, if the request belongs to the same attempt."""
+        """Return the iteration that runs if the request belongs to this attempt at it; otherwise None."""
         return self._current if self._current is not None and request.number == self._current.request.number else None
 
     def _fail(self, iteration: Iteration, failure: IterationFailure) -> None:
@@ -329,7 +348,7 @@ class CollectionWorkload(Workload):
         self._warm = {slot: node for slot, node in self._warm.items() if slot in self._workers.slots}
 
     def _wind_up(self, message: str) -> None:
-        """Start nothing new in the iteration that runs."""
+        """End the workers, and start no others in the iteration that runs."""
         self._end_workers(message)
         if self._current is not None:
             self._current.is_ending = True
@@ -338,11 +357,14 @@ class CollectionWorkload(Workload):
         for slot in self._workers.running():
             self._workers.kill(slot, FailureClass.STOPPED, message)
 
-    def _end_late(self) -> None:
-        """End workers of an iteration that is over; repeatedly, as one may just have been starting."""
-        if time.monotonic() < self._end_at:
+    def _end_late_workers(self) -> None:
+        """End workers of an iteration that is over.
+
+        This is repeated, as a process that is just starting ignores the message that ends it.
+        """
+        if time.monotonic() < self._next_end_check:
             return
-        self._end_at = time.monotonic() + END_INTERVAL
+        self._next_end_check = time.monotonic() + END_INTERVAL
         for slot, request in self._workers.running().items():
             iteration = self._current_of(request)
             if iteration is None or iteration.is_ending:
@@ -353,40 +375,42 @@ class CollectionWorkload(Workload):
     def _advance(self, iteration: Iteration) -> None:
         """Start every step of the iteration that is possible now."""
         if not iteration.is_ending:
-            failure = iteration.judge(self._warm.keys(), self._workers.slots - self._workers.leaving)
+            failure = iteration.find_failure(self._warm.keys(), self._workers.slots - self._workers.leaving)
             if failure is not None:
                 self._fail(iteration, failure)
         if iteration.failure is not None or not iteration.is_published:
             return
         if not iteration.is_ending:
-            self._make(iteration)
-        for load in iteration.flow.feeds():
+            self._produce_results(iteration)
+        for load in iteration.flow.take_loads():
             self._exchange.feed(load.transfers, load.reference)
-        if iteration.book.is_done and not iteration.is_all_fed:
+        if iteration.units.is_done and not iteration.is_all_fed:
             iteration.is_all_fed = True
-            self._exchange.end_feed(len(iteration.book.failed))
+            self._exchange.end_feed(len(iteration.units.failed))
 
-    def _make(self, iteration: Iteration) -> None:
-        """Hand out units, fetch results and start workers as needed."""
+    def _produce_results(self, iteration: Iteration) -> None:
+        """Assign units, fetch results and start workers as needed."""
         leaving = self._workers.leaving
         for worker in iteration.workers.values():
-            if worker.request is not None and worker.owed and not worker.last:
-                self._hand(iteration, worker, worker.index in leaving)
-        for slot, units in iteration.flow.grants().items():
+            if worker.request is not None and worker.requested and not worker.is_at_end:
+                self._assign_units(iteration, worker, worker.index in leaving)
+        for slot, units in iteration.flow.grant_fetches().items():
             self._exchange.fetch(slot, units)
         running = self._workers.running()
         for slot in self._warm:
             worker = iteration.workers.setdefault(slot, WorkerSlot(slot))
-            if iteration.book.waiting and slot not in running and slot not in leaving and not worker.is_given_up:
-                self._launch(iteration, worker)
+            if iteration.units.waiting and slot not in running and slot not in leaving and not worker.is_given_up:
+                self._start_worker(iteration, worker)
 
-    def _hand(self, iteration: Iteration, worker: WorkerSlot, leaves: bool) -> None:
-        units = () if leaves else iteration.hand(worker)
-        worker.last = leaves or (not units and iteration.book.is_handed_out)
-        if units or worker.last:
-            self._exchange.hand(worker.index, units, worker.last)
+    def _assign_units(self, iteration: Iteration, worker: WorkerSlot, is_leaving: bool) -> None:
+        """Send a worker units, or the message that no more units follow, as for a worker whose slot is being removed."""
+        units = () if is_leaving else iteration.assign_units(worker)
+        worker.is_at_end = is_leaving or (not units and iteration.units.is_all_assigned)
+        if units or worker.is_at_end:
+            self._exchange.hand(worker.index, units, worker.is_at_end)
 
-    def _launch(self, iteration: Iteration, worker: WorkerSlot) -> None:
+    def _start_worker(self, iteration: Iteration, worker: WorkerSlot) -> None:
+        """Start a worker's process with the weights of the iteration."""
         request = dataclasses.replace(
             iteration.request, worker=worker.index, metrics=(), timeout=self._job.collect.timeout, retry_of=None
         )

@@ -15,9 +15,9 @@ from trialplane.wire.states import RunState
 
 WINDOW = 50  # reports from which the rate is computed
 TOTAL = "total_steps"
-LEFT = "seconds_left"  # where the job reports it itself, as `training.progress` makes it
-# Reported only while there is a slow rank.
-_PASSING = ("slowest_rank", "slowest_rank_factor")
+LEFT = "seconds_left"  # reported by jobs that use `training.progress`
+# Reported only while a rank is slow, so a report without them ends them.
+_TRANSIENT = ("slowest_rank", "slowest_rank_factor")
 
 
 class TrainingWorkload(Workload):
@@ -27,18 +27,18 @@ class TrainingWorkload(Workload):
         super().__init__(ledger, slots)
         self._reports = TrainingReports()
 
-    def _prunes(self, report: TrialReport) -> bool:
+    def _take_report(self, report: TrialReport) -> bool:
         self._reports.add(report)
-        return super()._prunes(report)
+        return super()._take_report(report)
 
-    def finished(self) -> Ending:
-        """The ending of its last attempt."""
+    def final_ending(self) -> Ending:
+        """Return the run's ending after its last attempt: a success unless that failed."""
         row = self._ledger.newest[0]
         if row.failure is None:
             text = "; ".join(filter(None, ("the training ended", row.message)))
             return Ending(RunState.SUCCEEDED, text, kill=False)
-        tried = f"at attempt {row.attempt} " if row.attempt > 1 else ""
-        return Ending(RunState.FAILED, f"the training failed {tried}({row.failure}): {row.message}", kill=False)
+        attempt = f"at attempt {row.attempt} " if row.attempt > 1 else ""
+        return Ending(RunState.FAILED, f"the training failed {attempt}({row.failure}): {row.message}", kill=False)
 
     @property
     def progress(self) -> TrainingProgress:
@@ -46,28 +46,28 @@ class TrainingWorkload(Workload):
         return self._reports.progress
 
     def eta(self, now: float, rate: float | None) -> float | None:
-        """Seconds until the last step."""
+        """Return the seconds until the last step; None while unknown."""
         return self._reports.eta(now)
 
 
 class TrainingReports:
     """The reports of a training, of one attempt at a time.
 
-    They may come from several places of the job, training and evaluation for example, so each metric keeps its newest value
-    until another attempt starts.
+    Reports may come from several parts of the job, training and evaluation for example. So the newest value of each metric
+    counts until another attempt starts.
 
     Attributes:
-        progress: the newest values.
+        progress: Newest step and metrics.
     """
 
     def __init__(self) -> None:
         self.progress = TrainingProgress()
-        self._number: int | None = None  # of the attempt
-        self._steps: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)
-        self._end: float | None = None  # when the last step will be done, as reported by the job
+        self._number: int | None = None  # of the attempt that has reported last
+        self._steps: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)  # (time, step) of reports
+        self._end: float | None = None  # expected time of the last step, if the job reports the seconds left
 
     def add(self, report: TrialReport) -> None:
-        """Take a report; the first one of another attempt resets the progress."""
+        """Add a report; the first report of another attempt resets the progress."""
         newest = self.progress
         if report.number != self._number:
             self._number = report.number
@@ -79,13 +79,17 @@ class TrainingReports:
             self._end = report.time + metrics[LEFT]
         total = progress.as_count(metrics.pop(TOTAL, newest.total_steps))
         step = report.step if newest.step is None else max(report.step, newest.step)
-        lasting = {name: value for name, value in newest.metrics.items() if name not in _PASSING}
+        lasting = {name: value for name, value in newest.metrics.items() if name not in _TRANSIENT}
         self.progress = TrainingProgress(step, total, {**lasting, **metrics})
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((report.time, step))
 
     def eta(self, now: float) -> float | None:
-        """Seconds until the last step, or None while unknown."""
+        """Return the seconds until the last step; None while unknown.
+
+        Args:
+            now: Current time in seconds since the epoch.
+        """
         if self._end is not None:
             return max(0.0, self._end - now)
         total = self.progress.total_steps

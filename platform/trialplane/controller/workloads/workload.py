@@ -21,8 +21,8 @@ class Workload(abc.ABC):
     """The work of one run. Each attempt of the ledger runs in one slot, or in a gang of them.
 
     Args:
-        ledger: of the run.
-        slots: where its attempts run.
+        ledger: Ledger of the run.
+        slots: Slots in which its attempts run.
     """
 
     def __init__(self, ledger: Ledger, slots: Pool) -> None:
@@ -41,7 +41,7 @@ class Workload(abc.ABC):
 
     @property
     def trouble(self) -> str:
-        """Which slot does not start, and why; "" when all do."""
+        """A message on a slot that does not start, with the reason; "" if all start."""
         return self._slots.trouble
 
     @property
@@ -50,20 +50,20 @@ class Workload(abc.ABC):
         return self._slots.idle
 
     def running(self) -> dict[int, TrialRequest]:
-        """Slot → the attempt in it."""
+        """Return the attempt in each slot that has one, by slot."""
         return self._slots.running()
 
-    def resize(self, parallel: int, unstarted: int) -> None:
-        """Set the number of slots to the desired one, or to as many as attempts can use.
+    def resize(self, parallel: int, startable: int) -> None:
+        """Set the number of slots to the desired one, or to fewer if not so many attempts are left.
 
-        Towards the end of a run that is the number of running attempts: a retry gets the slot of the attempt before, or its
-        replacement. The GPUs of the others are released.
+        Towards the end of a run only the slots of running attempts remain, so that the GPUs of the others are released. A
+        retry gets the slot of the attempt that it repeats, or the replacement of that slot.
 
         Args:
-            parallel: the desired number.
-            unstarted: attempts that are still to start.
+            parallel: Desired number of slots.
+            startable: Number of attempts that may start now or later.
         """
-        size = max(1, min(parallel, unstarted + self._ledger.counts.running))
+        size = max(1, min(parallel, startable + self._ledger.counts.running))
         if size != self._slots.size:
             log.info("resizing from %d to %d slots", self._slots.size, size)
             self._slots.resize(size)
@@ -73,48 +73,50 @@ class Workload(abc.ABC):
         self._slots.start(slot, request)
 
     def stop(self, slot: int, message: str) -> None:
-        """Let the attempt in a slot save itself and end; its outcome comes as an event."""
+        """Let the attempt in a slot save itself and end, see `Pool.stop`."""
         self._slots.stop(slot, message)
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """End the attempt in a slot; its outcome comes as an event."""
+        """Kill the attempt in a slot, see `Pool.kill`."""
         self._slots.kill(slot, failure, message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """The attempts' events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`.
+        """Yield the attempts' events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`.
 
-        By default each event is answered once the caller has handled it.
+        Each event of a running attempt is answered after the caller has handled it: with the step at which the attempt is
+        pruned, if it is, and with the value of a parameter that it has requested.
         """
         for event in self._slots.events(timeout):
             if isinstance(event, SlotReady):
                 yield event
                 continue
-            # The first decision counts, as for a function, which ends there: the reports after it are not the trial's.
-            pruned = next((index for index, report in enumerate(event.reports) if self._prunes(report)), None)
-            prune_at = None if pruned is None else event.reports[pruned].step
-            yield event if pruned is None else event.with_first(pruned + 1)
+            # The trial ends at the first report that prunes it. Later ones, which its process may have sent, are dropped.
+            index = next((index for index, report in enumerate(event.reports) if self._take_report(report)), None)
+            prune_at = None if index is None else event.reports[index].step
+            yield event if index is None else event.with_first_reports(index + 1)
             if event.outcome is None:
-                suggested = None if event.wanted is None else self._suggested(event.request, event.wanted)
+                parameter = event.requested_parameter
+                suggested = None if parameter is None else self._suggest(event.request, parameter)
                 self._slots.answer(event.slot, prune_at, suggested)
 
-    def _prunes(self, report: TrialReport) -> bool:
-        """Take a report; return whether the attempt is to be pruned."""
+    def _take_report(self, report: TrialReport) -> bool:
+        """Record a report; return whether the attempt is to be pruned."""
         return self._ledger.report(report)
 
-    def _suggested(self, request: TrialRequest, parameter: messages.Suggest) -> messages.Suggested:
-        """Draw a parameter that an attempt asks for."""
+    def _suggest(self, request: TrialRequest, parameter: messages.Suggest) -> messages.Suggested:
+        """Return the answer to an attempt that requests a parameter."""
         return messages.Suggested(None, f"{self._ledger.job.title} draws no parameters")
 
-    def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:  # noqa: B027  only a study uses it
-        """Take the end of an attempt, as recorded in the ledger."""
+    def record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:  # noqa: B027  only a study uses it
+        """Record the end of an attempt, after it was written to the ledger."""
 
-    def failed(self) -> Ending | None:
-        """The run's ending, if the failures so far end it."""
+    def failure_ending(self) -> Ending | None:
+        """Return the run's ending if the failures so far end it; otherwise None."""
         return None
 
     @abc.abstractmethod
-    def finished(self) -> Ending:
-        """The run's ending, once every trial has ended."""
+    def final_ending(self) -> Ending:
+        """Return the run's ending after every trial has ended."""
 
     @property
     @abc.abstractmethod
@@ -122,25 +124,28 @@ class Workload(abc.ABC):
         """The progress of the run."""
 
     def eta(self, now: float, rate: float | None) -> float | None:
-        """Seconds until every trial has ended; None while unknown.
+        """Return the seconds until every trial has ended; None while unknown.
 
         Args:
-            now: seconds since the epoch.
-            rate: trials that end per second.
+            now: Current time in seconds since the epoch.
+            rate: Number of trials that end per second; None if unknown.
         """
         return self._unended / rate if rate else None
 
     @property
     def _unended(self) -> float:
-        """Trials that have not ended."""
+        """The number of trials that have not ended; a running one may count as a fraction."""
         return self._ledger.job.trials - self._ledger.counts.ended
 
     def send_files(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
-        """Send what the job keeps of its trials to MLflow, once they have ended; return a sentence on what MLflow lacks.
+        """Send the files that the job keeps of its trials to MLflow, after they have ended.
 
         Args:
-            goes_on: whether the user lets the run continue.
-            show: shows the user what the run waits for.
+            goes_on: Returns whether the user lets the run continue.
+            show: Shows the user a text on what the run waits for.
+
+        Returns:
+            A sentence on each trial of which MLflow lacks files.
         """
         return []
 
