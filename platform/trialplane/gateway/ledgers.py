@@ -348,7 +348,7 @@ def _directions(names: tuple[str, ...]) -> tuple[Literal["minimize", "maximize"]
 
 
 def _parse_object(text: str) -> dict[str, Any]:
-    """Return a JSON object. Raise Failure if the text is none."""
+    """Return the JSON object in a text. Raise Failure if the text does not contain one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -332,7 +332,7 @@ class _DeepDecoder(json.JSONDecoder):
         try:
             return super().raw_decode(s, idx)
         except RecursionError:
-            decoder: Any = json.JSONDecoder()
+            decoder: Any = json.JSONDecoder()  # with the functions in Python that `json` uses without its C extension
             implementation: Any = json.decoder
             decoder.parse_object, decoder.parse_array = implementation.JSONObject, implementation.JSONArray
             decoder.scan_once = implementation.scanner.py_make_scanner(decoder)

@@ -51,17 +51,22 @@ def _requested_fields(spec: RunSpec, job: Job | None) -> dict[str, Any]:
     }
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the differences of two specs' fields in words."""
-    if after["resumes"] != before.get("resumes"):
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the differences of a spec's fields in words.
+
+    Args:
+        old: Earlier fields in the ledger, which may lack some.
+        new: Current fields, from `_requested_fields`.
+    """
+    if new["resumes"] != old.get("resumes"):
         yield "resumed"
-    if after["state"] != before.get("state"):
-        yield f"state: {before.get('state')} → {after['state']}"
-    if after["parallel"] != before.get("parallel"):
-        yield f"parallel: {before.get('parallel') or 'as the job says'} → {after['parallel'] or 'as the job says'}"
-    if after["now"] and not before.get("now"):
+    if new["state"] != old.get("state"):
+        yield f"state: {old.get('state')} → {new['state']}"
+    if new["parallel"] != old.get("parallel"):
+        yield f"parallel: {old.get('parallel') or 'as the job says'} → {new['parallel'] or 'as the job says'}"
+    if new["now"] and not old.get("now"):
         yield "at once"
-    if after["job"] != before.get("job"):
+    if new["job"] != old.get("job"):
         yield "job changed"
 
 

@@ -230,6 +230,7 @@ def fronts(losses: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
     members: list[list[tuple[float, ...]]] = []
     numbers: dict[int, int] = {}
     for trial_losses, trial in sorted((values, trial) for trial, values in losses.items()):
+        # The first front without a member that dominates the result.
         number = bisect.bisect_left(members, True, key=functools.partial(_is_undominated, trial_losses))
         if number == len(members):
             members.append([])
