@@ -261,7 +261,10 @@ def test_a_pruner_watches_the_objective_or_another_metric(pruner: Any, watched: 
     made = kinds.read(
         {"name": "demo", "kind": "hpo", "objectives": [{"metric": "f1", "direction": "maximize"}], "pruner": pruner}
     )
-    assert (made.search.watched(made.objectives[0]).metric, made.search.watched(made.objectives[0]).direction) == watched
+    assert (
+        made.search.watched_objective(made.objectives[0]).metric,
+        made.search.watched_objective(made.objectives[0]).direction,
+    ) == watched
     assert kinds.read(made.model_dump_json()) == made
     assert set(made.pruner.options) <= {"n_warmup_steps"}, "Optuna has no such options"
 

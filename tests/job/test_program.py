@@ -54,7 +54,7 @@ def test_what_may_be_written(job: Path, text: str, items: tuple[str, ...]) -> No
     write(job, text)
     made = load.load_job(job)
     assert isinstance(made, kinds.Study)
-    runs = program.of(made)
+    runs = program.from_job(made)
     assert runs is not None and runs.arguments == items
     assert [one.source for one in runs.metrics] == ["stdout", "mlflow"] and runs.cwd == "code"
     assert kinds.read(made.model_dump_json()) == made

@@ -701,7 +701,7 @@ class Ledger:
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
         """Return the losses by which trials are compared at a rung; a missing value is the worst loss."""
         objectives = self.job.objectives
-        watched = (self._search.watched(objectives[0]),) if self.job.watched_metric else objectives
+        watched = (self._search.watched_objective(objectives[0]),) if self.job.watched_metric else objectives
         signs = (-1.0 if objective.direction == "maximize" else 1.0 for objective in watched)
         values = (outcome.metrics.get(objective.metric, math.nan) for objective in watched)
         return tuple(sign * value if math.isfinite(value) else math.inf for sign, value in zip(signs, values, strict=True))

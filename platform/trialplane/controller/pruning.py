@@ -51,7 +51,7 @@ class Pruning:
         self._estimate_name = _ESTIMATES.get(type(self._halving), "")
         self._replaced: dict[int, FrozenTrial] = {}  # id of a trial → its last attempt, until a retry reports
         self._job = job
-        self._watched = job.search.watched(job.objectives[0])
+        self._watched = job.search.watched_objective(job.objectives[0])
         self._reports = 0  # number of reports without the watched metric
         self._names: dict[str, None] = {}  # metrics in the reports without the watched one, in order
         self._has_result = False

@@ -92,9 +92,9 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "params": params,
         "space": space,
         "objectives": _objectives(source, sweeper),
-        "sampler": search.short(sampler),
+        "sampler": search.short_form(sampler),
         "trials": search.trials(_trials(source), sampler, space),
-        "parallel": source.whole(*_SWEEPER, "n_jobs") or source.whole(*_NEVERGRAD, "num_workers"),
+        "parallel": source.integer(*_SWEEPER, "n_jobs") or source.integer(*_NEVERGRAD, "num_workers"),
         "seed": seed,
     }
     copies = [script] if is_in_parent else [script, re.split(r"[/\\]", name)[-1]]
@@ -157,7 +157,7 @@ def _objectives(source: Source, sweeper: str) -> list[dict[str, str]]:
 def _trials(source: Source) -> int | None:
     """Return the number of trials. None if the file has none."""
     fields = ((*_SWEEPER, "n_trials"), (*_AX, "max_trials"), (*_NEVERGRAD, "budget"))
-    return next((count for field in fields if (count := source.whole(*field)) is not None), None)
+    return next((count for field in fields if (count := source.integer(*field)) is not None), None)
 
 
 def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
@@ -165,13 +165,13 @@ def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
     if sweeper == "basic":
         return {"name": "grid"}, None
     if sweeper == "ax":
-        return {"name": "tpe"}, source.whole(*_AX, "client", "random_seed")
+        return {"name": "tpe"}, source.integer(*_AX, "client", "random_seed")
     if sweeper == "nevergrad":
         optimizer = source.text(*_NEVERGRAD, "optimizer")
         name = "cmaes" if "cma" in optimizer.lower() else "random" if "random" in optimizer.lower() else "tpe"
         if optimizer:
             source.note(f"{optimizer} becomes the sampler {name}", *_NEVERGRAD, "optimizer")
-        return {"name": name}, source.whole(*_NEVERGRAD, "seed")
+        return {"name": name}, source.integer(*_NEVERGRAD, "seed")
     field = (*_SWEEPER, "sampler")
     if source.look(*field) is None:
         return {"name": "tpe"}, None
@@ -183,7 +183,7 @@ def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
     for key in _SAMPLER_OPTIONS:
         if key in source.keys(*field) and source.look(*field, key) is not None:
             sampler[key] = source.take(*field, key)
-    return sampler, source.whole(*field, "seed")
+    return sampler, source.integer(*field, "seed")
 
 
 def _add_parameter(

@@ -76,18 +76,18 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     sampler, pruner, seed = _algorithm(source)
     if (early_stopping := _early_stopping(source)) is not None:
         pruner = early_stopping
-    trials = source.whole("spec", "maxTrialCount")
+    trials = source.integer("spec", "maxTrialCount")
     if trials is None:
         source.note("is missing, but a study must end: see `trials`", "spec", "maxTrialCount")
-    limit = source.whole("spec", "maxFailedTrialCount")
+    limit = source.integer("spec", "maxFailedTrialCount")
     job |= program
     job |= {
         "space": space,
         "objective": objective,
-        "sampler": search.short(sampler),
-        "pruner": search.short(pruner) if pruner else None,
+        "sampler": search.short_form(sampler),
+        "pruner": search.short_form(pruner) if pruner else None,
         "trials": search.trials(trials, sampler, space),
-        "parallel": source.whole("spec", "parallelTrialCount") or 3,
+        "parallel": source.integer("spec", "parallelTrialCount") or 3,
         "budget": {key: value for key, value in (("max_failed", limit), ("target", target)) if value is not None},
         "seed": seed,
     }
@@ -201,9 +201,9 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
     for name, (value, setting) in settings.items():
         option = _SAMPLER_OPTIONS.get(sampler["name"], {}).get(name)
         if name == "random_state":
-            seed = source.whole(*setting)
+            seed = source.integer(*setting)
         elif option is not None:
-            number = source.number(*setting) if option == "sigma0" else source.whole(*setting)
+            number = source.number(*setting) if option == "sigma0" else source.integer(*setting)
             options |= {option: number}
         elif not (name == "restart_strategy" and value.lower() == "none"):
             source.note(
@@ -227,7 +227,7 @@ def _early_stopping(source: Source) -> dict[str, Any] | None:
         if option is None:
             source.note(f"{name}: the median pruner has no such option", *setting)
         else:
-            options[option] = source.whole(*setting) or 0
+            options[option] = source.integer(*setting) or 0
     return {"name": "median", **options}
 
 

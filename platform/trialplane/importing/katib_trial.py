@@ -76,7 +76,7 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     nodes = _nodes(source, kind, container)
     gpus = fields["resources"].get("gpus", 0)
     ranks_field = (*_TRIAL, "spec", "nprocPerNode")
-    ranks = source.whole(*ranks_field) if str(source.look(*ranks_field)).isdigit() else None
+    ranks = source.integer(*ranks_field) if str(source.look(*ranks_field)).isdigit() else None
     if ranks is not None or gpus > 1:
         fields["ranks"] = ranks or 1
     if nodes > 1:
@@ -202,7 +202,7 @@ def _resources(source: Source, container: Place) -> dict[str, Any]:
             elif key == "memory" and values.multiply(source.text(*amount_field), 1) is not None:
                 resources.setdefault("memory", source.text(*amount_field))
             elif key == "nvidia.com/gpu":
-                resources.setdefault("gpus", source.whole(*amount_field) or 0)
+                resources.setdefault("gpus", source.integer(*amount_field) or 0)
             else:
                 source.skip(
                     "a trial has cores, memory and GPUs; `cluster.gpu_resource` names another kind of GPU", *amount_field
@@ -213,9 +213,9 @@ def _resources(source: Source, container: Place) -> dict[str, Any]:
 def _nodes(source: Source, kind: str, container: Place) -> int:
     """Return the number of nodes of a trial, and add notes on frameworks whose nodes do not find each other here."""
     if kind == "TrainJob":
-        return source.whole(*_TRIAL, "spec", "trainer", "numNodes") or 1
+        return source.integer(*_TRIAL, "spec", "trainer", "numNodes") or 1
     replicas = (*_TRIAL, "spec", _REPLICAS.get(kind, ""))
-    counts = {role: source.whole(*replicas, role, "replicas") or 1 for role in source.keys(*replicas)}
+    counts = {role: source.integer(*replicas, role, "replicas") or 1 for role in source.keys(*replicas)}
     for role in counts:
         for other in _containers(source.look(*replicas, role), (*replicas, role)):
             if other != container and _is_same_program(source, other, container):

@@ -115,10 +115,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "space": space or (f"{module}:{space_function}" if space_function in defined_names else {}),
         "objective": None if objectives[1:] else objectives[0],
         "objectives": objectives if objectives[1:] else None,
-        "sampler": search.short(sampler),
+        "sampler": search.short_form(sampler),
         "pruner": pruner,
         "trials": trials,
-        "parallel": source.whole(*config, "max_concurrent_trials") or parallel,
+        "parallel": source.integer(*config, "max_concurrent_trials") or parallel,
         "stop": stop,
         "budget": budget,
         "resources": resources,
@@ -163,7 +163,7 @@ def _trials(
         sampler: Sampler of the job.
         space: Space of the job.
     """
-    samples = source.whole(*field)
+    samples = source.integer(*field)
     is_open = source.look(*field) is not None and (samples is None or samples < 1)
     points = math.prod(map(len, grids))
     trials = search.trials(None if is_open and not grids else max(1, samples or 1) * points, sampler, space)
@@ -569,7 +569,7 @@ def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, 
     parallel = None
     class_name = source.text(*field, CALL) if isinstance(source.look(*field), dict) else source.text(*field)
     if class_name == "ConcurrencyLimiter":
-        parallel = source.whole(*field, "max_concurrent")
+        parallel = source.integer(*field, "max_concurrent")
         field = (*field, "searcher")
         class_name = source.text(*field, CALL)
     sampler = search.sampler(class_name) if class_name else {"name": "random"}
@@ -609,9 +609,9 @@ def _pruner(source: Source, field: Place) -> Any:
             source.skip(
                 f"is in {unit} there, and steps are counted here: write {option} of the pruner into job.yaml", *field, key
             )
-        elif (value := source.whole(*field, key)) is not None:
+        elif (value := source.integer(*field, key)) is not None:
             pruner[option] = value
-    return search.short(pruner)
+    return search.short_form(pruner)
 
 
 def _progress_unit(source: Source, scheduler: Place) -> str:
@@ -645,7 +645,7 @@ def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[di
         budget["timeout"] = _LONGEST_TRIAL
     default = _DEFAULT_MAX_T.get(str(source.look(*scheduler, CALL)))
     if default and _progress_unit(source, scheduler) == _ITERATIONS:
-        rules.append({"step": source.whole(*scheduler, "max_t") or default})
+        rules.append({"step": source.integer(*scheduler, "max_t") or default})
     steps = [rule["step"] for rule in rules if "step" in rule]
     return [*(rule for rule in rules if "step" not in rule), *([{"step": min(steps)}] if steps else [])], budget
 

@@ -73,8 +73,8 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     if script is None:
         script = _DEFAULT_SCRIPT if _DEFAULT_SCRIPT in scripts or len(scripts) != 1 else next(iter(scripts))
         source.note(f"the script is not in the file; {script} is taken", *definition, "StaticHyperParameters")
-    nodes = source.whole(*definition, "ResourceConfig", "InstanceCount") or 1
-    seed = source.whole(*config, "RandomSeed")
+    nodes = source.integer(*definition, "ResourceConfig", "InstanceCount") or 1
+    seed = source.integer(*config, "RandomSeed")
     job = {
         "kind": "hpo",
         "script": script,
@@ -83,10 +83,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "params": params,
         "space": space,
         "objective": {"metric": metric, "direction": direction},
-        "sampler": search.short(sampler),
+        "sampler": search.short_form(sampler),
         "pruner": pruner,
-        "trials": search.trials(source.whole(*limits, "MaxNumberOfTrainingJobs"), sampler, space),
-        "parallel": source.whole(*limits, "MaxParallelTrainingJobs"),
+        "trials": search.trials(source.integer(*limits, "MaxNumberOfTrainingJobs"), sampler, space),
+        "parallel": source.integer(*limits, "MaxParallelTrainingJobs"),
         "budget": {key: value for key, value in budget.items() if value is not None},
         "nodes": nodes if nodes > 1 else None,
         "seed": seed,
@@ -202,7 +202,7 @@ def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
     sampler = search.sampler(strategy)
     if strategy == "Hyperband":
         field = (*config, "StrategyConfig", "HyperbandStrategyConfig")
-        least, most = source.whole(*field, "MinResource"), source.whole(*field, "MaxResource")
+        least, most = source.integer(*field, "MinResource"), source.integer(*field, "MaxResource")
         pruner = {"name": "hyperband"} | ({"min_resource": least} if least else {})
         return {"name": "random"}, pruner | ({"max_resource": most} if most else {})
     if sampler is None:

@@ -53,7 +53,7 @@ def sampler(name: str) -> dict[str, Any] | None:
     return None if known_sampler is None else dict(known_sampler)
 
 
-def short(choice: Mapping[str, Any]) -> Any:
+def short_form(choice: Mapping[str, Any]) -> Any:
     """Return the short form of a sampler or pruner: its name, if it has no options."""
     return choice["name"] if len(choice) == 1 else dict(choice)
 

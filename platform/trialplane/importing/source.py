@@ -47,7 +47,7 @@ class ImportResult:
         notes: Notes on values of the source, in their order.
         files: Texts of generated files of the job's folder, by name.
         copies: Names of files beside the source that the job's folder needs, if they exist.
-        is_in_parent: Whether these files are in the parent of the source's folder, which the job then needs too.
+        is_in_parent: Whether these files are in the parent of the source's folder, so that the job needs both folders.
     """
 
     job: Mapping[str, Any]
@@ -124,7 +124,7 @@ class Source:
             return None
         return number
 
-    def whole(self, *path: str | int) -> int | None:
+    def integer(self, *path: str | int) -> int | None:
         """Read an integer, or a string with one, as `text` does. None if there is none."""
         value = self.number(*path)
         if value is not None and value != int(value):

@@ -47,7 +47,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     _parameters(source, ("parameters",), "", space, params, flags)
     program = _program(source, flags, {**params, **space})
     sampler = _sampler(source)
-    cap = source.whole("run_cap")
+    cap = source.integer("run_cap")
     metric = source.text("metric", "name")
     direction = source.text("metric", "goal") or "minimize"
     if direction not in ("minimize", "maximize"):
@@ -69,7 +69,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "params": params,
         "space": space,
         "objective": {"metric": metric, "direction": direction} if metric else None,
-        "sampler": search.short(sampler),
+        "sampler": search.short_form(sampler),
         "pruner": _pruner(source),
         "trials": trials,
         "budget": {} if (target := source.number("metric", "target")) is None else {"target": target},
@@ -141,8 +141,8 @@ def _pruner(source: Source) -> Any:
     if kind != "hyperband":
         source.note(f"{kind!r} has no counterpart; trials run to their end", *field, "type")
         return None
-    eta = source.whole(*field, "eta") or 3
-    min_iter, max_iter, brackets = (source.whole(*field, key) for key in ("min_iter", "max_iter", "s"))
+    eta = source.integer(*field, "eta") or 3
+    min_iter, max_iter, brackets = (source.integer(*field, key) for key in ("min_iter", "max_iter", "s"))
     if brackets is not None and brackets < 1:
         source.refuse(f"must be 1 or more, not {brackets}", *field, "s")
         return None

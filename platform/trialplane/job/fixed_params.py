@@ -33,7 +33,7 @@ def override_issues(
         overrides: Source of each override → field and value.
         known_names: `parameter_names` of the draft without overrides.
     """
-    searched = job_draft.data.get("space")
+    space_fields = job_draft.data.get("space")
     for source, (field_path, value) in overrides.items():
         if field_path[:1] != ("params",):
             continue
@@ -43,7 +43,7 @@ def override_issues(
                 hint = errors.nearest(name, known_names)
                 message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
                 yield Issue(("params", name), f"{message}; add new ones to params in job.yaml", source)
-            elif isinstance(searched, dict) and name in searched:
+            elif isinstance(space_fields, dict) and name in space_fields:
                 advice = f"--set space.{name}=null removes it from the space"
                 yield Issue(("params", name), f"is searched, and what is drawn wins; {advice}", source)
 
@@ -59,31 +59,31 @@ def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: 
         params: Values by name.
         accepts_new: Whether to accept names that the draft does not have.
     """
-    searched = job_draft.data.get("space")
+    space_fields = job_draft.data.get("space")
     present_params = job_draft.data.get("params") or {}
     if not isinstance(present_params, dict):
         return  # the validation reports that params is no mapping
     for name, value in params.items():
-        if isinstance(searched, dict) and name in searched:
+        if isinstance(space_fields, dict) and name in space_fields:
             removed_names = _remove_from_space(job_draft, name)
-            for other in list(searched):
-                if other in searched:
-                    removed_names |= _resolve_condition(job_draft, searched, other, name, value)
+            for other in list(space_fields):
+                if other in space_fields:
+                    removed_names |= _resolve_condition(job_draft, space_fields, other, name, value)
             _drop_points(job_draft, name, value, removed_names)
         elif name not in present_params and not accepts_new:
-            reason = "the space is code, so only names in params can be fixed; " if isinstance(searched, str) else ""
-            hint = errors.nearest(name, [*present_params, *(searched if isinstance(searched, dict) else ())])
+            reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
+            hint = errors.nearest(name, [*present_params, *(space_fields if isinstance(space_fields, dict) else ())])
             job_draft.issues.append(Issue((name,), f"there is no such parameter; {reason}{hint}".rstrip("; "), SOURCE))
             continue
         job_draft.set(("params", name), value, Origin(SOURCE))
 
 
-def _resolve_condition(job_draft: Draft, searched: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
+def _resolve_condition(job_draft: Draft, space_fields: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
     """Resolve a condition on a parameter that is fixed now.
 
     Args:
         job_draft: Draft to change.
-        searched: The space of the draft.
+        space_fields: The space of the draft.
         other: Parameter whose condition may name the fixed one.
         name: The fixed parameter.
         value: Its value.
@@ -91,7 +91,7 @@ def _resolve_condition(job_draft: Draft, searched: dict[str, Any], other: str, n
     Returns:
         Names of the parameters that were removed from the space, because their condition does not hold.
     """
-    conditions = searched[other].get("when") if isinstance(searched[other], dict) else None
+    conditions = space_fields[other].get("when") if isinstance(space_fields[other], dict) else None
     if not isinstance(conditions, dict) or name not in conditions:
         return set()
     allowed = conditions.pop(name)

@@ -14,12 +14,12 @@ _OPTION = re.compile(r"(?:^|\s)(-[a-zA-Z]|--[a-z][a-z-]*)")
 _ADVICE = "with install: true a line is a name and versions; `platform image build --job NAME` installs whatever pip does"
 
 
-def install_issues(needed: Requirements) -> list[Issue]:
+def install_issues(needs: Requirements) -> list[Issue]:
     """Return issues of the lines that a pod does not install: URLs, paths, and options."""
-    issues = [dataclasses.replace(issue, message=f"is not installed in a pod; {_ADVICE}") for issue in needed.unchecked]
+    issues = [dataclasses.replace(issue, message=f"is not installed in a pod; {_ADVICE}") for issue in needs.unchecked]
     reported = {(issue.source, issue.line) for issue in issues}
-    prefix = needed.source.removesuffix(needed.main)
-    for name, text in needed.files:
+    prefix = needs.source.removesuffix(needs.main)
+    for name, text in needs.files:
         if name.endswith(".py"):  # the dependencies of a script have no options
             continue
         for line, content in requirements.logical_lines(text):

@@ -337,14 +337,14 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
             yield first_line, [line[2:] for line in comments[:end]]
 
 
-def unmet_issues(needed: Requirements, advice: str = "") -> list[Issue]:
+def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
     """Return an issue for each requirement that this Python does not meet, after one with their number and advice.
 
     Args:
-        needed: Requirements of a job.
+        needs: Requirements of a job.
         advice: Advice, as a sentence. Default: the command of pip that installs the packages.
     """
-    applying = [line for line in needed.lines if line.applies]
+    applying = [line for line in needs.lines if line.applies]
     names = {_canonical_name(line.requirement.name) for line in applying if not line.is_constraint}
     # A constraint counts only for a package that is required.
     checked = [line for line in applying if not line.is_constraint or _canonical_name(line.requirement.name) in names]
@@ -356,12 +356,12 @@ def unmet_issues(needed: Requirements, advice: str = "") -> list[Issue]:
     if issues and not advice:
         # Requirements with a URL are left out: pip would install the package of that name in the index.
         from_index = shlex.join(str(line.requirement) for line in checked if not line.has_url)
-        pip_arguments = from_index if needed.source.endswith(".py") else f"-r {shlex.quote(needed.source)}"
+        pip_arguments = from_index if needs.source.endswith(".py") else f"-r {shlex.quote(needs.source)}"
         advice = f"`pip install {pip_arguments}` installs what is missing" if pip_arguments else ""
-        if needed.source.endswith(".py") and any(line.has_url for line in checked):
+        if needs.source.endswith(".py") and any(line.has_url for line in checked):
             advice = f"{advice}; what has a URL is installed from there".removeprefix("; ")
-    if needed.python is not None:
-        versions, source, line = needed.python
+    if needs.python is not None:
+        versions, source, line = needs.python
         if not versions.contains(platform.python_version(), prereleases=True):
             issues.insert(0, Issue((f"requires-python {versions}",), f"this is {platform.python_version()}", source, line))
     if not issues:

@@ -202,7 +202,7 @@ class Search:
         parameters = self.parameters.items()
         return {name: parameter for name, parameter in parameters if isinstance(parameter, spaces.NormalParameter)}
 
-    def watched(self, objective: Objective) -> Objective:
+    def watched_objective(self, objective: Objective) -> Objective:
         """Return the reported metric that the pruner compares, and its direction.
 
         Args:
@@ -213,7 +213,7 @@ class Search:
 
     def opposes(self, objective: Objective) -> bool:
         """Whether the pruner's metric improves in the opposite direction of `objective`."""
-        return self.watched(objective).direction != objective.direction
+        return self.watched_objective(objective).direction != objective.direction
 
 
 NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))

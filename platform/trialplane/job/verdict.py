@@ -29,13 +29,13 @@ class Judgment(NamedTuple):
     broken: frozenset[Place]
 
 
-def judge(draft: Draft, has_objective: bool = False, settled: Collection[Place] = ()) -> Judgment:
+def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Place] = ()) -> Judgment:
     """Validate a draft.
 
     Args:
         draft: The job file with all overrides.
         has_objective: Whether the file has `objective`, so that issues name this field instead of `objectives`.
-        settled: Paths of fields that are valid in the file alone, and whose issues with overrides are no issues.
+        valid_paths: Paths of fields that are valid in the file alone, and whose issues with overrides are no issues.
     """
     if "objective" in draft.data:
         issues_found = [Issue(("objective",), "stands beside objectives; keep one of them")]
@@ -54,7 +54,7 @@ def judge(draft: Draft, has_objective: bool = False, settled: Collection[Place] 
     if partial is not None:
         # A field with an issue gets no second one by the rules across fields.
         reported = {issue.place for issue in issues_found}
-        rule_issues = [issue for issue in partial.check(broken) if issue.place not in (*reported, *settled)]
+        rule_issues = [issue for issue in partial.check(broken) if issue.place not in (*reported, *valid_paths)]
         issues_found += _with_hints(draft, rule_issues)
     issues = [*draft.issues, *(locate(draft, issue, has_objective) for issue in issues_found)]
     return Judgment(None if issues else job, issues, partial, frozenset(broken))

@@ -250,7 +250,7 @@ class Base(models.Model):
         """Metric by whose reports running trials are compared. "" if they are not compared."""
         if self.is_sequential or len(self.objectives) > 1:
             return ""
-        return self.search.watched(self.objectives[0]).metric
+        return self.search.watched_objective(self.objectives[0]).metric
 
     @property
     def world_size(self) -> int:

@@ -270,7 +270,7 @@ class Collection(Base):
         learner = self.collect.learner.entrypoint
         return {**collect, **({"learner": learner} if learner else {})}
 
-    def continuation_advice(self, run: str, where: str) -> str:
+    def continuation_advice(self, run: str, target_flags: str) -> str:
         """Return the command that extends a successful run: see `Study.continuation_advice`."""
         return f"`platform resume {run} --iterations N` runs more than {self.trials}"
 

@@ -270,13 +270,15 @@ MetricSources = Annotated[
 ]
 
 
-def of(job: Ranked) -> Program | None:
+def from_job(job: Ranked) -> Program | None:
     """Return the program that a job's trials run. None if they call its entrypoint."""
     if not job.script and not job.command:
         return None
     job_arguments = _arguments_of(job)
     search = job.search
-    watched = [metric for metric in (search.pruner.metric, *(rule.metric for rule in job.stops)) if metric is not None]
+    watched_metrics = [
+        metric for metric in (search.pruner.metric, *(rule.metric for rule in job.stops)) if metric is not None
+    ]
     if job.metrics is None:
         # If a library is captured, its metrics are not searched in the output as well.
         names = _DEFAULT_SOURCES if set(job.capture or ()) <= {"mlflow", "hydra"} else ("mlflow",)
@@ -292,7 +294,7 @@ def of(job: Ranked) -> Program | None:
         file=job_arguments.file,
         cwd=job.cwd or "code",
         metrics=tuple(metrics),
-        names=tuple(dict.fromkeys([*job.required_metrics, *watched])),
+        names=tuple(dict.fromkeys([*job.required_metrics, *watched_metrics])),
         sample=None if search.function else {**job.params, **search.start_point()},
         packages=bool(job.packages),
     )

@@ -75,7 +75,7 @@ class Ranked(Base):
 
     def functions(self) -> Iterator[Function]:
         """Yield the functions that the job names. None if trials run a script or a command."""
-        return iter(()) if program.of(self) else super().functions()
+        return iter(()) if program.from_job(self) else super().functions()
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
         """Yield the script, or the program of the command if it is a file of the job's folder: see `Base.programs`."""

@@ -54,6 +54,6 @@ class Role:
         return self.replicas * self.nodes
 
     @property
-    def many(self) -> str:
-        """All replicas in a message: "3 trials", "the learner"."""
+    def count_text(self) -> str:
+        """Name of all replicas for a message: "3 trials", "the learner"."""
         return self.title if self.replicas == 1 else errors.counted(self.replicas, self.name)

@@ -140,7 +140,7 @@ class Study(Ranked):
                 title="a trial",
                 replicas=min(self.parallel, self.trials),
                 entrypoint=self.entrypoint,
-                program=program.of(self),
+                program=program.from_job(self),
                 resources=self.resources,
                 cluster=self.cluster,
                 nodes=self.nodes,
@@ -175,12 +175,12 @@ class Study(Ranked):
             "pruner": self.pruner.name,
         }
 
-    def continuation_advice(self, run: str, where: str) -> str:
+    def continuation_advice(self, run: str, target_flags: str) -> str:
         """Return the command that extends a successful run, with a verb: "`platform resume …` runs more than 20".
 
         Args:
             run: Name of the run.
-            where: Flags for a submission to the same target: " --local".
+            target_flags: Flags for a submission to the same target: " --local".
         """
         return f"`platform resume {run} --trials N` runs more than {self.trials}"
 

@@ -92,7 +92,7 @@ class Training(Ranked):
                 title="the training",
                 replicas=1,
                 entrypoint=self.entrypoint,
-                program=program.of(self),
+                program=program.from_job(self),
                 resources=self.resources,
                 cluster=self.cluster,
                 nodes=self.nodes,
@@ -119,11 +119,11 @@ class Training(Ranked):
         resume = {"resume": self.resume} if self.resume else {}
         return {"nodes": self.nodes, "ranks": self.world_size, **resume}
 
-    def continuation_advice(self, run: str, where: str) -> str:
+    def continuation_advice(self, run: str, target_flags: str) -> str:
         """Return the command that continues the training of a successful run: see `Study.continuation_advice`."""
         return (
-            f"`platform submit train {self.name} --resume {run}{where}` starts another one from its newest checkpoint, with "
-            "the current code and parameters"
+            f"`platform submit train {self.name} --resume {run}{target_flags}` starts another one from its newest "
+            "checkpoint, with the current code and parameters"
         )
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
