@@ -30,7 +30,7 @@ def held(tmp_path: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def shell(script: str, folder: Path, longest: float = 300.0) -> bounded.Ended:
+def shell(script: str, folder: Path, longest: float = 300.0) -> bounded.ProcessEnd:
     environ = {"HELD": str(folder / "held")}
     return bounded.run(["sh", "-c", script], folder, environ, folder / "output.log", longest)
 

@@ -25,7 +25,7 @@ _ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # last line of a trace
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
+class ProcessEnd:
     """The end of a process.
 
     Attributes:
@@ -65,7 +65,7 @@ class Ended:
         return f"its whole output is in {file}"
 
 
-def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path, timeout: float) -> Ended:
+def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path, timeout: float) -> ProcessEnd:
     """Run a command until it ends or its time is over, and then kill its descendants.
 
     Args:
@@ -97,7 +97,7 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
                 child.wait(_GRACE)
             child.kill()
             child.wait()
-    return Ended(code, time.monotonic() - start_time, log)
+    return ProcessEnd(code, time.monotonic() - start_time, log)
 
 
 @contextlib.contextmanager

@@ -80,17 +80,17 @@ class _Job:
     """The parts of a job that do not need a smoke run.
 
     Attributes:
-        script: its path in the job's folder.
-        arguments: the field of job.yaml; None for the default.
-        command: to start the script, if it needs one.
-        params: parameters of every trial, with a comment each.
-        space: parameters to search, with the reason for the guess.
-        further: lines of further parameters, as comments, of the space and of the params.
-        start: default values of arguments that the job sets.
-        comments: at the top of the file.
-        preload: modules that the template would not find by itself.
-        uses_wandb: whether the script imports W&B.
-        returned: the expression that the script's function returns to Hydra, or "".
+        script: Its path in the job's folder.
+        arguments: The field of job.yaml; None for the default.
+        command: To start the script, if it needs one.
+        params: Parameters of every trial, with a comment each.
+        space: Parameters to search, with the reason for the guess.
+        further: Lines of further parameters, as comments, of the space and of the params.
+        start: Default values of arguments that the job sets.
+        comments: At the top of the file.
+        preload: Modules that the template would not find by itself.
+        uses_wandb: Whether the script imports W&B.
+        returned: The expression that the script's function returns to Hydra, or "".
     """
 
     script: str
@@ -115,15 +115,15 @@ def make(file: Path, *, with_smoke: bool) -> int:
     """Write a job.yaml beside a script, or nothing at all, and say whether the job can run.
 
     Args:
-        file: the script.
-        with_smoke: whether to run the script once, to find its metrics.
+        file: The script.
+        with_smoke: Whether to run the script once, to find its metrics.
 
     Returns:
         The exit code.
 
     Raises:
-        InputError: the script cannot be read, or ends before it reads its arguments.
-        SpecError: it is not Python, or its configuration is not YAML.
+        InputError: The script cannot be read, or ends before it reads its arguments.
+        SpecError: It is not Python, or its configuration is not YAML.
     """
     if not file.exists():
         near = errors.nearest(file.name, [sibling.name for sibling in file.parent.glob("*.py")])
@@ -161,18 +161,18 @@ def _exported(file: Path) -> Path:
     """Write the code of a notebook beside it, and return that file.
 
     Raises:
-        InputError: it cannot be read or written, or a file of that name exists.
+        InputError: It cannot be read or written, or a file of that name exists.
     """
     target = file.with_name(f"{re.sub(r'[^A-Za-z0-9_-]+', '_', file.stem)}.py")
     if target.exists():
         raise InputError(
-            f"{target} already exists, and would be the code of {file.name}: `{_INIT} {importing.shown(target)}`"
+            f"{target} already exists, and would be the code of {file.name}: `{_INIT} {importing.shell_path(target)}`"
         )
     try:
         _write(target, notebook.exported(script_folder.source(file)))
     except ValueError as error:
         raise InputError(f"{file} cannot be read: {error}; nothing was changed") from error
-    output.note(f"{importing.shown(target)} is written: the code of {file.name}, without its magics and shell commands")
+    output.note(f"{importing.shell_path(target)} is written: the code of {file.name}, without its magics and shell commands")
     return target
 
 
@@ -189,12 +189,12 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
     """Write the job of a script or a launcher.
 
     Args:
-        file: its path as the user names it, or a command line.
-        real: its path without links.
-        text: of it.
-        read: its content.
-        with_smoke: as of `make`.
-        title: its name in messages.
+        file: Its path as the user names it, or a command line.
+        real: Its path without links.
+        text: Of it.
+        read: Its content.
+        with_smoke: As of `make`.
+        title: Its name in messages.
     """
     title = title or file.name
     in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
@@ -267,10 +267,10 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
         output.note(f"{title} needs a value for {missing}: write it into {job_file}")
     if new_job.missing:
         flags = " ".join(f"--param {missing}=VALUE" for missing in new_job.missing)
-        words = f"platform submit hpo {importing.shown(folder)} {flags} --objective METRIC:min --local"
+        words = f"platform submit hpo {importing.shell_path(folder)} {flags} --objective METRIC:min --local"
         output.note(f"or give it when the job is submitted: `{words}`")
     guessed = f"{errors.counted(len(new_job.space), 'parameter')} to search, in ranges that are guessed"
-    needed = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shown(job_file)}"
+    needed = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
     if read.style == script.SEARCHES and read.searcher:
         needed = (
             f"{title} searches by itself, by {read.searcher}, and runs unmodified, as one trial; to search here, fit one "
@@ -305,7 +305,9 @@ def _of_optuna(file: Path, real: Path, read: Script, folder: Path) -> int:
     if target.exists():
         raise InputError(f"{target} already exists; nothing was changed; remove it")
     _write(target, _OBJECTIVE.format(name=real.name))
-    output.note(f"{importing.shown(target)} is written: it runs {file.name} up to study.optimize, for the function there")
+    output.note(
+        f"{importing.shell_path(target)} is written: it runs {file.name} up to study.optimize, for the function there"
+    )
     fields["entrypoint"] = f"optuna:{module}:objective"
     return _written(folder, _heading(file.name) + output.as_yaml(fields), summary)
 
@@ -381,8 +383,11 @@ def _written(folder: Path, text: str, summary: str) -> int:
 
 
 def _verdict(folder: Path, summary: str) -> int:
-    output.note(f"{importing.shown(folder / load.FILE)} is written; `platform validate {importing.shown(folder)}` checks it")
-    return importing.is_ready(folder, summary)
+    output.note(
+        f"{importing.shell_path(folder / load.FILE)} is written; "
+        f"`platform validate {importing.shell_path(folder)}` checks it"
+    )
+    return importing.report_readiness(folder, summary)
 
 
 def _heading(name: str) -> str:
@@ -414,16 +419,16 @@ def _declared(
     """Return a script with the style that its arguments need, and these.
 
     Args:
-        file: the script as the user names it.
-        read: content of the script.
-        code: a copy of the job's folder, which may be changed.
-        name: of the script in it.
-        start: how it is started.
-        scratch: folder for output.
+        file: The script as the user names it.
+        read: Content of the script.
+        code: A copy of the job's folder, which may be changed.
+        name: Of the script in it.
+        start: How it is started.
+        scratch: Folder for output.
 
     Raises:
-        InputError: it takes none, or ends before it reads them.
-        SpecError: its configuration is not YAML.
+        InputError: It takes none, or ends before it reads them.
+        SpecError: Its configuration is not YAML.
     """
     has_values = bool(guess.space(read.values))
     by_values = dataclasses.replace(read, style=arguments.GLOBALS, options=read.values)
@@ -458,8 +463,8 @@ def _of_hydra(file: Path, read: Script, code: Path, name: str, start: script_fol
     """Return the values of a configuration of Hydra, from its file, or else as the script composes it.
 
     Raises:
-        InputError: there is none.
-        SpecError: it is not YAML.
+        InputError: There is none.
+        SpecError: It is not YAML.
     """
     config = _config(code / name, read)
     if config is not None:
@@ -502,7 +507,7 @@ def _advice(file: Path) -> str:
 def _command(file: Path, more: str = "", *, space: str = "NAME") -> str:
     """Return a command that runs a study of a script without a job.yaml."""
     searched = f"--space {space}=LOW..HIGH " if space else ""
-    words = f"platform submit hpo {importing.shown(file)} {searched}--objective METRIC:min --local {more}"
+    words = f"platform submit hpo {importing.shell_path(file)} {searched}--objective METRIC:min --local {more}"
     return f"`{words.strip()}`"
 
 
@@ -674,7 +679,7 @@ def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
 
 
 def _is_heavy(module: str) -> bool:
-    """Whether a module is an installed library, and not of the standard library or the script."""
+    """Return whether a module is an installed library, and not of the standard library or the script."""
     name = module.partition(".")[0]
     return name not in sys.stdlib_module_names and name != "trialplane" and script_folder.is_installed(name)
 
@@ -758,7 +763,7 @@ def _enqueue(job: _Job) -> list[str]:
 
 
 def _holds(parameter: dict[str, Any], value: Any) -> bool:
-    """Whether a value lies in a guessed parameter."""
+    """Return whether a value lies in a guessed parameter."""
     if value is None:
         return False
     return value in parameter["choices"] if "choices" in parameter else bool(parameter["low"] <= value <= parameter["high"])
@@ -780,7 +785,7 @@ def _without_objective(job: _Job, result: smoke.Smoke | None, file: str) -> str:
         if names:
             reason = f"no metric that it printed has the name of an objective ({', '.join(names[:20])})"
         if last := guess.unnamed([metric for metrics in result.metrics.values() for metric in metrics]):
-            folder = importing.shown(Path(file).parent)
+            folder = importing.shell_path(Path(file).parent)
             reason += f"; `platform submit hpo {folder} --objective {last}:min --local` minimizes {last}"
     verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
     return f"{reason}; name a metric that it {verb} in {file}, as in `objective: {{metric: NAME, direction: minimize}}`"

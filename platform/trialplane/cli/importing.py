@@ -57,7 +57,7 @@ def import_command(source: str, file: Path, into: Path | None) -> int:
     Parts of FILE that cannot be converted are printed with the reason, and listed at the top of job.yaml. A script that FILE
     names is copied, with the modules beside FILE that it imports.
     """  # noqa: D301  \b is click's mark
-    return make(source, file, into or Path(load.FOLDER, job_name(file)))
+    return create_job(source, file, into or Path(load.FOLDER, job_name(file)))
 
 
 def is_tune(script: Path) -> bool:
@@ -80,7 +80,7 @@ def source_of(file: Path) -> str:
     return ""
 
 
-def make(source: str, file: Path, folder: Path) -> int:
+def create_job(source: str, file: Path, folder: Path) -> int:
     """Create a job's folder from another tool's file, as `platform import` does, and print it.
 
     Args:
@@ -108,10 +108,10 @@ def make(source: str, file: Path, folder: Path) -> int:
         output.note(f"{name}: {note}")
     for missing_file in missing_files:
         output.note(f"{missing_file} does not lie beside {file.name}: copy it to {folder / missing_file}")
-    return is_ready(folder, errors.counted(len(imported.notes), "note"))
+    return report_readiness(folder, errors.counted(len(imported.notes), "note"))
 
 
-def is_ready(folder: Path, summary: str) -> int:
+def report_readiness(folder: Path, summary: str) -> int:
     """Print whether a new job passes the checks of `submit`, and return the exit code.
 
     Args:
@@ -127,11 +127,11 @@ def is_ready(folder: Path, summary: str) -> int:
         return EXIT_BAD_INPUT
     for issue in requirements.unmet_issues(required):
         output.note(str(issue))
-    output.note(f"{summary}; `platform submit {job.kind} {shown(folder)} --local` runs the job")
+    output.note(f"{summary}; `platform submit {job.kind} {shell_path(folder)} --local` runs the job")
     return EXIT_OK
 
 
-def shown(folder: Path) -> str:
+def shell_path(folder: Path) -> str:
     """Return a folder as a word of a shell command: relative to the working directory if it is below that."""
     relative = os.path.relpath(folder)
     return shlex.quote(str(folder.absolute()) if relative.startswith("..") else relative)
@@ -209,7 +209,7 @@ def _script_and_modules(file: Path) -> list[Path]:
     """Return the path of a file below its folder and, for a script, the paths of the modules that it imports."""
     try:
         return list(script_folder.modules(file)) if file.suffix == ".py" else [Path(file.name)]
-    except (SpecError, InputError):  # `is_ready` reports it
+    except (SpecError, InputError):  # `report_readiness` reports it
         return [Path(file.name)]
 
 

@@ -62,11 +62,11 @@ def init_command(name: str | None, source: str | None, no_smoke: bool, kind: str
     if source is not None and script is not None and len(source.split()) > 1 and not script.exists():
         return from_script.make_of_command(source, with_smoke=not no_smoke)
     if script is not None and (tool := importing.source_of(script)):
-        return importing.make(tool, script, Path(load.FOLDER, importing.job_name(script)))
+        return importing.create_job(tool, script, Path(load.FOLDER, importing.job_name(script)))
     if script is not None and importing.is_tune(script):
         if no_smoke:
             output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
-        return importing.make("ray", script, Path(load.FOLDER, importing.job_name(script)))
+        return importing.create_job("ray", script, Path(load.FOLDER, importing.job_name(script)))
     if script is not None:
         return from_script.make(script, with_smoke=not no_smoke)
     if name is None:
@@ -102,13 +102,13 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], outpu
     The output for a valid job is a one-line summary; with json or yaml, it is the resolved job. Required packages are
     compared with those on this machine. On a cluster, they are compared with those of the image before the first trial.
     """
-    resolved, needed = planning.check_job(load.find_job(job, Path.cwd()), profile, sets)
-    for issue in [*needed.unchecked, *requirements.unmet_issues(needed)]:
+    resolved_job, required = planning.check_job(load.find_job(job, Path.cwd()), profile, sets)
+    for issue in [*required.unchecked, *requirements.unmet_issues(required)]:
         output.note(str(issue))
-    for remark in resolved.advice():
+    for remark in resolved_job.advice():
         output.note(f"note: {remark}")
-    valid = kinds.of(resolved).job_summary(resolved)
-    output.emit(output_format, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")
+    summary = kinds.of(resolved_job).job_summary(resolved_job)
+    output.emit(output_format, resolved_job.model_dump(mode="json"), lambda: f"{resolved_job.name} is valid: {summary}")
 
 
 @click.command("schema")

@@ -23,10 +23,10 @@ class Start:
     """The start of a script: its folders and its module.
 
     Attributes:
-        folder: the job's folder.
-        cwd: the working directory, relative to it.
-        path: folders for PYTHONPATH, relative to it.
-        module: the module that the script is, if it runs as one; otherwise "".
+        folder: The job's folder.
+        cwd: The working directory, relative to it.
+        path: Folders for PYTHONPATH, relative to it.
+        module: The module that the script is, if it runs as one; otherwise "".
     """
 
     folder: Path
@@ -48,9 +48,9 @@ class Start:
         """Return the command of a job; [] if it can run the file as a script.
 
         Args:
-            name: of the script in the job's folder.
-            function: a function of the script that is called, as an entry point of its package is.
-            variables: assignments for its environment.
+            name: Of the script in the job's folder.
+            function: A function of the script that is called, as an entry point of its package is.
+            variables: Assignments for its environment.
         """
         path = [os.path.relpath(entry, self.cwd) for entry in self.path]
         path += [os.path.relpath(Path(name).parent, self.cwd)] if function and not self.module else []
@@ -73,9 +73,9 @@ def start(file: Path, read: Script, text: str) -> Start:
     """Return how a script is started: where its modules are, and the files that it names.
 
     Args:
-        file: the script.
-        read: its content.
-        text: of it.
+        file: The script.
+        read: Its content.
+        text: Of it.
     """
     home = file.parent
     names = {module.partition(".")[0] for module in (*read.top, *read.late)}
@@ -117,12 +117,12 @@ def _module(file: Path) -> str:
 
 
 def has_module(folder: Path, name: str) -> bool:
-    """Whether a folder has a module or a package."""
+    """Return whether a folder has a module or a package."""
     return (folder / name).is_dir() or (folder / f"{name}.py").is_file()
 
 
 def is_installed(name: str) -> bool:
-    """Whether a module can be imported here."""
+    """Return whether a module can be imported here."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
@@ -136,8 +136,8 @@ def modules(file: Path) -> dict[Path, tuple[str, Script]]:
         Path below the script's folder → the text, and the content; the script comes first.
 
     Raises:
-        InputError: one cannot be read.
-        SpecError: one is not Python.
+        InputError: One cannot be read.
+        SpecError: One is not Python.
     """
     home, by_path = file.parent, dict[Path, tuple[str, Script]]()
     todo = [Path(file.name)]
@@ -155,8 +155,8 @@ def source(file: Path) -> str:
     """Return the text of a Python file, with a byte order mark and in the encoding that it names, as Python reads it.
 
     Raises:
-        InputError: it cannot be read.
-        SpecError: it is not in that encoding.
+        InputError: It cannot be read.
+        SpecError: It is not in that encoding.
     """
     try:
         return document.decode(document.content(file), file.name)

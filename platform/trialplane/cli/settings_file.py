@@ -27,11 +27,11 @@ class SettingsFile:
     """A settings file.
 
     Attributes:
-        folder: folder in which the script is started, which has the file.
-        name: path of the file in `folder`.
-        options: its values.
-        arguments: arguments that the script gets, from DVC's pipeline, or to name the file; None otherwise.
-        others: files that could be the one, too.
+        folder: Folder in which the script is started, which has the file.
+        name: Path of the file in `folder`.
+        options: Its values.
+        arguments: Arguments that the script gets, from DVC's pipeline, or to name the file; None otherwise.
+        others: Files that could be the one, too.
     """
 
     folder: Path
@@ -49,8 +49,8 @@ def find(file: Path, read: Script) -> SettingsFile | None:
     """Return the settings file of a script, if a pipeline runs the script or its parameters are worth a search.
 
     Args:
-        file: the script.
-        read: the content of the script.
+        file: The script.
+        read: The content of the script.
     """
     for folder in [file.parent, *file.parent.parents][: _LEVELS + 1]:
         arguments, sections = _stage(folder / _PIPELINE, file.relative_to(folder)) or (None, ())

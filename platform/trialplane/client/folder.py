@@ -96,7 +96,7 @@ def _allow_access(folder: Path) -> None:
 
 
 def is_run(root: Path) -> bool:
-    """Whether a path in the folder of runs is a run, damaged or not. A file is not a run.
+    """Return whether a path in the folder of runs is a run, damaged or not. A file is not a run.
 
     Raises:
         OSError: The folder of runs cannot be read.

@@ -114,7 +114,7 @@ class RunHandle:
         return self.observe().status
 
     def is_active(self) -> bool:
-        """Whether a controller is running for this run."""
+        """Return whether a controller is running for this run."""
         return self.target.is_active(self.name)
 
     def watch(self) -> Iterator[RunStatus]:

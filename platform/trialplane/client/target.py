@@ -120,7 +120,7 @@ class Target(Protocol):
         """Return the state of a run. None if there is no run with this name."""
 
     def is_active(self, run: str) -> bool:
-        """Whether a controller is running or starting. Faster than `observe`, and works with a damaged status, too."""
+        """Return whether a controller is running or starting. Faster than `observe`, and works with a damaged status."""
 
     def job(self, run: str) -> Job:
         """Return the job of a run, as submitted or changed since."""
