@@ -26,7 +26,7 @@ def read(folder: Path, text: str) -> kinds.Study:
 def test_a_class_keeps_its_arguments(folder: Path) -> None:
     job = read(folder, "sampler: {class: optuna.samplers:TPESampler, n_startup_trials: 3}\n")
     sampler = job.sampler
-    assert (sampler.of_class, sampler.of_tune, sampler.options) == (
+    assert (sampler.class_path, sampler.is_tune_searcher, sampler.options) == (
         "optuna.samplers:TPESampler",
         False,
         {"n_startup_trials": 3},
@@ -37,7 +37,7 @@ def test_a_class_keeps_its_arguments(folder: Path) -> None:
 
 def test_a_searcher_of_ray_tune(folder: Path) -> None:
     job = read(folder, f"sampler: {{tune: {TUNE}}}\n")
-    assert (job.sampler.of_class, job.sampler.of_tune) == (TUNE, True)
+    assert (job.sampler.class_path, job.sampler.is_tune_searcher) == (TUNE, True)
     assert kinds.read(job.model_dump_json()) == job
 
 
@@ -45,7 +45,7 @@ def test_a_class_replaces_a_name_and_a_name_a_class(folder: Path) -> None:
     profile = "profiles: {other: {sampler: {class: optuna.samplers:GPSampler}}}\n"
     (folder / "job.yaml").write_text(HEAD + "sampler: {name: tpe, n_startup_trials: 3}\n" + profile)
     job = load.load_job(folder, profile="other")
-    assert (job.search.sampler.of_class, job.search.sampler.options) == ("optuna.samplers:GPSampler", {})
+    assert (job.search.sampler.class_path, job.search.sampler.options) == ("optuna.samplers:GPSampler", {})
     again = load.load_job(folder, profile="other", sets=["sampler.name=random"])
     assert (again.search.sampler.name, again.search.sampler.options) == ("random", {})
     third = load.load_job(folder, sets=["sampler.class=optuna.samplers:GPSampler"])

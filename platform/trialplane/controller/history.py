@@ -127,8 +127,8 @@ class History(optuna.storages.InMemoryStorage):
         self.directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self.drawing = False
         self._sampler = job.search.sampler.name
-        self._of_class = bool(job.search.sampler.of_class)  # whether the job names the sampler by its class
-        self._of_tune = job.search.sampler.of_tune  # whether that is a searcher of Ray Tune
+        self._of_class = bool(job.search.sampler.class_path)  # whether the job names the sampler by its class
+        self._of_tune = job.search.sampler.is_tune_searcher  # whether that is a searcher of Ray Tune
         self._suggests = job.search.suggests
         # Optuna's attributes of a trial that violates all constraints
         self._violations = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}

@@ -511,7 +511,7 @@ class Ledger:
     @property
     def _is_replayed(self) -> bool:
         """Whether the sampler may store what it has learned in its own memory, see `replaying`."""
-        return bool(self._search.sampler.of_class) and not self._search.suggests
+        return bool(self._search.sampler.class_path) and not self._search.suggests
 
     def _build_sampler(self, trial: int) -> None:
         """Set the sampler of a new trial. A new one that stores what it has learned first replays the study."""
@@ -533,7 +533,7 @@ class Ledger:
             with points.seeded_globally(seed) if self._is_replayed else contextlib.nullcontext():
                 yield
         except Exception as error:
-            name = self._search.sampler.of_class
+            name = self._search.sampler.class_path
             if not name or isinstance(error, errors.TrialplaneError):
                 raise
             text = f"{type(error).__name__}: {errors.first_line(error)}"

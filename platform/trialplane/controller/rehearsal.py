@@ -33,7 +33,7 @@ def check(job: Job, folder: Path, seconds: float = SECONDS) -> None:
     Raises:
         InputError: The sampler draws no trials.
     """
-    name = job.search.sampler.of_class
+    name = job.search.sampler.class_path
     command = [sys.executable, "-P", "-m", "trialplane.controller.rehearsal", str(folder)]
     try:
         process = subprocess.run(

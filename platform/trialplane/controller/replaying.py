@@ -73,7 +73,7 @@ def replay(
     if different:
         log.warning(
             "the sampler %s draws %s otherwise than before the run was resumed, so it has no seed; it goes on from there",
-            *(job.search.sampler.of_class, errors.counted(len(different), "trial")),
+            *(job.search.sampler.class_path, errors.counted(len(different), "trial")),
         )
 
 

@@ -104,7 +104,7 @@ def build_sampler(
     if drawn_before is not None:
         seed = derived_seed(seed, drawn_before)
     chosen = job.search.sampler
-    if chosen.of_class:
+    if chosen.class_path:
         return _build_from_class(job, seed, code)
     sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code, earlier)
     if isinstance(sampler, _Grid):
@@ -124,13 +124,13 @@ def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.Bas
         InputError: The class is no sampler, or refuses its options.
     """
     chosen = job.search.sampler
-    cls = code.function(chosen.of_class)
-    if chosen.of_tune:
+    cls = code.function(chosen.class_path)
+    if chosen.is_tune_searcher:
         from trialplane.controller import tune_search  # imports Ray Tune, which takes seconds
 
         return tune_search.TuneSampler(job, cls)
     if not (isinstance(cls, type) and issubclass(cls, optuna.samplers.BaseSampler)):
-        raise errors.InputError(f"{chosen.of_class} is no sampler: it is no subclass of optuna.samplers.BaseSampler")
+        raise errors.InputError(f"{chosen.class_path} is no sampler: it is no subclass of optuna.samplers.BaseSampler")
     if not cls.__module__.startswith("optuna."):  # it draws all trials, so its seed must not depend on the trial
         seed = derived_seed(job.seed, 0)
     seeded = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
@@ -140,7 +140,7 @@ def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.Bas
             sampler: optuna.samplers.BaseSampler = cls(**{**seeded, **chosen.options})
     except Exception as error:
         text = f"{type(error).__name__}: {errors.first_line(error)}"
-        raise errors.InputError(f"the sampler {chosen.of_class} refuses its options: {text}") from error
+        raise errors.InputError(f"the sampler {chosen.class_path} refuses its options: {text}") from error
     return sampler
 
 
@@ -369,7 +369,7 @@ def fits(job: Job, trial: FrozenTrial) -> bool:
     values: dict[str, Any] = {}
     for name, parameter in job.search.parameters.items():
         if space.is_active(parameter, values):
-            if name not in trial.params and job.search.sampler.takes_parts:
+            if name not in trial.params and job.search.sampler.accepts_partial_trials:
                 continue
             if name not in trial.params or trial.distributions[name] != points.distribution(parameter):
                 return False
@@ -435,11 +435,11 @@ def suggest(
     for name, parameter in job.search.parameters.items():
         if space.is_active(parameter, values):
             internal = _suggest_parameter(optuna_trial, name, parameter)
-            if job.search.sampler.of_class:
+            if job.search.sampler.class_path:
                 distribution = points.distribution(parameter)
                 if not points.contains(distribution, internal):
                     problem = f"{name} is {internal!r}, and must be {space.describe(parameter)}"
-                    name_of_class = job.search.sampler.of_class
+                    name_of_class = job.search.sampler.class_path
                     raise errors.EntrypointError(f"the sampler {name_of_class} draws outside of the space: {problem}")
                 # Converts values with types of NumPy.
                 internal = distribution.to_external_repr(distribution.to_internal_repr(internal))

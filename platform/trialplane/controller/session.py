@@ -238,7 +238,7 @@ class Session:
         """Work on the run, and record its end in MLflow, in the ledger and on the status board; return its last state."""
         run, setting = self._run, self._setting
         self._reopen_failure(ledger)
-        if self._job.search.sampler.of_class:
+        if self._job.search.sampler.class_path:
             rehearsal.check(self._job, run.code)
         ledger.prepare()
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)

@@ -39,7 +39,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
     """
 
     def __init__(self, job: Job, cls: Callable[..., Any], history: Sequence[FrozenTrial] = ()) -> None:
-        self._name = job.search.sampler.of_class
+        self._name = job.search.sampler.class_path
         self._objective = job.objectives[0]
         self._parameters = job.search.parameters
         self._keys = {name: f"p{index}" for index, name in enumerate(self._parameters)}

@@ -54,17 +54,17 @@ class Sampler(_Algorithm):
     kind: ClassVar[ValueKind] = ValueKind.SAMPLER
 
     @property
-    def of_class(self) -> str:
+    def class_path(self) -> str:
         """Class of the sampler as module:Class. "" for a sampler of Optuna that is named."""
         return self.name.removeprefix(_TUNE) if is_class(self.name) else ""
 
     @property
-    def takes_parts(self) -> bool:
+    def accepts_partial_trials(self) -> bool:
         """Whether it learns from trials that lack a parameter. Only TPE does, if it draws parameters one by one."""
         return self.name == "tpe" and not self.options.get("multivariate")
 
     @property
-    def of_tune(self) -> bool:
+    def is_tune_searcher(self) -> bool:
         """Whether it is a searcher of Ray Tune."""
         return self.name.startswith(_TUNE)
 

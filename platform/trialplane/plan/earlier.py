@@ -116,7 +116,7 @@ class HistoryMapper:
             if not space.is_active(parameter, params):
                 continue
             if name not in old_params:
-                if self._new.search.sampler.takes_parts:
+                if self._new.search.sampler.accepts_partial_trials:
                     continue
                 self._omitted[f"it has no {name}, which {self._new.search.sampler.name} needs of every trial"] += 1
                 return None

@@ -189,8 +189,10 @@ class Study(Ranked):
         yield from super().functions()
         if isinstance(self.space, str):
             yield base.Function(("space",), self.space, ("trial",), "optuna")
-        if self.sampler.of_class:
-            yield base.Function(("sampler", "tune" if self.sampler.of_tune else "class"), self.sampler.of_class, (), "class")
+        if self.sampler.class_path:
+            yield base.Function(
+                ("sampler", "tune" if self.sampler.is_tune_searcher else "class"), self.sampler.class_path, (), "class"
+            )
         for field, kind, algorithm in (
             ("sampler", ValueKind.SAMPLER, self.sampler),
             ("pruner", ValueKind.PRUNER, self.pruner),
@@ -470,8 +472,8 @@ def _history_issues(job: Study) -> Iterator[Issue]:
 def _duplicates_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of the treatment of repeated parameters, `duplicates` and `reuse`, that the search does not support."""
     name = job.sampler.name
-    if job.duplicates == "redraw" and (name in ("grid", "bruteforce") or job.sampler.of_tune):
-        reason = "draws no point twice" if not job.sampler.of_tune else "draws by itself"
+    if job.duplicates == "redraw" and (name in ("grid", "bruteforce") or job.sampler.is_tune_searcher):
+        reason = "draws no point twice" if not job.sampler.is_tune_searcher else "draws by itself"
         yield Issue(("duplicates",), f"cannot be redraw: {name} {reason}; drop it")
     if job.search.suggests and (job.reuse or job.duplicates != "allow"):
         field = "reuse" if job.reuse else "duplicates"
@@ -480,7 +482,7 @@ def _duplicates_issues(job: Study) -> Iterator[Issue]:
 
 def _searcher_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of a searcher of Ray Tune, which needs the space before the first trial, and each result only once."""
-    if not job.sampler.of_tune:
+    if not job.sampler.is_tune_searcher:
         return
     if job.search.is_code or not job.space:
         yield Issue(("sampler", "tune"), "needs the space in the job file; take a sampler of Optuna")
