@@ -171,7 +171,7 @@ def test_a_long_curve_is_thinned_evenly_with_its_extremes(backend: Backend, monk
     for step, score in enumerate(scores):
         ledger.report(report(request, step, score=score))
         if step % 90 == 0:
-            ledger._write_at = 0.0
+            ledger._next_write = 0.0
             ledger.write_reports()
     (remark,) = ledger.remarks
     assert "it keeps an even sample, with the minimum and maximum of score" in remark

@@ -84,7 +84,7 @@ def write(exporter: Exporter, attempts: int = 1000) -> None:
     while exporter.advance():
         pass
     for _ in range(attempts):
-        exporter.files._due = 0.0
+        exporter.files._next_time = 0.0
         if not exporter.files.send():
             break
     exporter.advance()
