@@ -159,7 +159,7 @@ class Cluster:
         answer = self.call("GET", self._path(kind, name))
         if answer.status == 404 and refusal.is_about_an_object(answer.data):
             return None
-        thing: dict[str, Any] = self._checked(answer, "get", kind).json()
+        thing: dict[str, Any] = self._require_success(answer, "get", kind).json()
         return thing
 
     def list(
@@ -177,7 +177,7 @@ class Cluster:
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit) if limit else ""}
         path = self._path(dataclasses.replace(kind, namespaced=kind.namespaced and not everywhere))
         answer = self.call("GET", path, query={key: value for key, value in query.items() if value})
-        items: list[dict[str, Any]] = self._checked(answer, "list", kind).json()["items"]
+        items: list[dict[str, Any]] = self._require_success(answer, "list", kind).json()["items"]
         return items
 
     def apply(self, thing: Mapping[str, Any], manager: str, *, force: bool) -> Applied | None:
@@ -214,7 +214,7 @@ class Cluster:
             time.sleep(QUOTA_PAUSE)
         if answer.status == 409 and not force:
             return None
-        return Applied(self._checked(answer, "patch", kind).json(), answer.status == 201)
+        return Applied(self._require_success(answer, "patch", kind).json(), answer.status == 201)
 
     def patch(self, kind: ObjectKind, name: str, body: Any, *, status: bool = False) -> dict[str, Any]:
         """Patch an object or its status, and return it.
@@ -228,7 +228,7 @@ class Cluster:
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         path = self._path(kind, name) + ("/status" if status else "")
         answer = self.call("PATCH", path, body=body, content=content)
-        patched: dict[str, Any] = self._checked(answer, "patch", kind).json()
+        patched: dict[str, Any] = self._require_success(answer, "patch", kind).json()
         return patched
 
     def create(self, kind: ObjectKind, thing: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,7 +237,9 @@ class Cluster:
         Raises:
             TargetError: It exists already.
         """
-        created: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
+        created: dict[str, Any] = self._require_success(
+            self.call("POST", self._path(kind), body=thing), "create", kind
+        ).json()
         return created
 
     def delete(
@@ -273,7 +275,7 @@ class Cluster:
         answer = self.call("DELETE", self._path(kind, name), body=body)
         if answer.status == 404 and refusal.is_about_an_object(answer.data):
             return False
-        self._checked(answer, "delete", kind)
+        self._require_success(answer, "delete", kind)
         return True
 
     def pod_log(self, pod: str, *, container: str = "", follow: bool = False, previous: bool = False) -> Iterator[str]:
@@ -364,7 +366,7 @@ class Cluster:
         """
         return refusal.explain(answer.status, answer.data, verb, resource, namespace or self.namespace, self.context)
 
-    def _checked(self, answer: ApiResponse, verb: str, kind: ObjectKind) -> ApiResponse:
+    def _require_success(self, answer: ApiResponse, verb: str, kind: ObjectKind) -> ApiResponse:
         """Return a successful response. Raise the error for any other."""
         if not answer.ok:
             raise self.refused(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))

@@ -153,7 +153,7 @@ def placement(job: Job, site: Site) -> list[Issue]:
     issues: list[Issue] = []
     if requested.priority_class not in (None, site.priority_class, *allowed.priority_classes):
         item = f"PriorityClass {requested.priority_class}"
-        issues.append(_not_allowed(("cluster", "priority_class"), item, "priorityClasses"))
+        issues.append(_not_allowed_issue(("cluster", "priority_class"), item, "priorityClasses"))
     roles_by_path = {_placement_path(job, role): role for role in job.roles()}  # several roles may share a section
     for path, role in roles_by_path.items():
         for key, value in role.cluster.node_selector.items():
@@ -167,14 +167,14 @@ def placement(job: Job, site: Site) -> list[Issue]:
             fields = toleration.model_dump(exclude_none=True)
             if not any(_covers(entry, fields) for entry in allowed_tolerations):
                 item = f"toleration of the taint {toleration.key or 'of every key'}"
-                issues.append(_not_allowed((*path, "tolerations", number), item, "tolerations"))
+                issues.append(_not_allowed_issue((*path, "tolerations", number), item, "tolerations"))
     for field, values, allowed_keys in (
         ("labels", requested.labels, allowed.labels),
         ("annotations", requested.annotations, allowed.annotations),
     ):
         for key in values:
             if not any(key == entry or (entry.endswith("/") and key.startswith(entry)) for entry in allowed_keys):
-                issues.append(_not_allowed(("cluster", field, key), f"{field.removesuffix('s')} {key}", field))
+                issues.append(_not_allowed_issue(("cluster", field, key), f"{field.removesuffix('s')} {key}", field))
     return issues
 
 
@@ -183,7 +183,7 @@ def _placement_path(job: Job, role: Role) -> tuple[str, ...]:
     return ("cluster",) if role.cluster == job.cluster else tuple(role.field.split(".")[:-1])
 
 
-def _not_allowed(path: tuple[str | int, ...], item: str, value: str) -> Issue:
+def _not_allowed_issue(path: tuple[str | int, ...], item: str, value: str) -> Issue:
     """Return the issue of an item that the chart does not allow. `value` is the chart's value that would allow it."""
     remedy = f"an administrator adds it to studies.allowed.{value}; see `platform docs teams`"
     return Issue(path, f"the chart does not allow the {item} here; {remedy}")

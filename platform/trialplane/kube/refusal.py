@@ -52,7 +52,7 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
             f"`kubectl --context {context} auth whoami` shows who you are ({message})"
         )
     if status == 403 and "cannot" in message and "denied" not in message:
-        return TargetError(_forbidden(message, verb, resource, namespace, context))
+        return TargetError(_forbidden_message(message, verb, resource, namespace, context))
     if status == 403 or (status == 422 and _POLICY.search(message)):
         return InputError(f"{target} refuses the request: {denial(message)}")
     if status == 404 and resource == _RAY and not is_about_an_object(data):
@@ -155,7 +155,7 @@ def no_context(context: str, contexts: Sequence[str], files: str) -> str:
     return f"there is no context {context!r} in {files}; {errors.nearest(context, contexts) or 'it has none'}"
 
 
-def _forbidden(message: str, verb: str, resource: str, namespace: str, context: str) -> str:
+def _forbidden_message(message: str, verb: str, resource: str, namespace: str, context: str) -> str:
     """Return the message for a request that RBAC does not allow; see `explain`."""
     user = _USER.search(message)
     name = user.group(1) if user else "you"

@@ -166,8 +166,8 @@ class Reconciler:
         return None
 
     def _explain(self, observed: Observation, reason: str, text: str) -> None:
-        """Write the old status with the reason why the Run cannot be observed or reconciled; see `run_status.explained`."""
-        self._write(observed, run_status.explained(observed, reason, text, self.clock()))
+        """Write the status with the reason why the Run cannot be observed or reconciled; see `run_status.with_reason`."""
+        self._write(observed, run_status.with_reason(observed, reason, text, self.clock()))
 
     def _do(self, observed: Observation, action: Action) -> None:
         """Do an action. For each action, see its class in `decisions`."""

@@ -54,7 +54,7 @@ def status(observed: Observation, now: float) -> Status:
     )
 
 
-def explained(observed: Observation, reason: str, message: str, now: float) -> Status:
+def with_reason(observed: Observation, reason: str, message: str, now: float) -> Status:
     """Return the old status with the reason why the Run cannot be observed or reconciled at the moment.
 
     Args:
