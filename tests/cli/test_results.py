@@ -6,14 +6,16 @@ Not checked here: the results of one run (test_verbs.py).
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 
 import pytest
+import yaml
 from tests.client.conftest import complete
 
 from trialplane.cli import output
-from trialplane.wire.states import RunState
+from trialplane.wire.states import RunState, TrialState
 
 
 @pytest.fixture
@@ -80,3 +82,52 @@ def test_one_of_them_without_trials_is_noted_and_an_unknown_one_refused(platform
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 3)
     assert "c has started no trial yet; `platform status c`" in done.stderr
     assert platform("results", "a", "nosuch").exit_code == 2
+
+
+@pytest.fixture
+def population(runs):
+    """A population of four in which each segment ends with a loss that follows from its learning rate."""
+    train = runs.jobs / "demo" / "train.py"
+    train.write_text(train.read_text() + "\n# continues from ctx.restored\n")
+
+    def segment(request):
+        ended = complete(request)
+        paused = request.segment.rung > 0
+        steps = request.segment.rung or 12
+        state = TrialState.PAUSED if paused else TrialState.COMPLETE
+        return dataclasses.replace(ended, state=state, step=steps)
+
+    fields = {"population": {"interval": 4, "steps": 12}, "trials": 4, "pruner": "none", "sampler": "random"}
+    runs.say(runs.make("p", tell=segment, **fields), RunState.SUCCEEDED)
+
+
+def test_lineage_has_a_line_for_each_segment_and_what_it_continues(platform, population):
+    header, *lines = platform("results", "p", "--lineage").stdout.splitlines()
+    assert header.split()[:5] == ["trial", "continues", "from", "step", "attempt"]
+    assert len(lines) == 4 * 3
+    table = list(csv.DictReader(io.StringIO(platform("results", "p", "--lineage", "--output", "csv").stdout)))
+    assert [row["from step"] for row in table] == ["0"] * 4 + ["4"] * 4 + ["8"] * 4
+    taken = [row for row in table if row["continues"] and not row["continues"].startswith(f"{row['trial']},")]
+    assert taken, "somebody has taken over another one's state"
+    rows = json.loads(platform("results", "p", "--lineage", "--output", "json").stdout)
+    by_number = {row["number"]: row for row in rows}
+    assert all((row["parent"] is None) == (row["done"] == 0) for row in rows)
+    assert all(by_number[row["parent"]]["step"] == row["done"] for row in rows if row["parent"] is not None)
+
+
+def test_a_schedule_has_the_parameters_by_step(platform, population):
+    ((best,), rows) = (
+        json.loads(platform("best", "p", "--schedule", "--output", "json").stdout),
+        {row["number"]: row for row in json.loads(platform("results", "p", "--lineage", "--output", "json").stdout)},
+    )
+    row = next(row for row in rows.values() if row["trial"] == best["trial"] and row["state"] == "COMPLETE")
+    line = [row]
+    while line[0]["parent"] is not None:
+        line.insert(0, rows[line[0]["parent"]])
+    for segment in line:
+        newest = [entry for entry in best["schedule"] if entry["step"] <= segment["done"]][-1]
+        assert newest["params"] == segment["params"]
+    assert best["schedule"][0]["step"] == 0
+    text = platform("best", "p", "--schedule").stdout
+    assert text.startswith(f"# p, trial {best['trial']}: loss")
+    assert yaml.safe_load(text) == best["schedule"]

@@ -67,7 +67,7 @@ class Slots:
         """Only idle slots go, those with the highest numbers first."""
         self.size = size
 
-    def remove_checkpoints(self, trials: tuple[int, ...]) -> None:
+    def remove_checkpoints(self, folders: tuple[str, ...]) -> None:
         """No slot is ever ready for that."""
 
     def send_files(self, message: messages.SendFiles) -> None:

@@ -35,7 +35,9 @@ def keeping(pool: SlotPool, *rows: TrialRow, best: int = 2) -> CheckpointRemover
 
 
 def removed(fake: FakeRay) -> list[tuple[int, ...]]:
-    return [messages.decode(call.given[0], messages.REMOVE).trials for call in fake.calls if call.method == "remove"]
+    """The trials whose folders each call removes."""
+    orders = [messages.decode(call.given[0], messages.REMOVE).folders for call in fake.calls if call.method == "remove"]
+    return [tuple(int(folder.removeprefix("trial-")) for folder in folders) for folders in orders]
 
 
 def test_a_trial_goes_once_so_many_better_ones_are_complete(fake: FakeRay) -> None:

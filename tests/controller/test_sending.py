@@ -136,7 +136,7 @@ def test_nothing_more_is_sent_once_the_run_is_to_end(fake: FakeRay, clock: list[
 
 def test_removals_that_are_under_way_hold_nothing_up(fake: FakeRay, clock: list[float]) -> None:
     end = End(fake, clock, [FilesSent()])
-    assert end.pool.remove_checkpoints((7,)) is not None  # and never answered
+    assert end.pool.remove_checkpoints(("trial-7",)) is not None  # and never answered
     assert end.run({4: 44}) == []
 
 

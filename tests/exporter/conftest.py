@@ -49,6 +49,7 @@ PROMOTION: dict[str, Any] = {
     "params": {"epochs": 16},
     "pruner": {"name": "asha", "promote": True, "max_resource": "epochs"},
 }
+POPULATION: dict[str, Any] = {"params": {"epochs": 12}, "population": {"interval": 4, "steps": "epochs"}}
 DONE = End(RunState.SUCCEEDED, "all trials ended", 3000.0)
 
 FORK_SERVER = '''

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from mlflow.exceptions import MlflowException
 from tests.controller.conftest import outcome, request
-from tests.exporter.conftest import DONE, PROMOTION, Place, bring, segment
+from tests.exporter.conftest import DONE, POPULATION, PROMOTION, Place, bring, segment
 from tests.exporter.state import state
 
 from trialplane.exporter.projection import MOST_PARAMS
 from trialplane.policies import transport
 from trialplane.wire import labels
 from trialplane.wire.exports import End
-from trialplane.wire.records import BestReport
+from trialplane.wire.records import BestReport, Parent, Segment
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
 pytestmark = pytest.mark.slow
@@ -238,6 +238,46 @@ def test_a_promoted_trial_that_fails_goes_on_in_another_run(place: Place, tmp_pa
     assert states == {"trial-0000": "LOST", "trial-0000-attempt-3": "COMPLETE"}
     assert place.trial(2).data.tags[labels.RETRY_OF] == "1"
     assert exporter.progress.trials == 1
+    place.close()
+
+
+def test_a_member_that_takes_over_another_ones_state_has_another_run(
+    place: Place, tmp_path: Path, mlflow_tables: Path
+) -> None:
+    place = Place(tmp_path / "population", mlflow_tables, POPULATION)
+    exporter = place.exporter()
+    first = [request(trial, trial=trial, segment=Segment(4, ("score",), folder=4)) for trial in range(2)]
+    for asked, score in zip(first, (0.25, 0.75), strict=True):
+        place.begin(asked)
+        place.end(asked, outcome(asked.number, state=TrialState.PAUSED, metrics={"score": score}, step=4, ended=2001.0))
+    bring(exporter, closes=False)
+    parent = Parent(1, 4, "digest", 1, 4)
+    child = request(2, trial=0, attempt=2, retry_of=0, segment=Segment(8, ("score",), 4, 0, parent, folder=8))
+    own = request(3, trial=1, attempt=2, retry_of=1, segment=Segment(8, ("score",), 4, 0, parent, series=1, folder=8))
+    for asked in (child, own):
+        place.begin(asked)
+    bring(exporter, closes=False)
+    tags = place.trial(2).data.tags
+    assert (tags[labels.PARENT_NUMBER], tags[labels.PARENT_TRIAL], tags[labels.PARENT_STEP]) == ("1", "1", "4")
+    assert labels.PARENT_TRIAL not in place.trial(1).data.tags
+    for asked in (child, own):
+        place.end(asked, outcome(asked.number, metrics={"score": 1.0}, step=8, ended=2005.0))
+    exporter.end(DONE)
+    bring(exporter, closes=True)
+    assert exporter.progress.trials == 2
+    assert {run.data.tags[labels.NUMBER]: run.data.tags[labels.STATE] for run in place.runs()} == {
+        "0": "PRUNED",
+        "1": "COMPLETE",
+        "2": "COMPLETE",
+    }
+    replaced = place.trial(0)
+    assert (replaced.info.status, replaced.data.params["x"]) == ("FINISHED", replaced.data.tags[f"{labels.PARAM}x"])
+    assert replaced.data.tags[labels.MESSAGE] == "took over the state of trial 1 after step 4"
+    live = state(place)
+    for run in place.everything():
+        place.client.delete_run(run.info.run_id)
+    place.export(DONE)
+    assert state(place) == live, "a week late"
     place.close()
 
 

@@ -156,5 +156,5 @@ def test_checkpoints_are_removed_from_where_the_slots_trials_save(tmp_path: Path
     slot.config = SlotConfig("toy", "/code", "train:run", str(tmp_path), "/cache")
     for trial in range(3):
         (tmp_path / "checkpoints" / "toy" / f"trial-{trial}" / "step-1").mkdir(parents=True)
-    made.remove(messages.encode(messages.RemoveCheckpoints((0, 2, 7))))
+    made.remove(messages.encode(messages.RemoveCheckpoints(("trial-0", "trial-2", "trial-7"))))
     assert [place.name for place in (tmp_path / "checkpoints" / "toy").iterdir()] == ["trial-1"]

@@ -11,6 +11,7 @@ from trialplane.cli import kinds, names, output
 from trialplane.cli.kinds.presenter import Table
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError
+from trialplane.pages import lineage as lineages
 from trialplane.wire import escapes, records, rows
 from trialplane.wire.records import ReportRow, TrialRow
 
@@ -24,9 +25,20 @@ if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of rows per run.")
 @click.option("--all-attempts", is_flag=True, help="Include retried attempts, in the order they started.")
 @click.option("--curves", is_flag=True, help="Show the reports of all attempts instead, those of running ones included.")
+@click.option(
+    "--lineage",
+    is_flag=True,
+    help="Show each segment of the trials instead, with the trial and attempt whose checkpoint it continues.",
+)
 @output.option("table", "json", "yaml", "csv")
 def results_command(
-    runs: tuple[str, ...], target_name: TargetName, limit: int | None, all_attempts: bool, curves: bool, output_format: str
+    runs: tuple[str, ...],
+    target_name: TargetName,
+    limit: int | None,
+    all_attempts: bool,
+    curves: bool,
+    lineage: bool,
+    output_format: str,
 ) -> None:
     """Show the trials of RUN (default: the newest run), best first.
 
@@ -36,6 +48,9 @@ def results_command(
     handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
     if curves:
         _show_curves(handles, limit, output_format)
+        return
+    if lineage:
+        _show_lineage(handles, limit, output_format)
         return
     trials_by_run = [(handle, _trials(handle, limit, all_attempts)) for handle in handles]
     has_several_runs = len(trials_by_run) > 1
@@ -81,6 +96,29 @@ def _show_curves(handles: Sequence[RunHandle], limit: int | None, output_format:
         output.emit(output_format, _json_rows(reports), str)
 
 
+def _show_lineage(handles: Sequence[RunHandle], limit: int | None, output_format: str) -> None:
+    """Print segments, in the order they started."""
+    segments = [(handle, lineages.segments(handle.attempts())[:limit]) for handle in handles]
+    tables = [(handle.name, _lineage(handle, own_rows)) for handle, own_rows in segments if own_rows]
+    if output_format in ("json", "yaml"):
+        output.emit(output_format, _json_rows([(handle.name, own_rows) for handle, own_rows in segments]), str)
+    elif tables:
+        write = output.as_csv if output_format == "csv" else output.as_table
+        click.echo(write(*_join_tables(tables, len(handles) > 1)))
+
+
+def _lineage(handle: RunHandle, own_rows: Sequence[TrialRow]) -> Table:
+    """Return the table of segments: as that of trials, with what each continues."""
+    (first, *others), lines = kinds.of(handle.job).results(handle.job, own_rows)
+    by_number = {row.number: row for row in handle.attempts()}
+    parents = [None if row.parent is None else by_number.get(row.parent) for row in own_rows]
+    continued = [None if parent is None else f"{parent.trial}, attempt {parent.attempt}" for parent in parents]
+    header = [first, "continues", "from step", *others]  # its attempt is among the others
+    return header, [
+        [line[0], parent, row.done, *line[1:]] for line, row, parent in zip(lines, own_rows, continued, strict=True)
+    ]
+
+
 def _trials(handle: RunHandle, limit: int | None, all_attempts: bool) -> list[TrialRow]:
     return (handle.attempts() if all_attempts else kinds.of(handle.job).in_order(handle.rows()))[:limit]
 
@@ -117,8 +155,11 @@ def _join_tables(tables: Sequence[tuple[str, Table]], has_several_runs: bool) ->
 @names.run_argument
 @names.target_options()
 @click.option("--trial", type=click.IntRange(0), help="Number of the trial whose parameters to print. Default: the best.")
+@click.option(
+    "--schedule", is_flag=True, help="Print the parameters by step: those of the trials whose states it has taken over, too."
+)
 @output.option("yaml", "json")
-def best_command(run: str | None, target_name: TargetName, trial: int | None, output_format: str) -> None:
+def best_command(run: str | None, target_name: TargetName, trial: int | None, schedule: bool, output_format: str) -> None:
     """Print the best parameters of RUN (default: the newest run).
 
     With several objectives, this prints the parameters of all Pareto-optimal trials. Select one with --trial.
@@ -128,6 +169,9 @@ def best_command(run: str | None, target_name: TargetName, trial: int | None, ou
     if reason:
         raise InputError(reason)
     trials = _best_trials(handle, trial)
+    if schedule:
+        _print_schedule(handle, trials, output_format)
+        return
     if output_format == "json":
         output.emit(output_format, [records.to_dict(row) for row in trials], str)
         return
@@ -138,6 +182,24 @@ def best_command(run: str | None, target_name: TargetName, trial: int | None, ou
         output.note(
             f"{len(trials)} trials are Pareto-optimal; `platform best {handle.name} --trial N` prints one for --params"
         )
+
+
+def _print_schedule(handle: RunHandle, trials: Sequence[TrialRow], output_format: str) -> None:
+    """Print the parameters of trials by step; in a population they change."""
+    attempts = handle.attempts()
+    by_trial = {
+        row.trial: [
+            {"step": segment.done, "trial": segment.trial, "params": dict(segment.params)}
+            for segment in lineages.schedule(attempts, row)
+        ]
+        for row in trials
+    }
+    if output_format == "json":
+        output.emit(output_format, [{"trial": trial, "schedule": steps} for trial, steps in by_trial.items()], str)
+        return
+    objectives = [objective.metric for objective in handle.job.objectives]
+    documents = [f"{_title(handle.name, objectives, row)}\n{output.as_yaml(by_trial[row.trial])}" for row in trials]
+    click.echo("---\n".join(documents), nl=False)
 
 
 def _best_trials(handle: RunHandle, trial: int | None) -> list[TrialRow]:
@@ -160,8 +222,13 @@ def _best_trials(handle: RunHandle, trial: int | None) -> list[TrialRow]:
 
 def _params_document(run: str, objectives: list[str], row: TrialRow) -> str:
     """Return the parameters of a trial as YAML, below a comment with its values."""
+    return f"{_title(run, objectives, row)}\n{output.as_yaml(dict(row.params))}"
+
+
+def _title(run: str, objectives: list[str], row: TrialRow) -> str:
+    """Return a comment with the values of a trial."""
     values = ", ".join(f"{name} {output.cell(row.metrics.get(name))}" for name in objectives)
-    return f"# {run}, trial {row.trial}: {values}\n{output.as_yaml(dict(row.params))}"
+    return f"# {run}, trial {row.trial}: {values}"
 
 
 @click.command("export")

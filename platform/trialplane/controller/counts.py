@@ -203,6 +203,10 @@ class BestReports:
         if not self._keeps_checkpoints:
             self._reports.pop(trial, None)
 
+    def take_over(self, trial: int, reports: Mapping[str, BestReport]) -> None:
+        """Replace the best reports of a trial by those of another one, whose state it takes over."""
+        self._reports[trial] = dict(reports)
+
     def add(self, trial: int, step: int, metrics: Mapping[str, float]) -> None:
         """Add a report of a trial; of equal values the first counts."""
         for metric, objective in self._objectives.items():

@@ -125,9 +125,9 @@ class GangPool:
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
-    def remove_checkpoints(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
+    def remove_checkpoints(self, folders: tuple[str, ...]) -> SlotCall[None] | None:
         """Let any slot remove checkpoints, see `Pool.remove_checkpoints`."""
-        return self._pool.remove_checkpoints(trials)
+        return self._pool.remove_checkpoints(folders)
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
         """Let any slot send files to MLflow, see `Pool.send_files`."""

@@ -1,8 +1,9 @@
 """Removes the checkpoints of a study's trials that are not needed any more.
 
-The checkpoints of a trial that has not ended stay. With `keep`, those of the best trials stay; with promotion and without
-`keep`, those of all complete trials. The decision depends on the ledger alone: a trial's checkpoints are unwanted if it has
-failed, was pruned, or enough better trials are complete. No later end makes such a trial one of the best again.
+The checkpoints of a trial that has not ended stay. With `keep`, those of the best trials stay; with promotion or a
+population, and without `keep`, those of all complete trials. The decision depends on the ledger alone: a trial's checkpoints
+are unwanted if it has failed, was pruned, or enough better trials are complete. No later end makes such a trial one of the
+best again.
 
 A slot removes the checkpoints, as it can reach their folder or URL. A controller that was killed may have removed only some
 of them, so each controller first removes all unwanted ones again.
@@ -13,12 +14,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from trialplane import errors
 from trialplane.controller.pool import Pool, SlotCall
 from trialplane.job.kinds import Study
-from trialplane.wire import rows
+from trialplane.wire import paths, rows
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
@@ -32,7 +33,7 @@ class CheckpointRemover:
     """Removes the checkpoints of a study's worse trials, in slots.
 
     Args:
-        job: Study with `keep` or with promotion.
+        job: Study with `keep`, with promotion, or with a population.
         slots: Slots of the run.
         newest: Newest attempts of the trials so far.
     """
@@ -42,9 +43,9 @@ class CheckpointRemover:
         self._most = None if job.keep is None else job.keep.best  # trials whose checkpoints stay; None for all complete ones
         self._slots = slots
         self._best: list[TrialRow] = []
-        self._unwanted: set[int] = set()
-        self._removed: set[int] = set()
-        self._removal: tuple[SlotCall[None], frozenset[int]] | None = None  # the pending call, and its trials
+        self._unwanted: set[str] = set()  # names of folders
+        self._removed: set[str] = set()
+        self._removal: tuple[SlotCall[None], frozenset[str]] | None = None  # the pending call, and its folders
         for row in newest:
             self.record_end(row)
 
@@ -55,7 +56,12 @@ class CheckpointRemover:
         best = rows.rank(self._job, [*self._best, row])
         complete = [other for other in best if other.state is TrialState.COMPLETE]
         self._best = complete if self._most is None else [other for other in complete if other.feasible][: self._most]
-        self._unwanted |= {other.trial for other in best} - {other.trial for other in self._best}
+        beaten = {other.trial for other in best} - {other.trial for other in self._best}
+        self._unwanted |= {paths.trial_folder(trial) for trial in beaten}
+
+    def release(self, names: Collection[str]) -> None:
+        """Take the names of further folders that are not needed any more."""
+        self._unwanted |= set(names)
 
     @property
     def best(self) -> tuple[TrialRow, ...]:
@@ -63,14 +69,14 @@ class CheckpointRemover:
         return tuple(self._best)
 
     @property
-    def unwanted(self) -> set[int]:
-        """The trials whose checkpoints were removed or are to be removed."""
+    def unwanted(self) -> set[str]:
+        """The names of folders of checkpoints that were removed or are to be removed."""
         return self._removed | self._unwanted
 
     def advance(self) -> None:
         """Take the answer to a removal that has ended, and start the next one if a slot is ready."""
         if self._removal is not None:
-            call, trials = self._removal
+            call, names = self._removal
             if not call.done():
                 return
             self._removal = None
@@ -79,11 +85,11 @@ class CheckpointRemover:
             except errors.SlotError as error:
                 log.info("checkpoints are removed by another slot: %s", error)
             except errors.CheckpointError as error:  # another attempt to remove them would fail too
-                self._unwanted -= trials
+                self._unwanted -= names
                 log.warning("checkpoints that `keep` does not need are left where they are: %s", error)
             else:
-                self._unwanted -= trials
-                self._removed |= trials
+                self._unwanted -= names
+                self._removed |= names
         if self._unwanted and (removal := self._slots.remove_checkpoints(tuple(sorted(self._unwanted)))) is not None:
             self._removal = removal, frozenset(self._unwanted)
 

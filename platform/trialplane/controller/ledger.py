@@ -32,12 +32,14 @@ from trialplane.controller import history, points, replaying, samplers, suggesti
 from trialplane.controller.counts import BestReports, Counts, Repeats
 from trialplane.controller.curves import Curves
 from trialplane.controller.patience import Patience
+from trialplane.controller.population import Members
 from trialplane.controller.promotion import Promotion, Stretch
 from trialplane.controller.pruning import Pruning
 from trialplane.job.kinds import Job
+from trialplane.job.population import Intervals
 from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
-from trialplane.wire import earlier, labels, messages, records, rows
+from trialplane.wire import earlier, labels, messages, paths, records, rows
 from trialplane.wire.earlier import EarlierTrial
 from trialplane.wire.records import (
     CheckpointSummary,
@@ -128,7 +130,7 @@ class Ledger:
         self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
-        self.saved: dict[int, CheckpointSummary] = {}
+        self.saved: dict[str, CheckpointSummary] = {}
         self.status: RunStatus | None = None
         self._status_refusal = ""  # message of the last refusal of a status, so that it is logged only once
         self._code = samplers.JobCode(code)
@@ -139,8 +141,8 @@ class Ledger:
         # Number → an attempt, with only its drawn parameters, and its outcome, which is None while it runs.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._repeats = Repeats(self.counts)
-        ladder = job.search.ladder
-        self.promotion = None if ladder is None else Promotion(ladder, job.trials, job.budget.steps)
+        self.promotion = _create_promotion(job)
+        self._pauses: dict[tuple[int, int], int] = {}  # trial and rung → number of the attempt that was paused there
         self._new_ends: list[int] = []  # trials that have ended since the last draw, in order
         self._bad: set[int] = set()  # trials that failed by their own fault
         self._offsets: dict[int, int] = {}  # trial that has reported → 1 if it counts its steps from 0, otherwise 0
@@ -247,6 +249,10 @@ class Ledger:
     def _can_draw(self) -> bool:
         """Whether a new trial may be drawn."""
         return self._next < self.job.trials and not self.is_exhausted
+
+    def take_released_folders(self) -> Collection[str]:
+        """Return the names of folders of checkpoints that no member of a population needs any more; each once."""
+        return self.promotion.take_released() if isinstance(self.promotion, Members) else ()
 
     def take_dropped(self) -> list[tuple[TrialRequest, TrialOutcome]]:
         """Return the last attempts of the paused trials that were dropped since the last call, and their outcomes."""
@@ -540,14 +546,20 @@ class Ledger:
             raise errors.EntrypointError(f"the sampler {name} failed to draw trial {trial}: {text}") from error
 
     def _continue(self, stretch: Stretch) -> _Attempt:
-        """Return the attempt that continues a paused trial from its checkpoint."""
+        """Return the attempt that continues a paused trial: from its own checkpoint, or from that of another trial."""
         assert stretch.trial is not None
-        previous, outcome = self._attempts[self.newest[stretch.trial].number]
+        previous, _ = self._attempts[self.newest[stretch.trial].number]
+        donor, outcome = self._attempts[previous.number if stretch.parent is None else self._pauses[stretch.parent]]
         assert outcome is not None
         digest = "" if outcome.checkpoints is None else outcome.checkpoints.digest
-        parent = Parent(stretch.trial, outcome.step, digest)
+        parent = Parent(donor.trial, outcome.step, digest, donor.number, donor.folder)
         segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=previous.series)
-        return self._repeat(previous, segment)
+        sampled = None
+        if isinstance(self.promotion, Members):
+            sampled = self.promotion.params(stretch, self._search.parameters, donor.params)
+        if sampled is not None:  # MLflow never changes a parameter
+            segment = dataclasses.replace(segment, series=None)
+        return self._repeat(previous, segment, sampled)
 
     def _first_segment(self, trial: int) -> Segment | None:
         """Return the first segment of a trial; None in a study without promotion."""
@@ -558,7 +570,8 @@ class Ledger:
         watched = self.job.watched_metric
         metrics = (watched,) if watched else tuple(objective.metric for objective in self.job.objectives)
         offset = None if stretch.trial is None else self._offsets.get(stretch.trial)
-        return Segment(stretch.rung, metrics, stretch.done, offset)
+        folder = 0 if self._search.population is None else stretch.rung
+        return Segment(stretch.rung, metrics, stretch.done, offset, folder=folder)
 
     def _update_offset(self, trial: int, step: int) -> None:
         """Record whether a trial counts its steps from 0 or from 1, given the step of a report."""
@@ -573,29 +586,38 @@ class Ledger:
         ladder = self._search.ladder
         return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0  # the trial has reported nothing
 
-    def _repeat(self, previous: TrialRequest, segment: Segment | None = None) -> _Attempt:
+    def _repeat(
+        self, previous: TrialRequest, segment: Segment | None = None, sampled: dict[str, Any] | None = None
+    ) -> _Attempt:
         """Return the next attempt at a trial, which replaces the previous one in memory.
 
         Args:
-            previous: Request of the previous attempt, whose parameters and sampler attributes it gets.
-            segment: Next segment of a promoted trial; None for a retry of the same segment.
+            previous: Request of the previous attempt, whose sampler attributes it gets.
+            segment: Next segment of a paused trial; None for a retry of the same segment.
+            sampled: Its drawn parameters; None for those of the previous attempt.
         """
         if segment is None and previous.segment is not None:
             segment = previous.segment
             # The failed attempt may have written newer checkpoints, and its reports show how it counts steps.
-            parent = None if segment.parent is None else dataclasses.replace(segment.parent, digest="")
+            parent = segment.parent
+            if parent is not None and not parent.folder:
+                parent = dataclasses.replace(parent, digest="")
             offset = self._offsets.get(previous.trial, segment.offset)
             segment = dataclasses.replace(segment, parent=parent, offset=offset, series=None)
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
+        params, distributions = frozen.params, frozen.distributions
+        if sampled is not None:
+            params = samplers.coded(self.job, sampled)
+            distributions = {name: points.distribution(self._search.parameters[name]) for name in params}
         running = optuna.trial.create_trial(
             state=TrialState.RUNNING,
-            params=frozen.params,
-            distributions=frozen.distributions,
+            params=params,
+            distributions=distributions,
             system_attrs=self.pruning.replace_attempt(trial_id, frozen),
         )
         self._memory.replace(trial_id, running)
         optuna_trial = suggesting.restore_joint_parameters(optuna.trial.Trial(self._study, trial_id))
-        sampled = self._sampled_params(previous.number)
+        sampled = self._sampled_params(previous.number) if sampled is None else sampled
         return self._create_attempt(optuna_trial, previous.trial, previous.attempt + 1, previous.number, sampled, segment)
 
     def _create_attempt(
@@ -617,13 +639,15 @@ class Ledger:
             sampled: Drawn parameters.
             segment: Segment of the trial; None in a study without promotion.
         """
+        population = self._search.population
+        seeded = trial if population is None else population.seeded(trial)
         request = TrialRequest(
             run=self.run,
             trial=trial,
             attempt=attempt,
             number=len(self._attempts),
             params={**self.job.params, **sampled},
-            seed=samplers.derived_seed(self.job.seed, trial) ^ 0x5EED,  # another seed than that of the sampler
+            seed=samplers.derived_seed(self.job.seed, seeded) ^ 0x5EED,  # another seed than that of the sampler
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,
@@ -664,7 +688,7 @@ class Ledger:
     def _count_end(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
         """Count the end of an attempt, also under an earlier controller."""
         if outcome.checkpoints is not None:
-            self.saved[request.trial] = outcome.checkpoints
+            self.saved[paths.trial_folder(request.trial, request.folder)] = outcome.checkpoints
         self.counts.add_end(request.trial, outcome)
         self.pruning.record_end(outcome)
         self._repeats.record_end(request, outcome)
@@ -673,6 +697,8 @@ class Ledger:
             params = {**self.job.params, **sampled}
             trial = EarlierTrial(self.run, request.trial, params, (), outcome.metrics, outcome.step, False, outcome.returned)
             self._answers.setdefault(earlier.key(params), trial)
+        if request.segment is not None and outcome.state is State.PAUSED:
+            self._pauses[request.trial, request.segment.rung] = request.number
         if self.promotion is not None and not outcome.retried:
             done, losses = self._steps_done(request, outcome), self._losses(outcome)
             self.promotion.record_end(request.trial, outcome.state, done, losses)
@@ -680,7 +706,7 @@ class Ledger:
 
     def _update_top_rung(self, request: TrialRequest, outcome: TrialOutcome) -> None:
         """Update the rung up to which trials are promoted, and store it in an attribute of the study, see `_write`."""
-        if self.promotion is None or outcome.retried:
+        if not isinstance(self.promotion, Promotion) or outcome.retried:
             return
         top = self.promotion.top_after(request.trial, self._steps_done(request, outcome), self._losses(outcome))
         if top != self.promotion.top:
@@ -695,8 +721,17 @@ class Ledger:
             return
         if request.retry_of is not None:
             _, previous = self._attempts[request.retry_of]
-            self.counts.paused -= previous is not None and previous.state is State.PAUSED
+            if previous is not None and previous.state is State.PAUSED:
+                self.counts.paused -= 1
+                self._take_over_best(request.trial, segment)
         self.promotion.record_start(Stretch(request.trial, segment.rung, segment.done))
+
+    def _take_over_best(self, trial: int, segment: Segment) -> None:
+        """Let the best reports of a trial that takes over another one's state be those of that one so far."""
+        parent = segment.parent
+        if parent is not None and parent.number is not None and parent.trial != trial:
+            _, outcome = self._attempts[parent.number]
+            self._best_reports.take_over(trial, {} if outcome is None else outcome.best)
 
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
         """Return the losses by which trials are compared at a rung; a missing value is the worst loss."""
@@ -799,7 +834,7 @@ class Ledger:
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
         self.pruning.restore(attributes)
-        if self.promotion is not None and _TOP in attributes:
+        if isinstance(self.promotion, Promotion) and _TOP in attributes:
             self.promotion.top = attributes[_TOP]
         interrupted = [attempt.request for attempt in attempts if attempt.outcome is None]
         curves, unfinished = self._load_reports({request.number for request in interrupted})
@@ -918,6 +953,15 @@ class Ledger:
                 step=max((report.step for report in reports), default=0),
             )
         )
+
+
+def _create_promotion(job: Job) -> Promotion | Members | None:
+    """Return the rule by which paused trials continue; None where trials are not paused."""
+    search = job.search
+    if isinstance(search.ladder, Intervals):
+        assert search.population is not None
+        return Members(search.population, search.ladder, job.trials, job.seed)
+    return None if search.ladder is None else Promotion(search.ladder, job.trials, job.budget.steps)
 
 
 def _without_details(status: RunStatus) -> RunStatus:

@@ -171,8 +171,8 @@ class Pool(Protocol):
             SlotError: Slots repeatedly failed to start, and too few are left.
         """
 
-    def remove_checkpoints(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
-        """Let a slot remove all checkpoints of these trials, and return the call; return None if no slot is ready."""
+    def remove_checkpoints(self, folders: tuple[str, ...]) -> SlotCall[None] | None:
+        """Let a slot remove these folders of checkpoints, and return the call; return None if no slot is ready."""
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
         """Let a slot send files to MLflow, and return the call; return None if no slot is ready."""

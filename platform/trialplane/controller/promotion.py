@@ -35,11 +35,13 @@ class Stretch:
         trial: Number of the trial; None for a new one.
         rung: Number of steps after which the trial is paused; 0 if it trains to its end.
         done: Number of steps that it has done before.
+        parent: Trial and rung of the checkpoint that it continues from; None for the trial's newest.
     """
 
     trial: int | None
     rung: int
     done: int = 0
+    parent: tuple[int, int] | None = None
 
 
 class Rung:

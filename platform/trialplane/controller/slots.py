@@ -269,11 +269,11 @@ class SlotPool:
         """Let the process in a slot save itself and end, see `Pool.stop`."""
         self._send_end(slot, messages.StopTrial(message))
 
-    def remove_checkpoints(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
-        """Let a slot remove all checkpoints of these trials, see `Pool.remove_checkpoints`."""
+    def remove_checkpoints(self, folders: tuple[str, ...]) -> SlotCall[None] | None:
+        """Let a slot remove folders of checkpoints, see `Pool.remove_checkpoints`."""
         if (actor := self._ready_actor()) is None:
             return None
-        reference = actor.call("remove", messages.encode(messages.RemoveCheckpoints(trials)))
+        reference = actor.call("remove", messages.encode(messages.RemoveCheckpoints(folders)))
         return _ActorCall(self._host, reference, lambda _: None)
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:

@@ -293,6 +293,7 @@ class Exporter:
         for target_run, batch in batches.items():
             if self._write(target_run, batch):
                 self.files.add([(target_run, artifact) for artifact in batch.artifacts])
+        self._finish_replaced_run(attempt)
         if outcome.state is not TrialState.PAUSED:  # a paused trial ends once more, after it was promoted or dropped
             del self._runs[request.series]
 
@@ -318,7 +319,7 @@ class Exporter:
         series = attempt.request.series
         if series not in self._runs:
             first = self._first_attempt(attempt)
-            batch = projection.attempt_start(self._job, first.request, self._submission, self._parent)
+            batch = self._attempt_start(first)
             run_id, is_by_trial = self._find_run(series)
             if is_by_trial:
                 batch.add_tags({labels.OWN: labels.TAKEN})
@@ -332,6 +333,24 @@ class Exporter:
         series = attempt.request.series
         return attempt if attempt.request.number == series else self._source.attempt(series)
 
+    def _attempt_start(self, first: Attempt) -> Batch:
+        """Return the tags of the run of a series, given its first attempt."""
+        batch = projection.attempt_start(self._job, first.request, self._submission, self._parent)
+        parent = None if first.request.segment is None else first.request.segment.parent
+        if parent is not None and parent.number is not None and parent.trial != first.request.trial:
+            batch.add_tags(projection.parent_tags(parent, self._source.attempt(parent.number).request.series))
+        return batch
+
+    def _finish_replaced_run(self, attempt: Attempt) -> None:
+        """End the run of a paused trial that has continued with other parameters, and so with a run of its own."""
+        request = attempt.request
+        if request.retry_of is None or request.number != request.series:
+            return
+        before = self._source.attempt(request.retry_of)
+        if before.outcome is not None and before.outcome.state is TrialState.PAUSED:
+            self._write(self._ensure_run(before), projection.replacement_end(self._job, before, request))
+            del self._runs[before.request.series]
+
     def _merge_runs(self, attempt: Attempt, own_id: str, trials_id: str) -> str:
         """Merge two runs of an ended attempt into one; return its id.
 
@@ -344,7 +363,7 @@ class Exporter:
             trials_id: Id of the run that the process has created.
         """
         own_run = self.client.get_run(own_id)
-        batch = projection.attempt_start(self._job, self._first_attempt(attempt).request, self._submission, self._parent)
+        batch = self._attempt_start(self._first_attempt(attempt))
         batch.add_tags({labels.OWN: labels.TAKEN})
         for name in own_run.data.metrics:
             batch.metrics += self.client.get_metric_history(own_id, name)

@@ -16,7 +16,7 @@ from trialplane.job.kinds import Job
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import labels, rows
 from trialplane.wire.exports import End
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.records import Parent, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
 # Parameters of a trial. For each hundred new ones MLflow reads all that a run has, so 5,000 would take 10 seconds.
@@ -166,6 +166,22 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
     return batch
 
 
+def parent_tags(parent: Parent, series: int) -> dict[str, Any]:
+    """Return the tags of a run that continues from the checkpoint of another trial, whose run is that of a series."""
+    return {labels.PARENT_NUMBER: series, labels.PARENT_TRIAL: parent.trial, labels.PARENT_STEP: parent.step}
+
+
+def replacement_end(job: Job, before: Attempt, request: TrialRequest) -> Batch:
+    """Return what ends the run of a paused trial that continues with other parameters, as its next run begins."""
+    assert before.outcome is not None
+    assert request.segment is not None
+    assert request.segment.parent is not None
+    parent = request.segment.parent
+    change = "changed its parameters" if parent.trial == request.trial else f"took over the state of trial {parent.trial}"
+    message = f"{change} after step {parent.step}"
+    return attempt_end(job, before.request, dataclasses.replace(before.outcome, state=TrialState.PRUNED, message=message))
+
+
 def new_best(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
     """Return the result of an attempt if it is better than the best one before it; otherwise None."""
     if attempt.outcome is None or not job.objectives:
@@ -203,6 +219,8 @@ def _segment(job: Job, request: TrialRequest) -> dict[str, Any]:
     if segment is None or ladder is None:
         return {labels.ATTEMPT: request.attempt}
     promotions = sum(rung <= segment.done for rung in ladder.rungs(ladder.bracket(request.trial)))
+    if job.search.population is not None and segment.series is None:
+        promotions = 0  # its run is new
     return {labels.ATTEMPT: request.attempt, labels.RUNG: segment.rung, labels.PROMOTIONS: promotions}
 
 

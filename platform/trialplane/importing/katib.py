@@ -193,7 +193,8 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
             pruner["reduction_factor"] = max(2, round(source.number(*setting) or 0))
     elif algorithm == "pbt":
         sampler = {"name": "random"}
-        source.note("population based training is not a sampler here; values are drawn at random", *field, "algorithmName")
+        reason = "population based training is not a sampler here; write population into job.yaml"
+        source.note(f"{reason}. Now values are drawn at random", *field, "algorithmName")
     elif sampler is None:
         problem = f"{algorithm!r} has no counterpart" if algorithm else "is missing"
         source.note(f"{problem}; tpe is used", *field, "algorithmName")

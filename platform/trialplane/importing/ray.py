@@ -591,11 +591,8 @@ def _pruner(source: Source, field: Place) -> Any:
     if class_name == "FIFOScheduler":
         return None
     if class_name not in _PRUNERS:
-        reason = (
-            "population based training is not a pruner"
-            if class_name.startswith(("Population", "PB"))
-            else "has no counterpart"
-        )
+        advice = "population based training is not a pruner here; write population into job.yaml"
+        reason = advice if class_name.startswith(("Population", "PB")) else "has no counterpart"
         source.note(f"{class_name}: {reason}; trials run to their end", *field)
         return None
     name, options = _PRUNERS[class_name]

@@ -48,10 +48,15 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._training = False
         self._stops = False
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Make SIGTERM a request to stop."""
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, optimizer: Any = None, **_: Any
+    ) -> None:
+        """Make SIGTERM a request to stop, and check the optimizer of a state that was restored."""
         self._training, self._stops = True, False
         _is_requested(args)
+        ctx = trialplane.current()
+        if ctx is not None and optimizer is not None:
+            ctx.check_optimizer(optimizer.param_groups)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Report the previous step."""

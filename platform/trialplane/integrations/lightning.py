@@ -58,8 +58,10 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         self._restore_handler()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the handler of SIGTERM, if there was no sanity check."""
+        """Restore the handler of SIGTERM if there was no sanity check, and check the optimizers of a state."""
         self._restore_handler()
+        if (ctx := trialplane.current()) is not None:
+            ctx.check_optimizer(group for optimizer in trainer.optimizers for group in optimizer.param_groups)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Report a validation within an epoch."""

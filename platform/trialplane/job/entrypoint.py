@@ -59,7 +59,7 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
     if ("arguments",) not in broken:
         yield from _settings_issues(job, folder, broken)
-    if not {("pruner",), ("packages",)} & set(broken):
+    if not {("pruner",), ("population",), ("packages",)} & set(broken):
         yield from _checkpoint_issues(job, folder)
     for field_path, text, is_python in job.programs():
         if field_path[:1] not in broken:
@@ -70,18 +70,24 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
 
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     """Yield an issue if trials are paused at rungs, but no file of the job's code seems to save checkpoints."""
-    program_arguments = getattr(job, "arguments", None)
-    if job.search.ladder is None or getattr(job, "command", None):  # a command's program may be outside of the folder
+    program_arguments, command = getattr(job, "arguments", None), getattr(job, "command", None)
+    names_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
+    if job.search.population is not None and (command or names_folder):
+        reason = "needs ctx.restored, or an integration, to continue from the checkpoint of another trial"
+        yield Issue(("population",), f"{reason}; write an entrypoint, or a script without {{checkpoints}}")
         return
-    if program_arguments is not None and "{checkpoints}" in str(program_arguments.items):
+    if job.search.ladder is None or command or names_folder:  # the program of a command may be anywhere
         return
     for root in (folder, *packages(job, folder)):
         for file in root.glob("**/*.py"):
             with contextlib.suppress(OSError):
                 if _CHECKPOINTS.search(file.read_text(encoding="utf-8", errors="replace")):
                     return
-    advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored; or write pruner: asha"
-    yield Issue(("pruner", "promote"), f"needs checkpoints to continue trials from, and the job's code saves none: {advice}")
+    advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored"
+    is_population = job.search.population is not None
+    other = "drop population" if is_population else "write pruner: asha"
+    field = ("population",) if is_population else ("pruner", "promote")
+    yield Issue(field, f"needs checkpoints to continue trials from, and the job's code saves none: {advice}; or {other}")
 
 
 def _package_issues(job: Job, folder: Path) -> Iterator[Issue]:

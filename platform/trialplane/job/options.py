@@ -197,9 +197,7 @@ PRUNERS = {
 TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {**_OPTUNA_TABLES, ValueKind.PRUNER: PRUNERS}
 
 
-_NO_EVOLUTION = (
-    "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
-)
+_NO_EVOLUTION = "it is a field of its own here: population: {interval: 4, steps: epochs}, with sampler: random and no pruner"
 _NO_BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
 _NO_ARCHITECTURE_SEARCH = (
     "there is none here: it searches an architecture while it trains one model, and not parameters of trials"

@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from trialplane.errors import Issue
 from trialplane.job import models, values
 from trialplane.job import space as spaces
+from trialplane.job.population import Intervals, Population
 from trialplane.job.sampling import Pruner, Sampler
 
 
@@ -150,8 +151,10 @@ class Search:
         enqueue: Points to try first.
         constraints: Metrics with bounds.
         suggests: Whether the entrypoint is an objective of Optuna, which draws its parameters one by one.
-        ladder: Rungs at which trials are paused. None without promotion.
+        ladder: Rungs at which trials are paused. None without promotion and without a
+            population.
         duplicates: Treatment of parameters that an earlier trial has: "redraw", "allow" or "answer".
+        population: Settings of a population. None if trials are independent.
     """
 
     space: Mapping[str, spaces.AnyParameter] | str
@@ -160,8 +163,9 @@ class Search:
     enqueue: tuple[dict[str, Any], ...] = ()
     constraints: tuple[Constraint, ...] = ()
     suggests: bool = False
-    ladder: Ladder | None = None
+    ladder: Ladder | Intervals | None = None
     duplicates: str = "allow"
+    population: Population | None = None
 
     @property
     def is_code(self) -> bool:

@@ -141,10 +141,11 @@ def promotion(job: Job, has_storage: bool) -> list[Issue]:
     """
     if job.search.ladder is None or has_storage or job.checkpoints.url:
         return []
-    advice = "run helm upgrade --set checkpoints.enabled=true, set checkpoints.url in the job, or write pruner: asha"
-    return [
-        Issue(("pruner", "promote"), f"needs checkpoints that all pods reach, and the chart has no place for them; {advice}")
-    ]
+    is_population = job.search.population is not None
+    other = "drop population" if is_population else "write pruner: asha"
+    advice = f"run helm upgrade --set checkpoints.enabled=true, set checkpoints.url in the job, or {other}"
+    field = ("population",) if is_population else ("pruner", "promote")
+    return [Issue(field, f"needs checkpoints that all pods reach, and the chart has no place for them; {advice}")]
 
 
 def placement(job: Job, site: Site) -> list[Issue]:

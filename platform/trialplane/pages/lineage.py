@@ -1,14 +1,18 @@
-"""The lineage of trials that promotion pauses and continues: their segments as one trial, and the rungs they reached."""
+"""The lineage of trials that are paused and continue: their segments as one trial, the rungs they reached, and ancestors."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from trialplane.job.kinds import Job
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import TrialState
+
+if TYPE_CHECKING:  # pydantic, which `platform --help` need not wait for
+    from trialplane.job.kinds import Job
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +53,30 @@ def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
     for attempt in sorted(attempts, key=lambda attempt: attempt.number):
         by_trial[attempt.trial].append(attempt)
     return [_lineage(job, by_trial[trial]) for trial in sorted(by_trial)]
+
+
+def segments(attempts: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return the attempts that no retry has replaced, in the order they started: one for each segment."""
+    return [
+        row
+        for row in sorted(attempts, key=lambda attempt: attempt.number)
+        if row.state is not TrialState.LOST and not (row.state is TrialState.PAUSED and row.failure)
+    ]
+
+
+def ancestors(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
+    """Return the segments whose checkpoints a segment continues, from the first to itself; of other trials too."""
+    by_number = {attempt.number: attempt for attempt in attempts}
+    line = [row]
+    while (parent := line[-1].parent) is not None and parent in by_number:
+        line.append(by_number[parent])
+    return line[::-1]
+
+
+def schedule(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
+    """Return those of a segment's ancestors, and itself, with other parameters than the segment before."""
+    line = ancestors(attempts, row)
+    return [line[0], *(after for before, after in itertools.pairwise(line) if after.params != before.params)]
 
 
 def join_segments(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:

@@ -121,9 +121,9 @@ class StartAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class RemoveCheckpoints:
-    """Remove all checkpoints of trials that have ended."""
+    """Remove folders of trials' checkpoints, by their names; see `paths.trial_folder`."""
 
-    trials: tuple[int, ...]
+    folders: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@
     arrays/                arrays to log to MLflow
     scratch/               work folders of running trials; emptied when they end
     checkpoints/<run>/trial-0/  checkpoints of a trial
+    checkpoints/<run>/trial-0-step-4/  of a population's member: those at a step, from which other members continue as well
 ```
 """
 
@@ -94,9 +95,14 @@ def trial_arrays(workdir: Path) -> Path:
     return workdir.with_suffix(".arrays")
 
 
-def trial_checkpoints(location: str, run: str, trial: int) -> str:
-    """Return the location of a trial's checkpoints within `location`, a folder or an fsspec URL."""
-    return f"{location.rstrip('/')}/{run}/trial-{trial}"
+def trial_folder(trial: int, step: int = 0) -> str:
+    """Return the name of the folder of a trial's checkpoints, or of those at a step, which are for other trials as well."""
+    return f"trial-{trial}-step-{step}" if step else f"trial-{trial}"
+
+
+def trial_checkpoints(location: str, run: str, trial: int, step: int = 0) -> str:
+    """Return the location of a trial's checkpoints, see `trial_folder`, within `location`, a folder or an fsspec URL."""
+    return f"{location.rstrip('/')}/{run}/{trial_folder(trial, step)}"
 
 
 def shards(location: str, run: str, iteration: int) -> str:

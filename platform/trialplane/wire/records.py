@@ -46,12 +46,16 @@ class Parent:
     Attributes:
         trial: Number of the trial that saved it.
         step: Last step that this trial had reported.
-        digest: Digest of the trial's checkpoints. "" in a retry, which may have newer checkpoints of its own.
+        digest: Digest of the checkpoints. "" in a retry that may have newer checkpoints of its own.
+        number: Number of the attempt that saved it.
+        folder: Folder of the checkpoint, as of `Segment`.
     """
 
     trial: int
     step: int
     digest: str = ""
+    number: int | None = None
+    folder: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +71,8 @@ class Segment:
         parent: Checkpoint that it continues from. None in a trial's first segment.
         series: Number of the attempt that began the series. A series is the consecutive segments of a trial without a
             failure between them. None if this attempt begins it.
+        folder: Number of steps in the name of the folder of its checkpoints, if other trials may continue from them; see
+            `paths.trial_folder`. 0 for the trial's own folder.
     """
 
     rung: int = 0
@@ -75,6 +81,7 @@ class Segment:
     offset: int | None = None
     parent: Parent | None = None
     series: int | None = None
+    folder: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +141,11 @@ class TrialRequest:
     stop: tuple[StopRule, ...] = ()
     objectives: int = 0
     segment: Segment | None = None
+
+    @property
+    def folder(self) -> int:
+        """Number of steps in the name of the folder of its checkpoints; 0 for the trial's own."""
+        return 0 if self.segment is None else self.segment.folder
 
     @property
     def series(self) -> int:
@@ -367,6 +379,8 @@ class TrialRow:
         best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
         step: Last step that the attempt has reported. None if it has not ended.
         series: Number of the attempt of which it is a later segment, after promotions. None if it is not.
+        done: Number of steps that were done before it, when it continues from a checkpoint.
+        parent: Number of the attempt that saved this checkpoint. None if it begins at step 0.
     """
 
     trial: int
@@ -389,6 +403,8 @@ class TrialRow:
     best_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
     step: int | None = None
     series: int | None = None
+    done: int = 0
+    parent: int | None = None
 
     @property
     def first(self) -> int:

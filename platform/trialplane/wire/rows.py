@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane.errors import shortened
-from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.records import ReportRow, Segment, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
 if TYPE_CHECKING:  # only a type here: this module must not import pydantic
@@ -33,9 +33,19 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         params: Sampled parameters, by name.
         outcome: Outcome of the attempt. None while it runs.
     """
-    series = None if request.segment is None else request.segment.series
+    segment = request.segment or Segment()
+    parent = None if segment.parent is None else segment.parent.number
     if outcome is None:
-        return TrialRow(request.trial, TrialState.RUNNING, request.attempt, request.number, params=params, series=series)
+        return TrialRow(
+            request.trial,
+            TrialState.RUNNING,
+            request.attempt,
+            request.number,
+            params=params,
+            series=segment.series,
+            done=segment.done,
+            parent=parent,
+        )
     state = displayed_state(outcome)
     metrics = outcome.metrics
     is_complete = state is TrialState.COMPLETE
@@ -60,7 +70,9 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         log=outcome.log,
         best_steps=outcome.best_steps,
         step=outcome.step,
-        series=series,
+        series=segment.series,
+        done=segment.done,
+        parent=parent,
     )
 
 

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -21,6 +21,7 @@ from trialplane.wire import env, records
 from trialplane.worker import pausing, stopping
 
 if TYPE_CHECKING:  # numpy, which a job may not need
+    from trialplane.training import optimizers
     from trialplane.training.states import States
 
 Result = Mapping[str, Any] | Sequence[float] | float
@@ -78,10 +79,17 @@ class Reporter(Protocol):
 
 @dataclasses.dataclass
 class Origin:
-    """The location of another run's checkpoints to start from, or None, and whether the job has read it."""
+    """The location of other checkpoints to start from, or None, and whether the job has read it.
+
+    Attributes:
+        location: Location of another run's checkpoints, or of another trial's in a population.
+        was_read: Whether the job has read it.
+        is_required: Whether the trial takes over the state of another trial, and has none of its own yet.
+    """
 
     location: str | None = None
     was_read: bool = False
+    is_required: bool = False
 
 
 class Points:
@@ -126,11 +134,23 @@ class Saving:
     Attributes:
         states: Store of the states; None before the first use.
         saved_at: Time of the last state, by the monotonic clock.
+        taken_over: Values of the optimizer in a state that was taken over from another trial; None once they are compared.
+        remark: Remark on such values that the trial has kept, or "".
     """
 
     def __init__(self) -> None:
         self.states: States | None = None
         self.saved_at = time.monotonic()
+        self.taken_over: optimizers.Values | None = None
+        self.remark = ""
+
+    def compare(self, state: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """Compare the optimizer's values in the first state after one that was taken over."""
+        if self.taken_over is not None:
+            from trialplane.training import optimizers  # only a population's trial needs it
+
+            saved, restored = optimizers.values(state, params), self.taken_over
+            self.remark, self.taken_over = optimizers.stale(restored, saved, params), None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,9 +217,10 @@ class Context:
 
     @property
     def resume_from(self) -> str | None:
-        """Checkpoints of the run that `--resume` names, to start from while `checkpoints` is empty. None without it.
+        """Checkpoints to start from while `checkpoints` is empty: of the run that `--resume` names, or of another trial.
 
-        If the job does not read this property, the trial starts from scratch, and the user gets a warning.
+        None without any. A member of a population continues from another trial's. If the job does not read this property,
+        the trial starts from scratch: the user gets a warning, and a member of a population fails.
         """
         self._origin.was_read = True
         return self._origin.location
@@ -247,6 +268,7 @@ class Context:
         from trialplane.training.states import SaveChoice  # imports numpy
 
         states, pause = self._states(), self._pause
+        self._saving.compare(state, self.params)
 
         def choose() -> SaveChoice:
             is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
@@ -267,11 +289,12 @@ class Context:
         """State of the newest checkpoint that `save` has written, and its step as `step`. None without a checkpoint.
 
         Read it just before the training loop: this also restores the random generators. If a training has no checkpoint, it
-        is the state of the run that `--resume` names.
+        is the state of the run that `--resume` names. In a population it may be the state of another trial: set values of
+        the optimizer that are parameters, such as the learning rate, after you have loaded its state.
 
         Raises:
             CheckpointDamaged: All checkpoints are damaged.
-            CheckpointError: The run that `--resume` names has no checkpoint.
+            CheckpointError: The run that `--resume` names, or the other trial, has no checkpoint.
         """
         _ = self._stop.is_requested  # from here on SIGTERM is a request
         restored = self._states().restore(self.is_usable)
@@ -280,10 +303,12 @@ class Context:
 
             restored = States(other, self.rank, self.world_size).restore(lambda step: True)
             if restored is None:
-                raise errors.CheckpointError(
-                    f"there is no checkpoint of ctx.save at {other} to continue from. To start from step 0, submit without "
-                    "--resume"
-                )
+                advice = "" if self._origin.is_required else ". To start from step 0, submit without --resume"
+                raise errors.CheckpointError(f"there is no checkpoint of ctx.save at {other} to continue from{advice}")
+            if self._origin.is_required:
+                from trialplane.training import optimizers  # only a population's trial needs it
+
+                self._saving.taken_over = optimizers.values(restored.state, self.params)
         return None if restored is None else {**restored.state, "step": restored.step}
 
     def is_usable(self, step: int) -> bool:
@@ -293,6 +318,17 @@ class Context:
         checkpoint before.
         """
         return not self._pause.reaches(step)
+
+    def check_optimizer(self, groups: Iterable[Mapping[str, Any]]) -> None:
+        """Warn of values of an optimizer that are not the trial's, if the state of another trial was restored.
+
+        Args:
+            groups: Parameter groups of the optimizers, just after their states were restored.
+        """
+        if self._origin.is_required:
+            from trialplane.training import optimizers  # only a population's trial needs it
+
+            self._saving.remark = optimizers.different(groups, self.params)
 
     def saved(self, step: int) -> None:
         """Record a complete checkpoint that was not saved by `save`, so that the trial can be paused at its step."""
@@ -317,9 +353,9 @@ class Context:
     def _unsaved_error(self) -> Unsaved:
         """Return the exception for a trial that is at its rung without a checkpoint."""
         return Unsaved(
-            "the trial is at a rung, where it is paused (pruner.promote), and has saved no checkpoint to continue from: "
-            "call ctx.save(step, state) after each ctx.report, and continue from ctx.restored; or write "
-            "pruner: asha"
+            "the trial is at a rung, where it is paused (pruner.promote or population), and has saved no checkpoint to "
+            "continue from: call ctx.save(step, state) after each ctx.report, and continue from ctx.restored; or drop "
+            "promote or population"
         )
 
     def pulse(self, step: int, seconds: float) -> None:
@@ -395,6 +431,11 @@ class Context:
             counted = self._points.counted_metrics(source, metrics)
             if not counted and metrics:
                 return
+            if self._origin.is_required and not self._origin.was_read:
+                raise Invalid(
+                    f"the trial takes over the state at {self._origin.location}, and the job has trained without reading "
+                    "it: begin with ctx.restored, or with an integration's callback"
+                )
             if waits and self._pause.is_past(step):
                 raise self._pause_error()
             pruned = self._reporter(step, counted) if waits else self._reporter(step, counted, waits=False)

@@ -129,7 +129,7 @@ def checkpoint_summary(config: SlotConfig, request: TrialRequest) -> CheckpointS
         return None
     root = config.checkpoints or str(RunPaths(Path(config.root)).checkpoints)
     with contextlib.suppress(errors.CheckpointError):
-        return folders.summary(paths.trial_checkpoints(root, config.run, request.trial))
+        return folders.summary(paths.trial_checkpoints(root, config.run, request.trial, request.folder))
     return None
 
 
@@ -144,5 +144,5 @@ def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:
         return None
     trial = request.trial if config.role == "trial" else 0  # all iterations of a collection have the folder of trial 0
     with contextlib.suppress(OSError):
-        return paths.has_checkpoint(Path(paths.trial_checkpoints(str(folder), config.run, trial)))
+        return paths.has_checkpoint(Path(paths.trial_checkpoints(str(folder), config.run, trial, request.folder)))
     return None

@@ -122,8 +122,7 @@ class SlotActor:
 
     def remove(self, data: bytes) -> None:
         """Handle RemoveCheckpoints."""
-        trials = messages.decode(data, messages.REMOVE).trials
-        trial.remove_checkpoints(self._slot.config, trials)
+        trial.remove_checkpoints(self._slot.config, messages.decode(data, messages.REMOVE).folders)
 
     def send_files(self, data: bytes) -> bytes:
         """Handle SendFiles; return FilesSent."""

@@ -216,9 +216,10 @@ def run_job(
         **rank_fields: Fields of the context that differ between ranks.
     """
     reporter.is_quiet = config.program is not None
-    origin = context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
+    location = checkpoints(config, request.run, request.trial, request.folder)
+    origin, saving = _origin(config, request, location), context.Saving()
     is_first = request.attempt == 1 and config.role == "trial"  # later attempts have checkpoints of their own
-    if origin.location is not None and is_first:
+    if request.resume and is_first:
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     imports = advice.LateImports()
     # A script's imports are done before the fork, and a command's are not in this process.
@@ -243,8 +244,9 @@ def run_job(
             "code": Path(config.code),
             "cache": Path(config.cache),
             "workdir": workdir,
-            "checkpoints": checkpoints(config, request.run, request.trial),
+            "checkpoints": location,
             "_origin": origin,
+            "_saving": saving,
             "_reporter": reporter,
             "_pause": pausing.Pause(request.segment),
             **rank_fields,
@@ -262,7 +264,8 @@ def run_job(
         if rank_fields.get("rank", 0) > 0:  # rank 0's outcome counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
-        remark = outcomes.copy_kept_files(checkpoints(config, request.run, request.trial), runs_in, config.keep)
+        remark = outcomes.copy_kept_files(location, runs_in, config.keep)
+        remark = "; ".join(filter(None, (remark, saving.remark)))
         if config.program is not None:  # the slot adds the metrics that it has read, and checks that they are complete
             outcome = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
             return dataclasses.replace(outcome, early=bool(early), message=early, remark=remark, advice=advice.pool_advice())
@@ -270,7 +273,7 @@ def run_job(
         return _with_remarks(dataclasses.replace(outcome, remark=remark), config, request, reporter, imports, early)
     except BaseException as error:  # noqa: BLE001  the boundary: every error of the job is an outcome, KeyboardInterrupt too
         last = reporter.newest if isinstance(error, context.Paused) else reporter.last
-        return outcomes.outcome_of_error(request, error, last)
+        return dataclasses.replace(outcomes.outcome_of_error(request, error, last), remark=saving.remark)
 
 
 def _with_remarks(
@@ -311,13 +314,31 @@ def _check_parent_checkpoint(config: records.SlotConfig, request: records.TrialR
     parent = None if request.segment is None else request.segment.parent
     if parent is None:
         return
-    location = checkpoints(config, request.run, parent.trial)
+    location = checkpoints(config, request.run, parent.trial, parent.folder)
     summary = folders.summary(location)
     if summary is None or parent.digest not in ("", summary.digest):
         problem = "is missing" if summary is None else "was changed since the trial was paused"
+        owner = "its" if parent.trial == request.trial else f"trial {parent.trial}'s"
         raise errors.CheckpointError(
-            f"trial {request.trial} was to continue after step {parent.step}, and its checkpoint at {location} {problem}"
+            f"trial {request.trial} was to continue after step {parent.step}, and {owner} checkpoint at {location} {problem}"
         )
+
+
+def _origin(config: records.SlotConfig, request: records.TrialRequest, location: str) -> context.Origin:
+    """Return where a trial's first state comes from: another run, or the checkpoint of a segment in another folder."""
+    parent = None if request.segment is None else request.segment.parent
+    if parent is None or (parent.trial, parent.folder) == (request.trial, request.folder):
+        return context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
+    return context.Origin(
+        checkpoints(config, request.run, parent.trial, parent.folder),
+        is_required=not _has_checkpoints(location),  # else a former attempt has read it, and saved a newer state
+    )
+
+
+def _has_checkpoints(location: str) -> bool:
+    with contextlib.suppress(errors.CheckpointError):  # the job gets the error once it saves
+        return folders.summary(location) is not None
+    return False
 
 
 def is_clean_exit(error: BaseException) -> bool:
@@ -336,18 +357,19 @@ def checkpoint_location(config: records.SlotConfig, run: str) -> str:
     return config.checkpoints or str(paths.RunPaths(root).checkpoints)
 
 
-def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
-    """Return the folder or URL of the checkpoints of one trial."""
-    return paths.trial_checkpoints(checkpoint_location(config, run), run, trial)
+def checkpoints(config: records.SlotConfig, run: str, trial: int, step: int = 0) -> str:
+    """Return the folder or URL of the checkpoints of one trial, or of those at a step; see `paths.trial_folder`."""
+    return paths.trial_checkpoints(checkpoint_location(config, run), run, trial, step)
 
 
-def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> None:
-    """Remove all checkpoints of trials that have ended.
+def remove_checkpoints(config: records.SlotConfig, names: Iterable[str]) -> None:
+    """Remove folders of trials' checkpoints, by their names.
 
     Raises:
         CheckpointError: Some cannot be removed; the others have been.
     """
-    folders.remove_each(checkpoints(config, config.run, trial) for trial in trials)
+    location = checkpoint_location(config, config.run).rstrip("/")
+    folders.remove_each(f"{location}/{config.run}/{name}" for name in names)
 
 
 class Reporter:

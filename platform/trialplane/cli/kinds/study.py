@@ -31,6 +31,8 @@ class StudyPresenter(Presenter):
         if search.suggests:
             space = f"parameters of {study.entrypoint.removeprefix('optuna:')}"
         pruner_metric = f" by {job.watched_metric}" if study.pruner.name != "none" and job.watched_metric else ""
+        if study.population is not None:
+            pruner_metric = f", population compared every {errors.counted(study.population.interval, 'step')}"
         return (
             f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {space}, {presenter.goals(job)}, "
             f"sampler {study.sampler.name}, pruner {study.pruner.name}{pruner_metric}"

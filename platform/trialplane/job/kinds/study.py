@@ -16,6 +16,7 @@ from trialplane.job.kinds import base, program
 from trialplane.job.kinds.ranked import Ranked
 from trialplane.job.kinds.roles import Role
 from trialplane.job.options import ValueKind
+from trialplane.job.population import MOST_DECISIONS, Intervals, Population
 from trialplane.job.program import nested_config, split_style
 from trialplane.job.resources import Checkpoints, Keep
 from trialplane.job.sampling import Pruner, Sampler
@@ -67,7 +68,14 @@ class Study(Ranked):
     pruner: Pruner = Field(
         default_factory=lambda: Pruner(name="none"), description="Rule that ends bad trials early. Default: none."
     )
-    trials: values.Integer = Field(default=20, gt=0, description="Number of trials. Retries do not count.")
+    population: Population | None = Field(
+        default=None,
+        description="Make the trials members of a population: at intervals, bad ones take over the state and the parameters "
+        "of good ones, with changes. Default: trials are independent.",
+    )
+    trials: values.Integer = Field(
+        default=20, gt=0, description="Number of trials, or of members of a population. Retries do not count."
+    )
     parallel: values.Integer = Field(default=1, gt=0, description="Number of trials that run at the same time.")
     keep: Keep | None = Field(
         default=None, description="Trials whose checkpoints are kept: {best: 3}. Needs one objective. Default: all trials."
@@ -93,12 +101,18 @@ class Study(Ranked):
     def search(self) -> Search:
         """Search for parameters: space, sampler, pruner and constraints."""
         suggests = self._style == "optuna"
-        fields = self.space, self.sampler, self.pruner, self.enqueue, self.constraints
-        return Search(*fields, suggests, self._ladder, self.duplicates)
+        schedule = () if self.population is None else self.population.schedule
+        enqueue = tuple(dict(schedule[0].params) for _ in range(self.trials)) if schedule else self.enqueue
+        fields = self.space, self.sampler, self.pruner, enqueue, self.constraints
+        return Search(*fields, suggests, self._ladder, self.duplicates, self.population)
 
     @property
-    def _ladder(self) -> Ladder | None:
-        """Rungs of the pruner. None without promotion."""
+    def _ladder(self) -> Ladder | Intervals | None:
+        """Rungs of the pruner, or steps at which a population is compared. None without either."""
+        if self.population is not None:
+            steps = self.population.steps
+            top = self.params.get(steps) if isinstance(steps, str) else steps
+            return Intervals(self.population.interval, top if type(top) is int else 0)
         if not self.pruner.promotes:
             return None
         defaults = {key: option.default for key, option in self.pruner.choice.options.items()}
@@ -129,8 +143,8 @@ class Study(Ranked):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether its trials save checkpoints: if the job sets `checkpoints`, `keep`, or `promote` of its pruner."""
-        return self.checkpoints != Checkpoints() or self.keep is not None or self.pruner.promotes
+        """Whether its trials save checkpoints: if the job sets `checkpoints`, `keep`, `population`, or `promote`."""
+        return self.checkpoints != Checkpoints() or self.keep is not None or self._ladder is not None
 
     def roles(self) -> tuple[Role, ...]:
         """Return the only role: the trials that run at the same time."""
@@ -154,6 +168,8 @@ class Study(Ranked):
         """Yield issues of changes with which a search cannot continue from its trials: see `Base.resume_issues`."""
         assert isinstance(old, Study)
         advice = "submit another study, with history: [RUN]"
+        if old.population is not None and self.trials != old.trials:
+            yield Issue(("trials",), "is the size of the population, which does not change; submit another study")
         if old.search.ladder != self.search.ladder or (self.pruner.promotes and self.pruner != old.pruner):
             yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {advice}")
         has_other_space, has_other_sampler = self.space != old.space, self.sampler != old.sampler
@@ -236,6 +252,8 @@ class Study(Ranked):
             yield from _searcher_issues(self)
         yield from _history_issues(self)
         yield from _duplicates_issues(self)
+        if self.population is not None and not {("population",), ("params",)} & set(broken):
+            yield from _population_issues(self, self.population, broken)
         if not {("sampler",), ("objectives",)} & set(broken):
             yield from _reference_point_issues(self)
         if self.keep is not None and len(self.objectives) > 1:
@@ -360,6 +378,59 @@ def _promotion_issues(job: Study) -> Iterator[Issue]:
         yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {steps} steps")
     if job.pruner.options.get("max") == "auto" and len(job.objectives) > 1:
         yield Issue(("pruner", "max"), "auto ranks trials by one value, and there are several objectives; drop it")
+
+
+def _population_issues(job: Study, population: Population, broken: Collection[Any]) -> Iterator[Issue]:
+    """Yield issues of a population beside other fields."""
+    steps = population.steps
+    if isinstance(steps, str) and steps not in job.params:
+        searched = "is searched, and must be the same in all trials" if steps in job.search.names else ""
+        hint = searched or f"is no parameter in params; {errors.nearest(steps, job.params)}".rstrip("; ")
+        yield Issue(("population", "steps"), f"{steps} {hint}")
+    else:
+        number = job.params[steps] if isinstance(steps, str) else steps
+        if type(number) is not int or number < 1:
+            yield Issue(("params", steps), f"must be a whole number over 0, not {number!r}: population.steps needs it")
+        elif not population.decisions(number):
+            yield Issue(("population", "interval"), f"{population.interval} must be under {number}, the steps of a trial")
+        elif population.decisions(number) > MOST_DECISIONS:
+            reason = f"{population.interval} makes {population.decisions(number)} decisions of {number} steps"
+            yield Issue(("population", "interval"), f"{reason}, and {MOST_DECISIONS} are the most; raise it")
+    if ("pruner",) not in broken and job.pruner.name != "none":
+        yield Issue(("pruner",), "ends trials, and the members of a population take over from others instead; drop it")
+    if ("trials",) not in broken and job.trials < 2 and not population.schedule:
+        yield Issue(("trials",), "1 is no population; write at least 2, better 8")
+    if len(job.objectives) > 1:
+        yield Issue(("population",), "compares members by one objective, and there are several; drop one of the two")
+    if ("sampler",) not in broken and job.sampler.class_path:
+        field = "tune" if job.sampler.is_tune_searcher else "class"
+        yield Issue(("sampler", field), "is told each trial once, and members change their parameters; take random")
+    if job.reuse or job.duplicates != "allow":
+        field = "reuse" if job.reuse else "duplicates"
+        yield Issue((field,), "takes results of whole trials, and members change their parameters; drop it")
+    if job.search.is_code:
+        yield Issue(("population",), "needs the space in the job file, from which parameters are changed; drop one of both")
+    elif ("space",) not in broken:
+        named: list[tuple[Place, str]] = [(("population", "explore", name), name) for name in population.explore]
+        named += [(("population", "fixed", index), name) for index, name in enumerate(population.fixed)]
+        yield from (Issue(field, _unknown_parameter(job, name)) for field, name in named if name not in job.search.names)
+        for index, entry in enumerate(population.schedule):
+            yield from _schedule_issues(job, ("population", "schedule", index, "params"), entry.params)
+
+
+def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield issues of the parameters of a schedule, which are a whole point of the space."""
+    assert not isinstance(job.space, str)
+    for name, value in params.items():
+        if name not in job.space:
+            yield Issue((*field, name), _unknown_parameter(job, name))
+        elif not job.space[name].holds(value):
+            described = space.describe(job.space[name])
+            yield Issue((*field, name), f"{value!r} is outside of the space: {name} is {described}")
+    if not space.cycle(job.space):
+        for name, parameter in job.search.parameters.items():
+            if name not in params and space.is_active(parameter, params):
+                yield Issue(field, f"lacks {name}")
 
 
 def _pruned_value_issues(job: Study) -> Iterator[Issue]:

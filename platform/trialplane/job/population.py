@@ -1,0 +1,148 @@
+"""The population of a study: members that train in parallel, take over the state of better ones, and change parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from trialplane.errors import Issue
+from trialplane.job import models, values
+
+MOST_DECISIONS = 1000  # of each member
+
+
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+    """The numbers of steps at which the members of a population are paused and compared, used like a `Ladder`.
+
+    Attributes:
+        interval: steps between two of them.
+        top: number of steps of a whole trial.
+        brackets: 1: all members are paused at the same steps.
+    """
+
+    interval: int
+    top: int
+    brackets: int = 1
+
+    def rungs(self, bracket: int = 0) -> tuple[int, ...]:
+        """Return the numbers of steps, from the lowest."""
+        return tuple(range(self.interval, self.top, self.interval))
+
+    def above(self, done: int, bracket: int = 0) -> int:
+        """Return the lowest of them over `done` steps. 0 if a trial with these trains to its end."""
+        rung = (done // self.interval + 1) * self.interval
+        return rung if rung < self.top else 0
+
+    def bracket(self, trial: int) -> int:
+        """Return 0, the only bracket."""
+        return 0
+
+
+def _steps_form(value: Any) -> str:
+    return "parameter" if isinstance(value, str) else "number"
+
+
+Steps = Annotated[
+    Annotated[Annotated[values.Integer, Field(gt=0)], Tag("number")] | Annotated[values.Name, Tag("parameter")],
+    Discriminator(_steps_form),
+]
+Factors = Annotated[tuple[Annotated[values.Number, Field(gt=0)], ...], Field(min_length=1)]
+Share = Annotated[values.Number, Field(ge=0, le=1)]
+
+
+class Exploration(models.Model):
+    """Change of one parameter when a member takes over the state of another one."""
+
+    factors: Factors | None = Field(default=None, description="As of the population, for this parameter. Default: those.")
+    resample: Share | None = Field(default=None, description="As of the population, for this parameter. Default: that.")
+
+
+class Scheduled(models.Model):
+    """Parameters of a schedule from a step on."""
+
+    step: values.Integer = Field(ge=0, description="Number of steps done before: 0, or a multiple of `interval`.")
+    params: dict[values.Name, values.Plain] = Field(description="Parameters from there on.")
+    trial: values.Integer | None = Field(
+        default=None, ge=0, description="Number of the trial in the population. That of the first entry gives the seed."
+    )
+
+
+class Population(models.Model):
+    """Trials as members of a population: at each interval bad ones take over the state of good ones, with changes."""
+
+    interval: values.Integer = Field(
+        gt=0, description="Number of steps between two decisions. A member is paused at each with a checkpoint."
+    )
+    steps: Steps = Field(description="Number of steps of a whole trial, or the name of the parameter that sets it.")
+    exploit: Literal["truncation", "tournament"] = Field(
+        default="truncation",
+        description="Members that take over the state of others. truncation: those of the worst `share` take over one of "
+        "the best `share`. tournament: each is compared with another one, drawn at random, and takes it over if that is "
+        "better.",
+    )
+    share: values.Number = Field(default=0.25, gt=0, le=0.5, description="Share of the members for exploit: truncation.")
+    factors: Factors = Field(
+        default=(0.8, 1.25),
+        description="Factors of which one multiplies a number that is taken over. A choice becomes a neighbor in its list.",
+    )
+    resample: Share = Field(
+        default=0.25, description="Probability that a parameter is drawn anew from the space instead of that."
+    )
+    explore: dict[values.Name, Exploration] = Field(
+        default_factory=dict, description="Other factors and probabilities, by parameter: {lr: {factors: [0.5, 2]}}."
+    )
+    fixed: tuple[values.Name, ...] = Field(
+        default=(), description="Parameters that are taken over unchanged, such as the number of layers: [layers]."
+    )
+    quorum: Share = Field(
+        default=1.0,
+        description="Share of the members that must have reached a step before one of them continues from it. 1: all, so "
+        "that decisions do not depend on speed. 0: each continues at once, compared with those that have reached the step "
+        "by then.",
+    )
+
+    schedule: tuple[Scheduled, ...] = Field(
+        default=(),
+        description="Replay: members are not compared, and train with these parameters, as `platform best --schedule` "
+        "prints them.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Population:
+        both = sorted(set(self.fixed) & set(self.explore))
+        issues = [Issue(("explore", name), "is among fixed as well; drop one of them") for name in both]
+        last = -1
+        for index, entry in enumerate(self.schedule):
+            field = ("schedule", index, "step")
+            if not index and entry.step:
+                issues.append(Issue(field, "must be 0, where a trial begins"))
+            elif entry.step <= last:
+                issues.append(Issue(field, f"{entry.step} must be over {last}, the step before"))
+            elif entry.step % self.interval:
+                issues.append(Issue(field, f"{entry.step} must be a multiple of interval ({self.interval})"))
+            last = entry.step
+        models.refuse(issues)
+        return self
+
+    def scheduled(self, step: int) -> dict[str, Any] | None:
+        """Return the parameters that begin at a step of the schedule. None if none do."""
+        return next((dict(entry.params) for entry in self.schedule if entry.step == step), None)
+
+    def seeded(self, trial: int) -> int:
+        """Return the number of the trial whose seed a trial has: in a replay, the first one's ancestor in the population."""
+        first = self.schedule[0].trial if self.schedule else None
+        return trial if first is None else first + trial
+
+    def exploration(self, name: str) -> tuple[tuple[float, ...], float]:
+        """Return the factors of a parameter, and the probability that it is drawn anew."""
+        override = self.explore.get(name, Exploration())
+        factors = self.factors if override.factors is None else override.factors
+        return factors, self.resample if override.resample is None else override.resample
+
+    def decisions(self, steps: int) -> int:
+        """Return the number of decisions of a member whose whole training has `steps` steps."""
+        return max(0, math.ceil(steps / self.interval) - 1)

@@ -1,0 +1,90 @@
+"""Values of an optimizer in a saved state, compared with the parameters of a trial that takes over another trial's state.
+
+An optimizer restores its learning rate with its state, and the trial's own learning rate has no effect. No error shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_GROUPS = "param_groups"  # of torch's optimizers
+_ALIASES = {"learning_rate": "lr"}  # parameter of a job → its name in a group
+_MOST_LEVELS = 4  # of mappings around the groups
+
+Values = Mapping[tuple[str, int, str], float]
+
+
+def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[str, int, str], float]:
+    """Return the values in a state's parameter groups that have the name of one of the trial's parameters.
+
+    Args:
+        state: State with states of optimizers, at any key.
+        params: Parameters of the trial.
+
+    Returns:
+        Values by path of the groups, index of the group and name of the parameter.
+    """
+    return {
+        (path, index, name): group[key]
+        for path, groups in _groups(state)
+        for index, group in enumerate(groups)
+        for name, key in _keys(params)
+        if isinstance(group, Mapping) and _is_number(group.get(key))
+    }
+
+
+def stale(restored: Values, saved: Values, params: Mapping[str, Any]) -> str:
+    """Return a sentence on values that are still those of the restored state although the trial has others; "" without any.
+
+    Args:
+        restored: Values of the state that the trial has taken over.
+        saved: Values of the first state that it saves.
+        params: Parameters of the trial.
+    """
+    for key, value in restored.items():
+        name = key[2]
+        if value != params.get(name, value) and saved.get(key) == value:
+            return _sentence(name, value, params)
+    return ""
+
+
+def different(groups: Iterable[Mapping[str, Any]], params: Mapping[str, Any]) -> str:
+    """Return a sentence on a value of a parameter that no group has, before any schedule; "" without any.
+
+    Args:
+        groups: Parameter groups of optimizers, just after their states were restored.
+        params: Parameters of the trial.
+    """
+    all_groups = list(groups)
+    for name, key in _keys(params):
+        group_values = [group.get(f"initial_{key}", group.get(key)) for group in all_groups]
+        numbers = [value for value in group_values if _is_number(value)]
+        if numbers and params[name] not in numbers:
+            return _sentence(name, numbers[0], params)
+    return ""
+
+
+def _sentence(name: str, value: float, params: Mapping[str, Any]) -> str:
+    return (
+        f"the optimizer has {name} {value!r} of the trial whose checkpoint was restored, and ctx.params has "
+        f"{params[name]!r}: set param_groups[…][{_ALIASES.get(name, name)!r}] after the state is loaded"
+    )
+
+
+def _keys(params: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the names of the parameters that are numbers, each with its name in a group."""
+    return [(name, _ALIASES.get(name, name)) for name, value in params.items() if _is_number(value)]
+
+
+def _groups(state: Mapping[str, Any], path: str = "", level: int = 0) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the parameter groups in a state, with their paths."""
+    for key, value in state.items():
+        if key == _GROUPS and isinstance(value, (list, tuple)):
+            yield path, list(value)
+        elif isinstance(value, Mapping) and level < _MOST_LEVELS:
+            yield from _groups(value, f"{path}/{key}", level + 1)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,134 @@
+"""A population in a real run whose trials, slots and controller are killed: the same lineage, the same parameters, and
+metrics that are equal to the last bit to those of a run that was left alone.
+
+Not checked here: the rule by itself (tests/controller/test_population.py), the process of a member
+(tests/worker/test_population.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from typing import Any
+
+import pytest
+from tests.study.conftest import Study, alive, kill, wait_until
+from tests.study.test_promotion import curves, rows
+
+from trialplane.pages import lineage
+from trialplane.wire.states import RunState
+
+CODE = """
+import random
+import time
+
+import numpy  # so that its generator, which is saved too, is seeded
+
+
+def run(ctx):
+    done, weights, walk = 0, [ctx.params["x"]], 0.0
+    if state := ctx.restored:
+        done, weights, walk = state["step"], list(state["weights"]), state["walk"]
+    for epoch in range(done + 1, ctx.params["epochs"] + 1):
+        walk += random.random()
+        weights.append(ctx.params["x"])
+        time.sleep(ctx.params["pause"])
+        loss = sum((x - 0.3) ** 2 for x in weights) + walk / 100
+        ctx.report(epoch, loss=loss)
+        ctx.save(epoch, {"weights": weights, "walk": walk}, every=ctx.params["every"])
+    return {"loss": loss, "weights": weights}
+"""
+SPEC = """
+kind: hpo
+params: {epochs: 8, pause: 0.0, every: 1000}
+space:
+  x: {type: float, low: 0.0, high: 1.0}
+objective: {metric: loss, direction: minimize}
+population: {interval: 2, steps: epochs, exploit: tournament}
+sampler: random
+trials: 6
+seed: 3
+retries: {crashed: 9, lost: 9}
+"""
+
+
+def segments(study: Study, name: str) -> dict[tuple[int, int], tuple[Any, float]]:
+    """By trial and steps done before: the trial and folder that a segment continues from, and its parameter."""
+    found: dict[tuple[int, int], tuple[Any, float]] = {}
+    for (text,) in rows(study, name, "select request from attempts order by number"):
+        fields = json.loads(text)
+        parent = fields["segment"]["parent"]
+        what = None if parent is None else (parent["trial"], parent["folder"]), fields["params"]["x"]
+        key = fields["trial"], fields["segment"]["done"]
+        assert found.setdefault(key, what) == what, "a retry changes nothing"
+    return found
+
+
+@pytest.mark.slow
+def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
+    study.write(CODE, SPEC)
+    alone = study.submit("alone", parallel=2)
+    assert alone.wait(600).state is RunState.SUCCEEDED
+    run = study.submit("killed", parallel=2, **{"params.pause": 0.1, "params.every": 0.1})
+    generator = random.Random(5)
+    for victims in ["trials", "controller", "trials", "slot_workers", "controller"]:
+        goal = len(curves(study, "killed")) + generator.randrange(3, 7)
+        reaches = functools.partial(lambda goal: run.status().state.is_ended or len(curves(study, "killed")) >= goal, goal)
+        wait_until(reaches, f"{goal} steps are reported")
+        if run.status().state.is_ended:
+            break
+        if victims == "controller":
+            pid, everyone = study.controller("killed"), study.pids("killed")
+            assert pid
+            kill(pid)
+            wait_until(lambda pids=everyone: not any(alive(one) for one in pids), "everything below it is gone too")
+            run.resume()
+        else:
+            find = getattr(study, victims)
+            wait_until(
+                lambda find=find: any(kill(process.pid) for process in find("killed")), f"one of the {victims} is killed"
+            )
+    status = run.wait(600)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert status.retried >= 2
+    assert (status.complete, status.ended_trials) == (6, 6)
+
+    lineages = segments(study, "alone")
+    assert segments(study, "killed") == lineages
+    assert len(lineages) == 6 * 4
+    assert any(parent is not None and parent[0] != trial for (trial, _), (parent, _) in lineages.items())
+    killed, undisturbed = curves(study, "killed"), curves(study, "alone")
+    assert all(len(values) == 1 for values in undisturbed.values())
+    assert killed == {key: undisturbed[key] for key in killed}, "to the last bit"
+    results = [{row.trial: (row.metrics, row.returned, row.params) for row in each.rows()} for each in (alone, run)]
+    assert results[0] == results[1]
+    best = run.front()[0]
+    schedule = {done: segment.params["x"] for segment in lineage.schedule(run.attempts(), best) for done in [segment.done]}
+    steps = [max(done for done in schedule if done < epoch) if epoch else 0 for epoch in range(9)]
+    assert best.returned["weights"] == [schedule[done] for done in steps], "the schedule is what its state was trained with"
+
+    left = {folder.name for folder in (study.files("killed").checkpoints / "killed").iterdir()}
+    assert left <= {f"trial-{trial}" for trial in range(6)}, "the checkpoints of the intervals are gone"
+    taken = [one["tags"] for one in study.mlflow_runs("killed") if "trialplane.parent_trial" in one["tags"]]
+    assert taken
+    numbers = {one["tags"]["trialplane.number"] for one in study.mlflow_runs("killed")}
+    assert {tags["trialplane.parent"] for tags in taken} <= numbers
+
+    best = alone.front()[0]
+    entries = [
+        {"step": segment.done, "trial": segment.trial, "params": dict(segment.params)}
+        for segment in lineage.schedule(alone.attempts(), best)
+    ]
+    replay = study.submit("replay", trials=1, parallel=1, **{"population.schedule": entries})
+    assert replay.wait(600).state is RunState.SUCCEEDED
+    (row,) = replay.rows()
+    assert (row.metrics, row.returned) == (best.metrics, best.returned)
+    assert last_parent(study, "replay", row.number)["digest"] == last_parent(study, "alone", best.number)["digest"]
+
+
+def last_parent(study: Study, name: str, number: int) -> dict[str, Any]:
+    """The checkpoint that an attempt continued from."""
+    ((text,),) = rows(study, name, f"select request from attempts where number = {number}")
+    parent: dict[str, Any] = json.loads(text)["segment"]["parent"]
+    return parent
