@@ -1,9 +1,9 @@
 """The objective that a script passes to `study.optimize`, for an entrypoint: a lambda, a partial, or a function with data.
 
-# search_objective.py beside search.py; in job.yaml `entrypoint: optuna:search_objective:objective`
-from trialplane.integrations.optuna import objective_of
+    # search_objective.py beside search.py; in job.yaml `entrypoint: optuna:search_objective:objective`
+    from trialplane.integrations.optuna import objective_of
 
-objective = objective_of("search.py")
+    objective = objective_of("search.py")
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def objective_of(script: str) -> Callable[..., Any]:
     No study or storage is created. In a trial, the files of the script's folder are links in the working directory.
 
     Args:
-        script: its path, relative to the folder of the calling module.
+        script: Path of the script, relative to the folder of the calling module.
 
     Raises:
-        LookupError: It ends before that.
-        Any exception of the script.
+        LookupError: The script ends before `study.optimize`.
+        Exception: Any exception of the script.
     """
     optuna = importlib.import_module("optuna")
     caller = sys._getframe(1).f_globals.get("__file__", "")
