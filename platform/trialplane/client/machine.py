@@ -143,7 +143,7 @@ class Machine:
 
 def _request_text(role: Role, amount: str) -> str:
     """Return a request of a role in words: "3 trials with 2 cores each", "the learner with 1 GPU"."""
-    distribution = f" on distribution of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
+    distribution = f" on each of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
     return f"{role.count_text} with {amount}{distribution}"
 
 

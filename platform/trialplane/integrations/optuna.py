@@ -1,6 +1,8 @@
 """The objective that a script passes to `study.optimize`, for an entrypoint: a lambda, a partial, or a function with data.
 
-    # search_objective.py beside search.py; in job.yaml `entrypoint: optuna:search_objective:objective`
+A module beside the script, with `entrypoint: optuna:search_objective:objective` in job.yaml:
+
+    # search_objective.py
     from trialplane.integrations.optuna import objective_of
 
     objective = objective_of("search.py")

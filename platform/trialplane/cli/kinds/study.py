@@ -128,7 +128,7 @@ def best(status: RunStatus) -> str:
 
 
 def _rungs(status: RunStatus) -> str:
-    """Return a text with the number of trials that have rungs each rung, and of the steps trained; "" without rungs."""
+    """Return a text with the number of trials that have reached each rung, and of the steps trained; "" without rungs."""
     progress = status.progress
     if not isinstance(progress, StudyProgress) or not progress.rungs:
         return ""
