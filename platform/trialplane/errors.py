@@ -229,7 +229,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     return ""
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: float, noun: str) -> str:
     """Return a number with a noun: `1 trial`, `2 trials`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 

@@ -17,6 +17,7 @@ import yaml
 import trialplane
 from trialplane.plan.site import Allowed, Site
 from trialplane.wire import cluster
+from trialplane.wire.costs import Prices
 
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
@@ -106,6 +107,14 @@ def test_defaults_of_runs_are_the_values(render: Render, sets: dict[str, dict[st
     assert (site.data.claim, site.runs.claim) == ("datasets", "platform-runs")
     saved = site.checkpoints
     assert (saved.claim, saved.secret, saved.grace) == ("", "checkpoints-s3", 300)
+
+
+def test_prices_are_the_releases_or_the_teams(render: Render) -> None:
+    teams = [{"namespace": "a"}, {"namespace": "b", "studies": {"prices": {"gpuHour": 4.25}}}]
+    a, b = _sites(render({"studies": {"prices": {"gpuHour": 2.5, "cpuHour": 0.05}}, "teams": teams})).values()
+    assert a.prices.plain == Prices(2.5, 0.05)
+    assert b.prices.plain == Prices(4.25, 0.05)
+    assert not _site(render({})).prices.plain.are_known
 
 
 def test_what_jobs_may_ask_for_is_the_teams(render: Render) -> None:

@@ -33,8 +33,8 @@ def test_a_report_is_one_file_named_after_the_run(platform, run):
 
 
 def test_it_is_written_where_it_is_asked_to(platform, run, tmp_path):
-    assert platform("report", "--out", str(tmp_path / "x.html"), "--price", "2").exit_code == 0
-    assert '"money":' in (tmp_path / "x.html").read_text()
+    assert platform("report", "--out", str(tmp_path / "x.html"), "--cpu-price", "2").exit_code == 0
+    assert '"cost":0.' in (tmp_path / "x.html").read_text()
     missing = tmp_path / "no" / "x.html"
     done = platform("report", "--out", str(missing))
     assert (done.exit_code, f"there is no folder {missing.parent} for x.html" in done.stderr) == (2, True)

@@ -21,6 +21,7 @@ from trialplane.job import load
 from trialplane.ledger import results
 from trialplane.plan import plan as planning
 from trialplane.wire import records
+from trialplane.wire.costs import Usage
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, RunState
@@ -273,7 +274,11 @@ def test_a_finished_run_needs_more_to_do(runs):
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
-        ({"budget.time": 50.0}, "budget.time (50 s) is used up, after 3 of 6 trials. `platform resume a --set budget.time="),
+        ({"budget.time": 50.0}, "budget.time (50) is used up, after 3 of 6 trials. `platform resume a --set budget.time="),
+        (
+            {"budget.cost": 8.0},
+            "budget.cost (8) is used up, after 3 of 6 trials. `platform resume a --set budget.cost=16` raises",
+        ),
         (
             {"budget.target": 2.0},
             "reached budget.target (2) after 3 of 6 trials; `platform resume a --set budget.target=null`",
@@ -281,9 +286,10 @@ def test_a_finished_run_needs_more_to_do(runs):
         ({}, "all points of the space were tried, in 3 of 6 trials"),
     ],
 )
-def test_a_budget_that_ended_a_run_is_named(runs, budget, said):
+def test_a_budget_that_ended_a_run_is_named(runs, monkeypatch, budget, said):
+    monkeypatch.setenv("TRIALPLANE_CPU_PRICE", "1")
     run = runs.make("a", tell=complete, asks=3, **budget)
-    runs.say(run, RunState.SUCCEEDED, worked=50.5)
+    runs.say(run, RunState.SUCCEEDED, worked=50.5, usage=Usage(cost=8.5))
     before = run.job.read_bytes()
     with pytest.raises(InputError) as caught:
         RunHandle("a", runs.target).resume()

@@ -12,6 +12,7 @@ import pytest
 
 from trialplane.client.machine import ENOUGH_SPACE, Machine
 from trialplane.job import kinds
+from trialplane.job.resources import Budget
 
 HOME = Path("/some/home")
 MACHINE = Machine(cores=4, gpus=0, memory=8 * 2**30, missing=(), obstacle="", free=2**40)
@@ -58,11 +59,22 @@ def test_a_job_that_fits_is_silent():
             "resources.gpus: the training requests 8, and this machine has 4; --gpus 4 trains on those, --gpus 0 --ranks 8 "
             "on its cores, and without --local a cluster is asked",
         ),
+        (job(gpus=0.5), {}, "resources.gpus: a trial requests 0.5, and this machine has none; --set resources.gpus=0"),
+        (
+            job(parallel=3, gpus=0.6),
+            {"gpus": 2},
+            "3 trials with 0.6 GPUs each do not fit this machine, which has 2, enough for 2 at a time; --parallel 2",
+        ),
         (training(gpus=8), {}, "this machine has none; --gpus 0 --ranks 8 on its cores"),
         (
             training(nodes=2, gpus=4),
             {"gpus": 4},
             "nodes: 2 nodes with 4 GPUs each do not fit this machine, which has 4 and would be all of them; --set nodes=1",
+        ),
+        (
+            job(gpus=1).model_copy(update={"budget": Budget(cost=10)}),
+            {"gpus": 1},
+            "budget.cost: needs prices: set TRIALPLANE_GPU_PRICE to that of an hour",
         ),
         (job(), {"missing": ("ray", "optuna")}, "ray, optuna cannot be found; pip install 'trialplane[local]'"),
         (job(), {"obstacle": "cannot be written"}, "cannot be written; set TRIALPLANE_HOME to a folder"),
@@ -72,6 +84,23 @@ def test_a_job_that_fits_is_silent():
 def test_what_stands_in_the_way_is_an_issue(wanted, has, said):
     (issue,), _ = check(wanted, **has)
     assert said in issue
+
+
+@pytest.mark.parametrize(("share", "parallel"), [(0.5, 4), (0.34, 4), (0.125, 16), (0.33, 6)])
+def test_shares_of_a_gpu_fit_side_by_side_and_never_on_two(share, parallel):
+    assert check(job(parallel=parallel, gpus=share), gpus=2, cores=64, memory=None)[0] == []
+    (issue,), _ = check(job(parallel=parallel + 1, gpus=share), gpus=2, cores=64, memory=None)
+    assert f"enough for {parallel} at a time" in issue
+
+
+def test_a_budget_of_money_needs_the_price_of_what_is_used(monkeypatch):
+    priced = job().model_copy(update={"budget": Budget(cost=10)})
+    monkeypatch.setenv("TRIALPLANE_GPU_PRICE", "2.5")
+    assert "set TRIALPLANE_CPU_PRICE" in check(priced)[0][0]
+    monkeypatch.setenv("TRIALPLANE_CPU_PRICE", "0.05")
+    assert check(priced) == ([], [])
+    monkeypatch.setenv("TRIALPLANE_CPU_PRICE", "-1")
+    assert "TRIALPLANE_CPU_PRICE must be the price of an hour, for example 2.5, not '-1'" in check(priced)[0][0]
 
 
 def test_all_of_it_at_once():

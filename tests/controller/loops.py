@@ -14,6 +14,7 @@ from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.controller.workloads.training import TrainingWorkload
 from trialplane.controller.workloads.workload import Workload
 from trialplane.job import kinds
+from trialplane.wire.costs import Prices
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import FailureClass, RunState
@@ -54,6 +55,7 @@ class Loop:
         work: makes the workload of the ledger and the slots; by default that of a study, or of a training.
         size: how many slots there are.
         worked: seconds that former controllers worked.
+        prices: of hours of GPUs and cores.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Loop:
         work: Callable[[Ledger, Any], Workload] | None = None,
         size: int = 1,
         worked: float = 0.0,
+        prices: Prices = Prices(),  # noqa: B008  frozen
     ) -> None:
         self._wants = wants
         self.slots = Slots(size)
@@ -85,7 +88,7 @@ class Loop:
 
         self.slots.stop = on_stop  # type: ignore[method-assign]
         self.slots.kill = on_kill  # type: ignore[method-assign]
-        base = RunStatus("toy-1", "toy", RunState.RUNNING, ledger.job.trials, worked=worked)
+        base = RunStatus("toy-1", "toy", RunState.RUNNING, ledger.job.trials, worked=worked, prices=prices)
         work = work or (TrainingWorkload if isinstance(ledger.job, kinds.Training) else StudyWorkload)
         parts: tuple[Any, ...] = (run, ledger, work(ledger, self.slots), Exporter(), self.board, base)
         self.controller = loop.Loop(*parts, self)

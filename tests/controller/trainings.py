@@ -31,10 +31,10 @@ class Opened:
         self.run.root.mkdir(parents=True)
         self._ledger: Ledger | None = None
 
-    def open(self, of: Job) -> Ledger:
+    def open(self, of: Job, last_alive: float = 0.0) -> Ledger:
         self.close()
         url = f"sqlite:///{self.run.ledger}"
-        self._ledger = Ledger(url, of, "toy-1", self.run.code, self.run.lock)
+        self._ledger = Ledger(url, of, "toy-1", self.run.code, self.run.lock, last_alive=last_alive)
         return self._ledger
 
     def close(self) -> None:

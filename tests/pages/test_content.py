@@ -17,6 +17,7 @@ from tests.pages import studies
 
 from trialplane.pages import columns, content, curves, importances, page, savings
 from trialplane.wire import rows
+from trialplane.wire.costs import Prices
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -121,12 +122,20 @@ def trial(number: int, state: TrialState, seconds: float) -> TrialRow:
 
 def test_savings_of_pruning_are_the_steps_that_were_not_run():
     rows_ = [trial(0, TrialState.COMPLETE, 100), trial(1, TrialState.COMPLETE, 100), trial(2, TrialState.PRUNED, 30)]
-    assert savings.saved_seconds(rows_, {0: 10, 1: 10, 2: 3}, 1) == pytest.approx(70)  # 3 of 10 steps took 30 s
-    assert savings.saved_seconds(rows_, {}, 2) == pytest.approx(140)
-    assert savings.saved_seconds(rows_[2:], {2: 3}, 1) == 0  # nothing to compare with
-    assert savings.lost_seconds([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)], 1) == 5
-    assert savings.Hours.from_seconds(7200, 2, 3.0) == savings.Hours(2.0, 4.0, 12.0)
-    assert savings.Hours.from_seconds(7200, 0, 3.0).money == 6.0
+    assert savings.saved_seconds(rows_, {0: 10, 1: 10, 2: 3}) == pytest.approx(70)  # 3 of 10 steps took 30 s
+    assert savings.saved_seconds(rows_, {}) == pytest.approx(70)
+    assert savings.saved_seconds(rows_[2:], {2: 3}) == 0  # nothing to compare with
+    assert savings.lost_seconds([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)]) == 5
+
+
+def test_costs_have_the_prices_of_the_run_unless_others_are_given():
+    record = studies.study(20)
+    priced = dataclasses.replace(record, status=dataclasses.replace(record.status, prices=Prices(cpu_hour=2.0)))
+    used = unpacked(priced)[0]["costs"]["used"]
+    assert used["cost"] == pytest.approx(2 * used["cpu_hours"]) and used["cost"] > 0
+    other = dataclasses.replace(studies.AROUND, prices=Prices(cpu_hour=3.0))
+    assert unpacked(priced, other)[0]["costs"]["used"]["cost"] == pytest.approx(3 * used["cpu_hours"])
+    assert unpacked(record)[0]["costs"]["used"]["cost"] is None
 
 
 def test_a_promoted_trial_is_one_curve_with_the_steps_at_which_it_was_paused():
@@ -156,16 +165,18 @@ def test_savings_of_promotion_are_the_steps_up_to_the_end_of_a_whole_trial():
     recorded = studies.promoted(32)
     trained = sum(row.seconds for row in recorded.attempts)
     facts, _ = unpacked(recorded)
-    assert facts["costs"]["saved"]["slots"] * 3600 == pytest.approx(32 * 64 - trained, rel=0.02)  # a step takes a second
-    assert facts["costs"]["used"]["slots"] * 3600 == pytest.approx(trained)
+    assert facts["costs"]["saved"]["slot_hours"] * 3600 == pytest.approx(
+        32 * 64 - trained, rel=0.02
+    )  # a step takes a second
+    assert facts["costs"]["used"]["slot_hours"] * 3600 == pytest.approx(trained)
 
 
 def test_a_paused_trial_is_no_saving_while_it_may_be_promoted():
     rows_ = [trial(0, TrialState.COMPLETE, 100), trial(1, TrialState.PAUSED, 10)]
-    assert savings.saved_seconds(rows_, {0: 10, 1: 1}, 1, is_active=True) == 0
-    assert savings.saved_seconds(rows_, {0: 10, 1: 1}, 1) == pytest.approx(90)
+    assert savings.saved_seconds(rows_, {0: 10, 1: 1}, is_active=True) == 0
+    assert savings.saved_seconds(rows_, {0: 10, 1: 1}) == pytest.approx(90)
     stopped = dataclasses.replace(rows_[1], failure=FailureClass.STOPPED)  # with its run: it is to continue
-    assert savings.saved_seconds([rows_[0], stopped], {0: 10, 1: 1}, 1) == 0
+    assert savings.saved_seconds([rows_[0], stopped], {0: 10, 1: 1}) == 0
 
 
 def test_attempts_at_the_same_time_have_lanes_of_their_own():

@@ -14,6 +14,8 @@ import pytest
 from tests.worker.conftest import Bench
 
 from trialplane.wire import env
+from trialplane.wire.records import SlotConfig
+from trialplane.worker import environment
 
 TRAIN = """
 import shutil
@@ -92,3 +94,48 @@ def test_a_trial_that_is_spawned_has_these_threads_too(tmp_path: Path, monkeypat
         outcome = slot.outcome("")
     assert outcome.start_method == "spawn"
     assert (outcome.metrics["threads"], outcome.metrics["later"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("share", "pod", "own", "options"),
+    [
+        (1.0, "", {}, None),
+        (0.5, "", {}, "per_process_memory_fraction:0.475"),
+        (0.5, "", {"PYTORCH_ALLOC_CONF": "backend:native"}, "backend:native,per_process_memory_fraction:0.475"),
+        (0.5, "", {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "backend:native,per_process_memory_fraction:0.475"),
+        (0.5, "", {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.3"}, "per_process_memory_fraction:0.3"),
+        (0.3, "0.5", {}, "per_process_memory_fraction:0.475"),  # the share that the pod has got
+        (0.3, "1", {}, None),  # its device limits its memory
+    ],
+)
+def test_torch_limits_its_memory_on_a_share_of_a_gpu(
+    share: float, pod: str, own: dict[str, str], options: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**own, env.GPU_MEMORY: pod}.items():
+        monkeypatch.setenv(name, value)
+    variables = environment.template_variables(SlotConfig("a", "", "", "", "", gpus=1, gpu_share=share))
+    assert variables.get("PYTORCH_ALLOC_CONF") == options
+
+
+CAPPED = """
+def run(ctx):
+    import torch
+    torch.cuda.init()
+    total = torch.cuda.mem_get_info()[1]
+    fits = torch.empty(int(0.3 * total), dtype=torch.uint8, device="cuda")
+    try:
+        torch.empty(int(0.3 * total), dtype=torch.uint8, device="cuda")
+    except torch.cuda.OutOfMemoryError:
+        return {"score": 1.0}
+    return {"score": 0.0}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="needs a GPU")
+def test_a_trial_with_half_a_gpu_gets_no_more_than_half_of_its_memory(tmp_path: Path) -> None:
+    with Bench(tmp_path, {"train": CAPPED}, gpus=1, gpu_share=0.5) as slot:
+        outcome = slot.outcome("")
+        assert outcome.metrics == {"score": 1.0}, f"{outcome.message}\n{slot.log(outcome)}"

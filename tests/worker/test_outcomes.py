@@ -242,7 +242,8 @@ def goes_on(ctx: Any) -> float:
 def test_a_training_that_never_asks_where_to_start_from_is_told_at_its_first_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = "--resume other has no effect: the job has not read ctx.resume_from, so it started from scratch"
+    told = "the checkpoint of other has no effect: the job has read neither ctx.restored nor ctx.resume_from, so it started "
+    told += "from scratch"
     assert resumed(starts_anew, tmp_path) == ([told, "", ""], told)
     assert capsys.readouterr().out.splitlines()[0] == f"warning: {told}"
     assert resumed(lambda ctx: 1.0, tmp_path) == ([], told)

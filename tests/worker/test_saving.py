@@ -142,3 +142,18 @@ def test_an_attempt_that_is_lost_at_the_rung_is_repeated_up_to_it(bench: Bench) 
     assert again.state is TrialState.PAUSED
     assert list(losses(more)) == [4], "after the checkpoint of step 3"
     assert losses(more)[4] == losses(reports)[4]
+
+
+def test_a_trial_starts_from_a_checkpoint_of_another_trial(bench: Bench) -> None:
+    whole, undisturbed = ended(bench, "saves")
+    starts = dataclasses.replace(bench.request("saves"), trial=9, seed=7, resume="toy", start=Parent(3, 5))
+    outcome, reports = bench.reported(starts)
+    assert list(losses(reports)) == [6], "the two newest checkpoints are those of steps 5 and 6"
+    assert losses(reports)[6] == losses(undisturbed)[6]
+    assert outcome.metrics == whole.metrics
+    newest = dataclasses.replace(bench.request("saves"), trial=10, resume="toy", start=Parent(3, -1))
+    assert bench.reported(newest)[1] == [], "all steps are done"
+    missing = dataclasses.replace(bench.request("saves"), trial=11, resume="toy", start=Parent(3, 2))
+    outcome, _ = bench.reported(missing)
+    assert outcome.state is TrialState.FAILED
+    assert "there is no checkpoint of ctx.save of step 2" in outcome.message

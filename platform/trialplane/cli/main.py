@@ -58,6 +58,8 @@ ENVIRONMENT = [
     ("TRIALPLANE_CONTEXT", "cluster, as a context of the kubeconfig; --context wins"),
     ("TRIALPLANE_NAMESPACE", "namespace of the cluster; --namespace wins"),
     ("MLFLOW_TRACKING_URI", "MLflow server that local runs log to; default: a database in TRIALPLANE_HOME"),
+    ("TRIALPLANE_GPU_PRICE", "price of an hour of one GPU, for budget.cost of local runs"),
+    ("TRIALPLANE_CPU_PRICE", "price of an hour of one CPU core, for the same"),
     ("NO_COLOR", "set to any value for output without colors"),
 ]
 

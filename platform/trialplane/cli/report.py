@@ -31,9 +31,16 @@ _MAX_SETTINGS = 12  # columns of settings in a table on the terminal; the page h
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="File to write. Default: RUN.html.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser. Without --out, in a temporary folder.")
 @click.option("--mlflow", "stores", is_flag=True, help="Also store the page in MLflow, as report.html of the study's run.")
-@click.option("--price", type=click.FloatRange(0), help="Price of a GPU-hour, or of a slot-hour without GPUs.")
+@click.option("--gpu-price", type=click.FloatRange(0), help="Price of a GPU-hour. Default: the one that the run has.")
+@click.option("--cpu-price", type=click.FloatRange(0), help="Price of a core-hour. Default: the one that the run has.")
 def report_command(
-    runs: tuple[str, ...], target_name: TargetName, out: Path | None, opens: bool, stores: bool, price: float | None
+    runs: tuple[str, ...],
+    target_name: TargetName,
+    out: Path | None,
+    opens: bool,
+    stores: bool,
+    gpu_price: float | None,
+    cpu_price: float | None,
 ) -> None:
     """Write RUN (default: the newest run) as a page for the browser, in one HTML file.
 
@@ -47,12 +54,17 @@ def report_command(
     handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
     if stores and len(handles) > 1:
         raise click.UsageError("--mlflow takes one run, in whose MLflow run the page is stored")
-    uri = _mlflow_uri(handles[0]) if stores else ""
+    uri = mlflow_uri(handles[0]) if stores else ""
     file = _check_file(out or _default_file(handles[0].name, opens))
     run_records = [_read_record(handle) for handle in handles]
     comparison.check_objectives(run_records)
     contexts = [
-        content.PageContext(handle.target.name.flags, record.job.name in names.jobs(), price, time.time())
+        content.PageContext(
+            handle.target.name.flags,
+            record.job.name in names.jobs(),
+            record.status.prices.replaced(gpu_price, cpu_price),
+            time.time(),
+        )
         for handle, record in zip(handles, run_records, strict=True)
     ]
     contents = [content.content(record, context) for record, context in zip(run_records, contexts, strict=True)]
@@ -148,8 +160,8 @@ def _read_record(handle: RunHandle) -> RunRecord:
         raise InputError(f"{error}\nNothing was written") from error
 
 
-def _mlflow_uri(handle: RunHandle) -> str:
-    """Return the tracking URI of the MLflow that gets the page.
+def mlflow_uri(handle: RunHandle) -> str:
+    """Return the tracking URI of an MLflow that can be written from this machine.
 
     Raises:
         InputError: The run is on a cluster, whose MLflow cannot be written from this machine.

@@ -64,6 +64,7 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
         **presenter.fields(status),
         "failures": ", ".join(f"{count} {name}" for name, count in status.failures.items()),
         "slots ready": f"{status.slots_ready}/{status.slots}" if status.slots_ready else "",
+        "used": _usage_text(status),
         "time left": output.duration(presenter.seconds_left(status)),
         "submitted": output.moment(status.created),
         "owner": status.owner,
@@ -72,6 +73,16 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
         "images": ", ".join(_image_text(image, digests) for image, digests in status.images.items()),
         "warning": "; ".join(status.warnings),
     }
+
+
+def _usage_text(status: RunStatus) -> str:
+    """Return the GPU-hours and the cost of a run so far; "" for a run without GPUs and prices."""
+    usage = status.usage
+    gpus = f"{usage.gpu_hours:.3g} GPU-hours" if usage.gpu_hours else ""
+    cost = "" if usage.cost is None else f"cost {usage.cost:.2f}"
+    if not (gpus or cost):
+        return ""
+    return ", ".join(filter(None, (f"{usage.slot_hours:.3g} slot-hours", gpus, cost)))
 
 
 def _image_text(image: str, digests: Sequence[str]) -> str:

@@ -43,6 +43,12 @@ _source_option = click.option(
     metavar="RUN[:TRIAL]",
     help="Run whose settings and code to take; with TRIAL its parameters, in one trial. NAME can be left out.",
 )
+_checkpoint = click.option(
+    "--checkpoint",
+    type=click.IntRange(0),
+    metavar="STEP",
+    help="With --from RUN:TRIAL: start from its checkpoint of this step, not from step 0.",
+)
 _other_code = click.option("--other-code", is_flag=True, help="With --from: take the code of NAME even if it differs.")
 
 
@@ -82,6 +88,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.argument("job", metavar="[NAME]", required=False, shell_complete=names.complete_job)
 @names.target_options(submits=True)
 @_source_option
+@_checkpoint
 @_other_code
 @click.option(
     "--space",
@@ -105,7 +112,14 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.option("--watch-code", is_flag=True, help="With --local: run one trial, and again whenever the job's folder changes.")
 @_options
 def hpo(
-    job: str | None, target_name: TargetName, *, source: str | None, other_code: bool, watch_code: bool, **options: Any
+    job: str | None,
+    target_name: TargetName,
+    *,
+    source: str | None,
+    checkpoint: int | None,
+    other_code: bool,
+    watch_code: bool,
+    **options: Any,
 ) -> int:
     """Start a study of NAME: a job in jobs/NAME, a job's folder, or a script.
 
@@ -115,6 +129,7 @@ def hpo(
     platform submit hpo ./train.py --space lr=1e-5..1e-2:log --param epochs=5 --objective accuracy:max --local
     platform submit hpo --from mine-1 --set trials=40 --local     a run again, with its code and another number of trials
     platform submit hpo --from mine-1:7 --param epochs=64 --local   its trial 7 again, for longer
+    platform submit hpo --from mine-1:7 --checkpoint 15 --param epochs=64 --local   the same, from its checkpoint
 
     Without --local, the run is on a cluster: that of --context and --namespace, or of TRIALPLANE_CONTEXT and
     TRIALPLANE_NAMESPACE, or of the kubeconfig. Later commands use the same target.
@@ -134,13 +149,17 @@ def hpo(
     overrides |= search_fields
     if watch_code:
         return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
+    if checkpoint is not None and ":" not in (source or ""):
+        raise click.UsageError("--checkpoint needs the trial that saved it: --from RUN:TRIAL")
     if source is None:
         return _submit("hpo", str(job), target_name, overrides, issues, **options)
     target = target_choice.target_of(target_name)
     run, trial = cloning.parse_source(source)
     target.is_active(run)  # raises for an unknown run
     row = None if trial is None else cloning.newest_attempt(target, run, trial)
-    fields = {} if row is None else {"trials": 1, "enqueue": None}
+    fields: dict[str, Any] = {} if row is None else {"trials": 1, "enqueue": None}
+    if checkpoint is not None:
+        fields |= {"start": {"run": run, "trial": trial, "step": checkpoint}, "pruner": None}
     code = None if job is None else load.find_job(job, Path.cwd())
     with cloning.job_folder(target, run, fields, code, allow_other_code=other_code) as folder:
         params = {} if row is None else dict(row.params)

@@ -72,7 +72,7 @@ def arguments(plan: Plan, site: Site, database: str) -> list[str]:
     volumes = {volume["name"]: volume for volume in pods.trial(plan, site, role)["spec"]["volumes"]}
     shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
     mlflow_url = f"{site.gateway_url}{ledger.namespace_path(site.namespace)}{mlflow.UI}"
-    options = [f"--gpus={role.resources.gpus}", f"--shm={shm}", f"--mlflow={mlflow_url}"]
+    options = [f"--gpus={role.resources.gpu_count}", f"--shm={shm}", f"--mlflow={mlflow_url}"]
     if site.data.claim:
         options.append(f"--data={names.DATA}")
     if database:

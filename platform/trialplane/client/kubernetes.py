@@ -102,6 +102,8 @@ class KubernetesTarget:
             *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
             *preflight.data(job, site.data.claim),
+            *preflight.gpus(job, site),
+            *preflight.cost(job, site.prices.plain),
             *preflight.notify(job),
             *preflight.shards(job, bool(site.checkpoints.claim)),
             *preflight.promotion(job, bool(site.checkpoints.claim or site.checkpoints.url)),
@@ -120,6 +122,8 @@ class KubernetesTarget:
             return ""
         if not new_saving.claim:
             return f"the checkpoints of {run} were lost with its pods, as the chart has no volume for them"
+        if job.kind == "hpo":
+            return ""  # the gateway looks at the first trial only
         try:
             return saving.no_checkpoint_message(run) if self.gateway.is_saved(run) is False else ""
         except TargetError:

@@ -17,7 +17,7 @@ from trialplane.client import folder, process, target
 from trialplane.client.machine import Machine
 from trialplane.client.target import HERE, Log, Observation
 from trialplane.errors import InputError, Issue, LedgerError, RunDamaged, RunNotFound
-from trialplane.job.kinds import Job
+from trialplane.job.kinds import Job, Study
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import results, run_status
 from trialplane.ledger.attempts import NO_LIMIT, Attempt
@@ -26,6 +26,7 @@ from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
+from trialplane.training.steps import record
 from trialplane.wire import logs, paths, records
 from trialplane.wire.logs import Piece
 from trialplane.wire.paths import RunPaths
@@ -83,8 +84,16 @@ class LocalTarget:
         if old != new:
             new_location = new or f"a folder of {paths.runs(self.home)}"
             return saving.other_location_message(run, old or str(files.checkpoints), new_location, old)
-        saved = Path(paths.trial_checkpoints(str(files.checkpoints), run, 0))
-        return "" if new or paths.has_checkpoint(saved) else f"{saving.no_checkpoint_message(run)} (in {saved})"
+        if new:
+            return ""
+        start = job.start if isinstance(job, Study) else None
+        saved = Path(paths.trial_checkpoints(str(files.checkpoints), run, 0 if start is None else start.trial))
+        if not paths.has_checkpoint(saved):
+            return f"{saving.no_checkpoint_message(run)} (in {saved})"
+        steps = sorted({record.order(path.name)[0] for path in saved.iterdir() if record.is_name(path.name)})
+        if start is None or start.step is None or start.step in steps:
+            return ""
+        return f"trial {start.trial} of {run} has no checkpoint of step {start.step}; it has {', '.join(map(str, steps))}"
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""

@@ -14,6 +14,7 @@ from trialplane.errors import Issue
 from trialplane.job.kinds import Job, Role
 from trialplane.plan import sizes
 from trialplane.wire import env
+from trialplane.wire.costs import Demand, Prices
 
 ENOUGH_SPACE = 200 * 2**20  # for the logs of Ray and of a few trials, and the ledger, without checkpoints
 _SHM = Path("/dev/shm")
@@ -82,28 +83,28 @@ class Machine:
             issues.append(Issue((env.HOME,), message, str(home)))
         if job is None:
             return issues, []
-        return [*issues, *self._gpu_issues(job)], self._warnings(job)
+        return [*issues, *self._gpu_issues(job), *_price_issues(job)], self._warnings(job)
 
     def _gpu_issues(self, job: Job) -> list[Issue]:
         """Return at most one issue, about GPUs that the job requests and this machine lacks."""
         for role in job.roles():
-            if role.resources.gpus > self.gpus:
+            if role.resources.gpu_count > self.gpus:
                 own_gpus = f"has {self.gpus}" if self.gpus else "has none"
                 advice = job.gpu_advice(role.field, self.gpus)
                 message = f"{role.title} requests {role.resources.gpus}, and this machine {own_gpus}; {advice}"
                 return [Issue((role.field, "gpus"), message)]
         first, *others = job.roles()
-        gpus_of_trial = first.resources.gpus * first.nodes
+        gpus_of_trial = first.resources.gpu_count * first.nodes
         if gpus_of_trial > self.gpus:
             message = (
                 f"{first.nodes} nodes with {errors.counted(first.resources.gpus, 'GPU')} each do not fit this machine, "
                 f"which has {self.gpus} and would be all of them; --set nodes={self.gpus // first.resources.gpus}"
             )
             return [Issue(("nodes",), message)]
-        free_gpus = self.gpus - sum(role.pods * role.resources.gpus for role in others)
-        if gpus_of_trial * first.replicas <= free_gpus:
+        free_gpus = self.gpus - sum(role.resources.gpus_for(role.pods) for role in others)
+        if first.resources.gpus_for(first.pods) <= free_gpus:
             return []
-        possible = free_gpus // gpus_of_trial if gpus_of_trial else 0
+        possible = first.resources.fitting(max(0, free_gpus)) // first.nodes if gpus_of_trial else 0
         required = " and ".join(_request_text(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
         advice = f"{job.width_option} {possible}" if possible > 0 else job.gpu_advice(first.field, 0)
         limit = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
@@ -139,6 +140,19 @@ class Machine:
             f"collect.in_flight is {size} MiB, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
             f"for results: workers wait earlier for the learner; --in-flight {max(1, fits)}Mi fits"
         ]
+
+
+def _price_issues(job: Job) -> list[Issue]:
+    """Return an issue if there is a budget of money, and the environment has no price for the job's resources."""
+    try:
+        prices = Prices.of(os.environ)
+    except ValueError as error:
+        return [Issue(("environment",), str(error))]
+    demand = Demand.of(job)
+    if job.budget.cost is None or demand.has_price(prices):
+        return []
+    name = env.GPU_PRICE if demand.gpus else env.CPU_PRICE
+    return [Issue(("budget", "cost"), f"needs prices: set {name} to that of an hour, for example 2.5")]
 
 
 def _request_text(role: Role, amount: str) -> str:

@@ -175,16 +175,17 @@ class Platform:
         return PreparedRun(plan, (*notes, *resolved_job.advice(), *warnings))
 
     def _resume_issues(self, job: Job | None, name: str | None) -> list[Issue]:
-        """Return issues of the field `resume`: the run from whose checkpoint a training or a collection starts."""
-        if job is None or job.resume is None:
+        """Return issues of the run from whose checkpoint this one starts."""
+        if job is None or job.origin is None:
             return []
-        if job.resume == name:
-            return [Issue(("resume",), f"is this run itself; `platform resume {name}` continues it", "--resume")]
+        field, option = ("start", "--from") if job.kind == "hpo" else ("resume", "--resume")
+        if job.origin == name:
+            return [Issue((field,), f"is this run itself; `platform resume {name}` continues it", option)]
         try:
-            reason = self._resume_obstacle(self.target.job(job.resume), job, job.resume)
+            reason = self._resume_obstacle(self.target.job(job.origin), job, job.origin)
         except RunNotFound as error:
             reason = str(error)
-        return [Issue(("resume",), reason, "--resume")] if reason else []
+        return [Issue((field,), reason, option)] if reason else []
 
     def _resume_obstacle(self, old: Job, new: Job, run: str) -> str:
         """Return why a run of the job `new` cannot start from a checkpoint of `run`, whose job is `old`; "" if it can."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from trialplane.controller.counts import Counts
 from trialplane.job.kinds import Job
+from trialplane.wire.costs import Usage
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState
 
@@ -23,12 +24,14 @@ class Ending:
         kill: Whether running trials are ended at once, and not left to finish. Trials that keep checkpoints get time to save
             one if the user ends the run.
         hurry: Whether trials do not get this time.
+        saves: Whether trials get this time although no user ends the run.
     """
 
     state: RunState
     reason: str
     kill: bool
     hurry: bool = False
+    saves: bool = False
 
     @property
     def is_by_user(self) -> bool:
@@ -43,7 +46,7 @@ class Ending:
                 return "the user paused the run"
             case RunState.CANCELLED:
                 return "the user cancelled the run"
-            case RunState.FAILED:
+            case RunState.FAILED if not self.saves:
                 return "the run had failed"
             case _:
                 return self.reason
@@ -58,18 +61,21 @@ def select(current: Ending | None, candidate: Ending) -> Ending:
     """Return the ending that counts after another one was found: the one of higher rank.
 
     If both have the same rank, the candidate replaces the current ending in two cases: both have the same state, so that
-    only the reason is newer; or running trials are left to finish, and so may have turned a failure into a success.
+    only the reason is newer; or running trials are left to finish or to save a checkpoint, and so may have turned a
+    failure into a success.
     """
     if (
         current is None
         or candidate.rank > current.rank
-        or (candidate.rank == current.rank and (candidate.state == current.state or not current.kill))
+        or (candidate.rank == current.rank and (candidate.state == current.state or not current.kill or current.saves))
     ):
         return candidate
     return current
 
 
-def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: float) -> Iterator[Ending]:
+def budget_endings(
+    job: Job, counts: Counts, best: TrialRow | None, worked: float, usage: Usage
+) -> Iterator[Ending]:
     """Yield the endings of the budgets that are used up, and of a target that is reached.
 
     Args:
@@ -77,6 +83,7 @@ def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: floa
         counts: Counts of its trials.
         best: Best trial so far; None before any is complete.
         worked: Seconds that the run has worked, see `RunStatus`.
+        usage: Usage of all attempts, including those that run.
     """
     budget = job.budget
     after = f"after {counts.ended} of {job.trials} trials"
@@ -86,6 +93,10 @@ def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: floa
     if budget.time is not None and worked > budget.time:
         text = f"the time budget of {budget.time:g} s is used, {after}"
         yield Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=False)
+    for name, used, limit in (("gpu_hours", usage.gpu_hours, budget.gpu_hours), ("cost", usage.cost, budget.cost)):
+        if limit is not None and used is not None and used >= limit:
+            text = f"budget.{name} is used up: {used:.4g} of {limit:g}, {after}"
+            yield Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=True, saves=True)
     if budget.target is not None and best is not None:
         value, maximize = best.values[0], job.objectives[0].direction == "maximize"
         if value >= budget.target if maximize else value <= budget.target:

@@ -35,7 +35,7 @@ from trialplane.controller.patience import Patience
 from trialplane.controller.population import Members
 from trialplane.controller.promotion import Promotion, Stretch
 from trialplane.controller.pruning import Pruning
-from trialplane.job.kinds import Job
+from trialplane.job.kinds import Job, Study
 from trialplane.job.population import Intervals
 from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
@@ -69,11 +69,10 @@ _TOP = "trialplane:top"  # attribute of a study: `Promotion.top`, if it was rais
 
 @dataclasses.dataclass
 class _Attempt:
-    """A running attempt, with its trial in Optuna's memory and its start in seconds since the epoch."""
+    """A running attempt, with its trial in Optuna's memory."""
 
     request: TrialRequest
     trial: optuna.trial.Trial
-    started: float
 
 
 class _Study(optuna.Study):
@@ -96,6 +95,7 @@ class Ledger:
         code: Folder of the job's code, for spaces and options that are given as functions.
         lock: File to lock if the database is SQLite.
         patience: Time to wait for a database that does not answer, or that another controller has open.
+        last_alive: Time at which the former controller last saw its trials, in seconds since the epoch.
 
     Attributes:
         job: Resolved job.
@@ -122,6 +122,7 @@ class Ledger:
         lock: Path,
         *,
         patience: Patience | None = None,
+        last_alive: float = 0.0,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.job = job
@@ -135,6 +136,8 @@ class Ledger:
         self._status_refusal = ""  # message of the last refusal of a status, so that it is logged only once
         self._code = samplers.JobCode(code)
         self._patience = patience or Patience()
+        self._last_alive = last_alive
+        self._busy = 0.0  # seconds of attempts that have ended
         self._next = 0  # number of the next new trial
         self._running: dict[int, _Attempt] = {}  # number of a running attempt → it
         self._unwritten: _Attempt | None = None  # the attempt that the database refused as it was full
@@ -237,7 +240,10 @@ class Ledger:
         else:
             return None
         self._unwritten = attempt
-        self._write(self.storage.begin, attempt.request.number)
+        number, begun = attempt.request.number, time.time()
+        attempt.request = dataclasses.replace(attempt.request, begun=begun)
+        self._attempts[number] = dataclasses.replace(self._attempts[number][0], begun=begun), None
+        self._write(self.storage.begin, number)
         self._unwritten = None
         self._count_start(attempt.request)
         self._running[attempt.request.number] = attempt
@@ -365,7 +371,8 @@ class Ledger:
         retried = outcome.failure is not None and self.counts.may_retry(
             request.trial, outcome.failure, self.job.retries, outcome.step
         )
-        outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
+        started, ended = outcome.started or request.begun, outcome.ended or time.time()
+        outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended)
         outcome = self._best_reports.apply_to(request.trial, outcome)
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
@@ -391,6 +398,11 @@ class Ledger:
             Whether there is such an attempt.
         """
         return self.job.is_sequential and self._repeats.reopen_failure(number)
+
+    def busy_seconds(self) -> float:
+        """Return the seconds of all attempts, including those that run."""
+        now = time.time()
+        return self._busy + sum(max(0.0, now - attempt.request.begun) for attempt in self._running.values())
 
     def running(self) -> list[TrialRequest]:
         """Return the attempts that have started and not ended."""
@@ -651,7 +663,8 @@ class Ledger:
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,
-            resume=self.job.resume or "",
+            resume=self.job.origin or "",
+            start=None if start is None else Parent(start.trial, -1 if start.step is None else start.step),
             retry_of=retry_of,
             reported=self._best_reports.metrics,
             stop=self._stop,
@@ -661,7 +674,7 @@ class Ledger:
         # Only drawn parameters are written to the database, as the job has the fixed ones.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
         self._points.add(self._point(sampled))
-        return _Attempt(request, optuna_trial, time.time())
+        return _Attempt(request, optuna_trial)
 
     # Ending
 
@@ -925,6 +938,7 @@ class Ledger:
         """
         try:
             self.status = records.from_dict(RunStatus, described)
+            self._last_alive = max(self._last_alive, self.status.alive)
         except ValueError as error:
             raise errors.LedgerCorrupt(
                 f"the status of the study {self.run} in its ledger cannot be read ({error}); resume it with the version of "
@@ -939,7 +953,7 @@ class Ledger:
             reports: Its reports.
         """
         optuna_trial = optuna.trial.Trial(self._study, self._trial_id(request.trial))
-        self._running[request.number] = attempt = _Attempt(request, optuna_trial, time.time())
+        self._running[request.number] = attempt = _Attempt(request, optuna_trial)
         self.counts.running += 1
         for report in reports:  # a retry that continues from a checkpoint needs the rungs that they reach
             self._evaluate_report(attempt, report.step, report.metrics)
@@ -949,7 +963,7 @@ class Ledger:
                 state=State.FAILED,
                 failure=FailureClass.LOST,
                 message="the controller ended while this attempt ran",
-                ended=time.time(),
+                ended=min(time.time(), max(request.begun, self._last_alive, *(report.time for report in reports))),
                 step=max((report.step for report in reports), default=0),
             )
         )

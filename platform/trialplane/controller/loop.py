@@ -19,6 +19,7 @@ from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import SlotReady, SlotTrial
 from trialplane.controller.status import StatusBoard
 from trialplane.controller.workloads.workload import Workload
+from trialplane.wire.costs import Demand, Usage
 from trialplane.wire.messages import LogGrown
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
@@ -62,6 +63,7 @@ class Loop:
     ) -> None:
         self._run = run
         self._job = ledger.job
+        self._demand = Demand.of(ledger.job)
         self._ledger = ledger
         self._workload = workload
         self._exporter = exporter
@@ -113,6 +115,11 @@ class Loop:
     def show(self, state: RunState, reason: str = "") -> None:
         """Publish the run's status."""
         self._board.show(self._status(state, reason))
+
+    @property
+    def usage(self) -> Usage:
+        """Hours that all attempts have used so far, and their cost."""
+        return Usage.of(self._ledger.busy_seconds(), self._demand, self._base.prices)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -227,15 +234,15 @@ class Loop:
             self._ending = endings.select(self._ending, requested)
             self._hurry = self._hurry or requested.hurry  # even if another ending counts
         ledger = self._ledger
-        budget_endings = endings.budget_endings(self._job, ledger.counts, ledger.best, self.worked)
+        budget_endings = endings.budget_endings(self._job, ledger.counts, ledger.best, self.worked, self.usage)
         for ending in (*budget_endings, self._workload.failure_ending()):
             if ending is not None:
                 self._ending = endings.select(self._ending, ending)
 
     def _end_all(self, ending: Ending) -> None:
-        """End the running trials. If the user ends the run, trials that keep checkpoints get time to save one."""
+        """End the running trials. If the user or a cost ends the run, those that keep checkpoints get time to save one."""
         for slot, request in self._workload.running().items():
-            if ending.is_by_user and self._job.keeps_checkpoints and not self._hurry:
+            if (ending.is_by_user or ending.saves) and self._job.keeps_checkpoints and not self._hurry:
                 self._stopping.add(request.number)
                 self._workload.stop(slot, ending.trial_message)
             else:
@@ -252,8 +259,10 @@ class Loop:
 
     def _final_ending(self) -> Ending:
         """Return the run's ending, after the last attempt has ended."""
-        if self._ending is None or (self._ending.state is RunState.PAUSED and self._ledger.is_done):
-            return self._workload.final_ending()  # also if the user paused the run while its last trial completed
+        if self._ending is None:
+            return self._workload.final_ending()
+        if self._ledger.is_done and (self._ending.state is RunState.PAUSED or self._ending.saves):
+            return self._workload.final_ending()  # the last trial completed within its grace period
         return self._ending
 
     def _send_files(self, ending: Ending) -> None:
@@ -288,6 +297,8 @@ class Loop:
             rate=rate,
             eta=self._workload.eta(now, rate) if state is RunState.RUNNING else None,
             worked=self.worked,
+            alive=now,
+            usage=self.usage,
             progress=self._workload.progress,
             ended=now if state is not RunState.RUNNING else None,
             updated=now,

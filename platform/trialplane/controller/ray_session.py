@@ -94,7 +94,7 @@ def _lock(folder: Path) -> int:
 
 def _start_ray(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> None:
     """Start Ray, up to `STARTS` times if it is slow, and check that it has enough GPUs; see `connect`."""
-    size, gpus = sum(role.pods for role in roles), sum(role.pods * role.resources.gpus for role in roles)
+    size, gpus = sum(role.pods for role in roles), sum(role.resources.gpus_for(role.pods) for role in roles)
     with _as_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
         for start in range(1, STARTS + 1):
             children = process.children()

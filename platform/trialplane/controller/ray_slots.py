@@ -43,7 +43,7 @@ class RayHost:
         options: dict[str, Any] = {
             "resources": {cluster.slot(config.role): 1},
             "num_cpus": 0,  # the slot's resource already limits it to one trial per pod
-            "num_gpus": config.gpus,
+            "num_gpus": config.gpus * config.gpu_share,
             "concurrency_groups": _GROUPS,
         }
         return RayActor(ray.remote(**options)(SlotActor).remote(config, name, RayStore()))

@@ -38,6 +38,7 @@ from trialplane.job import kinds
 from trialplane.job.kinds import Job, Role, Study
 from trialplane.plan import sizes
 from trialplane.wire import env, escapes, labels, paths, progress, records
+from trialplane.wire.costs import Demand, Usage
 from trialplane.wire.exports import End, Order
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
@@ -151,6 +152,8 @@ class Session:
             slots_per_trial=job.roles()[0].nodes,
             progress=progress.initial_progress(job.kind),
             worked=0.0 if self._previous_status is None else self._previous_status.worked,
+            alive=0.0 if self._previous_status is None else self._previous_status.alive,
+            prices=setting.prices,
         )
 
     @property
@@ -225,7 +228,8 @@ class Session:
         def open_once() -> Ledger:
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
             patience = Patience(on_wait=show_wait, give_up=give_up, lock_seconds=HEAD_LOCK_PATIENCE)
-            return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience)
+            last = self._base.alive
+            return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, last_alive=last)
 
         try:
             return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, show_wait, give_up)(open_once)
@@ -355,8 +359,10 @@ class Session:
             root=str(run.root),
             cache=str(paths.cache(run.root.parent.parent)),
             preload=job.preload,
+            params=job.params if any(":" in name for name in job.preload) else {},
             cpus=role.resources.threads,
-            gpus=role.resources.gpus,
+            gpus=role.resources.gpu_count,
+            gpu_share=role.resources.gpu_share,
             memory=role.resources.memory_bytes,
             env={
                 env.MLFLOW_TRACKING_URI: uri,
@@ -412,8 +418,15 @@ class Session:
             updated=now,
             progress=self._base.progress if self._workload is None else self._workload.progress,
             worked=self._base.worked if self._loop is None else self._loop.worked,
+            usage=self._usage(),
             warnings=() if self._loop is None else self._loop.warnings,
         )
+
+    def _usage(self) -> Usage:
+        """Return the usage of all attempts so far. Before the ledger is open, it is that of the previous status."""
+        if self._ledger is None:
+            return self._base.usage if self._previous_status is None else self._previous_status.usage
+        return Usage.of(self._ledger.busy_seconds(), Demand.of(self._job), self._setting.prices)
 
 
 def _is_head_lost(address: str, patience: float) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.wire import cluster, env, ledger, mlflow
+from trialplane.wire.costs import Prices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Setting:
         key: Hash of the run's token, which a request for logs must have; "" without a token.
         checkpoints: Folder or URL of the checkpoints, as trials see it; "" for the run's folder.
         grace: Seconds for a trial to save itself; None for the default.
+        prices: Prices of an hour of a GPU and of a core.
         secrets: Folder with a file for each secret of notifications; None for environment variables.
     """
 
@@ -35,6 +37,7 @@ class Setting:
     key: str = ""
     checkpoints: str = ""
     grace: float | None = None
+    prices: Prices = dataclasses.field(default_factory=Prices)
     secrets: Path | None = None
 
     @classmethod
@@ -46,7 +49,7 @@ class Setting:
             submitted: Folder in which the submission is mounted; None on a laptop.
 
         Raises:
-            InputError: The address of the status, the grace, or the run's token cannot be read.
+            InputError: The address of the status, the grace, a price, or the run's token cannot be read.
         """
         host, colon, port = environ.get(env.STATUS, "").rpartition(":")
         if colon and not port.isdigit():
@@ -55,6 +58,10 @@ class Setting:
             grace = float(environ[env.GRACE]) if environ.get(env.GRACE) else None
         except ValueError:
             raise errors.InputError(f"{env.GRACE} must be seconds, not {environ[env.GRACE]!r}") from None
+        try:
+            prices = Prices.of(environ)
+        except ValueError as error:
+            raise errors.InputError(str(error)) from error
         token = _read_token(environ.get(env.TOKEN_FILE, ""))
         return cls(
             submitted=submitted,
@@ -65,6 +72,7 @@ class Setting:
             status=(host, int(port)) if colon else cls.status,
             checkpoints=environ.get(env.CHECKPOINTS, "") if submitted is not None else "",
             grace=grace,
+            prices=prices,
             secrets=Path(cluster.NOTIFY_MOUNT) if submitted is not None else None,
         )
 

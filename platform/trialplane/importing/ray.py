@@ -678,8 +678,8 @@ def _resources(source: Source, field: Place) -> dict[str, Any]:
     resources: dict[str, Any] = {}
     for key, option in (("cpu", "cpus"), ("CPU", "cpus"), ("gpu", "gpus"), ("GPU", "gpus")):
         amount = source.number(*field, key)
-        if amount and option == "gpus" and amount != int(amount):
-            source.note(f"{amount:g} of a GPU becomes a whole one here", *field, key)
+        if amount and option == "gpus" and amount > 1 and amount != int(amount):
+            source.note(f"{amount:g} GPUs become {math.ceil(amount)}", *field, key)
             amount = math.ceil(amount)
         if amount:
             resources[option] = int(amount) if amount == int(amount) else amount

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -18,7 +20,11 @@ class Resources(models.Model):
 
     cpus: values.Cores = Field(default=1, description="CPU cores: 2, 0.5 or 500m.")
     memory: values.Quantity = Field(default="2Gi", description="Memory: 2Gi, 512Mi or a number of bytes.")
-    gpus: values.Integer = Field(default=0, ge=0, description="Number of GPUs.")
+    gpus: values.Gpus = Field(
+        default=0,
+        ge=0,
+        description="Number of GPUs, or a share of one: 0.5. On a cluster, a share needs `studies.gpuShares` in the chart.",
+    )
     shm: values.Quantity | None = Field(
         default=None, description="Size of /dev/shm, for data loaders with several workers: 1Gi. It counts as memory."
     )
@@ -32,6 +38,26 @@ class Resources(models.Model):
     def threads(self) -> int:
         """Number of threads for these cores, at least 1."""
         return max(1, int(self.cpus))
+
+    @property
+    def gpu_count(self) -> int:
+        """Number of GPUs that a trial sees."""
+        return math.ceil(self.gpus)
+
+    @property
+    def gpu_share(self) -> float:
+        """Share that it has of its GPU; 1 of whole ones."""
+        return self.gpus if 0 < self.gpus < 1 else 1.0
+
+    def fitting(self, gpus: int) -> int:
+        """Return how many of these requests fit on a number of GPUs. A share is on one GPU."""
+        if self.gpu_share < 1:
+            return gpus * math.floor(1 / self.gpu_share + 1e-9)
+        return gpus // self.gpu_count if self.gpu_count else sys.maxsize
+
+    def gpus_for(self, count: int) -> int:
+        """Return the number of GPUs on which so many of these requests fit."""
+        return math.ceil(count / self.fitting(1)) if self.gpu_share < 1 else count * self.gpu_count
 
     @property
     def memory_bytes(self) -> int:
@@ -65,6 +91,18 @@ class Budget(models.Model):
         default=None,
         gt=0,
         description="Number of steps that the trials of a study with `promote: true` may train in all. Default: no limit.",
+    )
+    gpu_hours: values.Number | None = Field(
+        default=None,
+        gt=0,
+        description="Number of GPU-hours that all attempts may use, also failed and lost ones. Then running trials are "
+        "stopped, with time to save a checkpoint. Default: no limit.",
+    )
+    cost: values.Number | None = Field(
+        default=None,
+        gt=0,
+        description="Amount of money that all attempts may cost, counted like `gpu_hours`. Prices are in the chart's "
+        "values, on a laptop in TRIALPLANE_GPU_PRICE and TRIALPLANE_CPU_PRICE. Default: no limit.",
     )
     target: values.Number | None = Field(
         default=None, description="Stop when the objective is at least this good. Needs one objective."

@@ -62,6 +62,14 @@ def cores(value: Any) -> int | float | None:
     return int(amount) if amount == int(amount) else round(amount, 3)
 
 
+def _gpus(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{repr(value)[:40]} is not a number of GPUs; write 1, or a share of one: 0.5")
+    if value in (-math.inf, math.inf) or value != value or (value != int(value) and not 0.01 <= value < 1):
+        raise ValueError(f"{value} is neither a whole number nor a share of one GPU; write 1, 2 or 0.5")
+    return int(value) if value == int(value) else value
+
+
 def _requirements_path(value: Any) -> Any:
     """Return the path of a requirements file without ./ at its start. What is not a text is returned unchanged.
 
@@ -200,6 +208,20 @@ Cores = Annotated[
             "anyOf": [
                 {"type": "number", "minimum": 0.001, "maximum": LARGEST},
                 {"type": "string", "pattern": rf"^(?:{_CORES.pattern})$"},
+            ]
+        }
+    ),
+]
+# Whole ones are `int`.
+Gpus = Annotated[
+    int | float,
+    BeforeValidator(_gpus),
+    Field(le=LARGEST),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": LARGEST},
+                {"type": "number", "minimum": 0.01, "exclusiveMaximum": 1},
             ]
         }
     ),

@@ -18,8 +18,10 @@ from trialplane.errors import Issue
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds import Job, Role
 from trialplane.job.resources import Resources
+from trialplane.plan.gpus import GpuRequest
 from trialplane.plan.site import Site
 from trialplane.wire import cluster
+from trialplane.wire.costs import Demand, Prices
 
 Thing = Mapping[str, Any]
 
@@ -148,6 +150,36 @@ def promotion(job: Job, has_storage: bool) -> list[Issue]:
     return [Issue(field, f"needs checkpoints that all pods reach, and the chart has no place for them; {advice}")]
 
 
+def cost(job: Job, prices: Prices) -> list[Issue]:
+    """Issues of a budget of money without a price for the job's resources."""
+    demand = Demand.of(job)
+    if job.budget.cost is None or demand.has_price(prices):
+        return []
+    name = "gpuHour" if demand.gpus else "cpuHour"
+    advice = f"an administrator sets them with helm upgrade --set studies.prices.{name}=2.5"
+    return [Issue(("budget", "cost"), f"needs prices, and the chart has none for this job; {advice}")]
+
+
+def gpus(job: Job, site: Site) -> list[Issue]:
+    """Issues of shares of a GPU that the nodes do not offer."""
+    issues: list[Issue] = []
+    for role in job.roles():
+        share, request = role.resources.gpu_share, GpuRequest.of(role, site)
+        if share < 1 and request is None:
+            offered = ", ".join(f"{entry.gpus:g} ({entry.resource})" for entry in site.gpu_shares) or "none"
+            advice = f"request a whole GPU ({role.field}.gpus=1), or see `platform docs gpus`"
+            text = (
+                f"a share of {share:g} of a GPU is not offered here; the chart's studies.gpuShares lists {offered}; {advice}"
+            )
+            issues.append(Issue((role.field, "gpus"), text))
+        elif request is not None and request.uses_mps and role.resources.shm is not None:
+            text = (
+                "cannot be set for a share of a GPU under MPS, whose daemon provides /dev/shm; drop it, or use a whole GPU"
+            )
+            issues.append(Issue((role.field, "shm"), text))
+    return issues
+
+
 def placement(job: Job, site: Site) -> list[Issue]:
     """Return issues of priorities, nodes, tolerations, labels and annotations that the chart's values do not allow."""
     allowed, requested = site.allowed, job.cluster
@@ -162,8 +194,9 @@ def placement(job: Job, site: Site) -> list[Issue]:
                 text = f"trial pods of this namespace run on nodes with {key}={site.node_selector[key]}; leave it out"
                 issues.append(Issue((*path, "node_selector", key), text))
         # By convention, nodes with GPUs have a taint with the name of the resource.
-        gpu_toleration = {"key": role.cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
-        allowed_tolerations = [*([gpu_toleration] if role.resources.gpus else []), *site.tolerations, *allowed.tolerations]
+        request = GpuRequest.of(role, site)
+        gpu_tolerations = [] if request is None else [{"key": request.resource, "operator": "Exists", "effect": "NoSchedule"}]
+        allowed_tolerations = [*gpu_tolerations, *site.tolerations, *allowed.tolerations]
         for number, toleration in enumerate(role.cluster.tolerations):
             fields = toleration.model_dump(exclude_none=True)
             if not any(_covers(entry, fields) for entry in allowed_tolerations):
@@ -260,7 +293,8 @@ def _check_role_nodes(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) 
     if not selected_nodes and nodes:
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
         return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
-    requested, gpu = requests(pod), role.cluster.gpu_resource
+    requested = requests(pod)
+    gpu = next((name for name in requested if "/" in name), role.cluster.gpu_resource)  # which may be a share's
     subject = f"each pod of {role.title}" if role.gang else role.title
     issues: list[Issue] = []
     warnings: list[str] = []

@@ -16,8 +16,8 @@ from trialplane.pages import columns, curves, importances, lineage, savings
 from trialplane.pages.columns import Column, Texts
 from trialplane.pages.importances import Importances
 from trialplane.pages.lineage import Lineage
-from trialplane.pages.savings import Hours
 from trialplane.wire import records, rows
+from trialplane.wire.costs import Demand, Prices, Usage
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
@@ -52,13 +52,13 @@ class PageContext:
     Attributes:
         flags: Flags that select the run's target, such as `--local`.
         is_named: Whether `platform submit` finds the job by its name.
-        price: Price of a GPU-hour, or of a slot-hour without GPUs; None if unknown.
+        prices: Prices of GPU-hours and core-hours; None for those in the run's status.
         now: Current time, in seconds since the epoch.
     """
 
     flags: str
     is_named: bool
-    price: float | None
+    prices: Prices | None
     now: float
 
 
@@ -91,7 +91,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
         "curve_metrics": metrics,
         "failures": _failures(record.attempts),
         "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
-        "costs": _costs(record, trials, _trained_steps(last_steps, reports), context.price),
+        "costs": _costs(record, trials, _trained_steps(last_steps, reports), context.prices or status.prices),
         "workers": records.to_dict(getattr(status.progress, "workers", ())),
     }
     table = [
@@ -165,6 +165,8 @@ def _search_and_budget(record: RunRecord) -> Iterator[tuple[str, str]]:
     gpus = f", {errors.counted(resources.gpus, 'GPU')}" if resources.gpus else ""
     yield "resources", f"{resources.cores}, {resources.memory}{gpus}"
     yield "budget.time", "" if budget.time is None else f"{budget.time:g} s"
+    yield "budget.gpu_hours", "" if budget.gpu_hours is None else f"{budget.gpu_hours:g}"
+    yield "budget.cost", "" if budget.cost is None else f"{budget.cost:g}"
     yield "budget.timeout", "" if budget.timeout is None else f"{budget.timeout:g} s"
     yield "budget.max_failed", "" if budget.max_failed is None else str(budget.max_failed)
     yield "budget.target", "" if budget.target is None else f"{budget.target:g}"
@@ -244,20 +246,18 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
 
 
 def _costs(
-    record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], price: float | None
+    record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], prices: Prices
 ) -> dict[str, Any]:
-    """Return the slot-hours used, lost and saved, the share of idle slots, and the method of the estimate."""
-    width, gpus = record.job.roles()[0].nodes, record.job.resources.gpus
-    busy = savings.busy_seconds(record.attempts, width)
-    saved = savings.saved_seconds(trials, trained_steps, width, record.status.state.is_active)
-    available = record.status.worked * record.status.slots
-    hours = {
-        "used": Hours.from_seconds(busy, gpus, price),
-        "lost": Hours.from_seconds(savings.lost_seconds(record.attempts, width), gpus, price),
-        "saved": Hours.from_seconds(saved, gpus, price),
+    """Return the hours used, lost and saved, the share of idle slots, and the method of the estimate."""
+    demand, seconds = Demand.of(record.job), savings.busy_seconds(record.attempts)
+    busy, available = seconds * demand.slots, record.status.worked * record.status.slots
+    uses = {
+        "used": seconds,
+        "lost": savings.lost_seconds(record.attempts),
+        "saved": savings.saved_seconds(trials, trained_steps, record.status.state.is_active),
     }
     return {
-        **{name: dataclasses.asdict(value) for name, value in hours.items()},
+        **{name: dataclasses.asdict(Usage.of(value, demand, prices)) for name, value in uses.items()},
         "idle": max(0.0, 1 - busy / available) if available > 0 and busy > 0 else None,
         "slots": record.status.slots,
         "method": savings.METHOD,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -16,46 +15,17 @@ METHOD = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Hours:
-    """Slot-hours, and the GPU-hours and the price that they amount to.
-
-    Attributes:
-        slots: Slot-hours.
-        gpus: GPU-hours; 0 without GPUs.
-        money: Price of the GPU-hours, or of the slot-hours without GPUs; None without a price.
-    """
-
-    slots: float
-    gpus: float
-    money: float | None
-
-    @classmethod
-    def from_seconds(cls, seconds: float, gpus: int, price: float | None) -> Hours:
-        """Return the hours that slot-seconds amount to.
-
-        Args:
-            seconds: Slot-seconds.
-            gpus: Number of GPUs of a slot.
-            price: Price of a GPU-hour, or of a slot-hour without GPUs; None if unknown.
-        """
-        slots = seconds / 3600
-        priced_hours = slots * gpus if gpus else slots
-        return cls(slots, slots * gpus, None if price is None else price * priced_hours)
+def busy_seconds(attempts: Sequence[TrialRow]) -> float:
+    """Return the seconds that attempts have taken."""
+    return sum(attempt.seconds or 0.0 for attempt in attempts)
 
 
-def busy_seconds(attempts: Sequence[TrialRow], width: int) -> float:
-    """Return the slot-seconds that attempts have used, each with `width` slots."""
-    return sum(attempt.seconds or 0.0 for attempt in attempts) * width
-
-
-def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], width: int, is_active: bool = False) -> float:
-    """Return the slot-seconds that pruning and promotion have saved, estimated as `METHOD` describes.
+def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active: bool = False) -> float:
+    """Return the seconds of trials that pruning and promotion have saved, estimated as `METHOD` describes.
 
     Args:
         rows: Newest attempt of each trial, with the seconds of all of its segments.
         steps: Number of steps that each attempt has trained, by the attempt's number.
-        width: Number of slots of a trial.
         is_active: Whether the run is active, so that a paused trial may be promoted and saves nothing yet.
     """
     stopped_states = (TrialState.PRUNED,) if is_active else (TrialState.PRUNED, TrialState.PAUSED)
@@ -74,10 +44,10 @@ def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], width: int
             seconds += max(0.0, complete_seconds - row.seconds)
         else:
             seconds += max(0.0, row.seconds * (complete_steps - trained_steps) / trained_steps)
-    return seconds * width
+    return seconds
 
 
-def lost_seconds(attempts: Sequence[TrialRow], width: int) -> float:
-    """Return the slot-seconds of attempts that failed or were lost, each with `width` slots."""
+def lost_seconds(attempts: Sequence[TrialRow]) -> float:
+    """Return the seconds of attempts that failed or were lost."""
     failed_states = (TrialState.FAILED, TrialState.LOST)
-    return sum(attempt.seconds or 0.0 for attempt in attempts if attempt.state in failed_states) * width
+    return sum(attempt.seconds or 0.0 for attempt in attempts if attempt.state in failed_states)

@@ -168,12 +168,12 @@ def completed_message(status: RunStatus, old: Job, job: Job, where: str = "") ->
         return _completed(status, job, where)  # a training: no change can extend it
     resume = f"`platform resume {status.run}"
     counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
-    used = _used_up(status, job)
-    if used is not None and status.state in (RunState.SUCCEEDED, RunState.FAILED):
+    used_up = _used_up(status, job)
+    if used_up is not None and status.state in (RunState.SUCCEEDED, RunState.FAILED):
+        field, limit = used_up
         return (
-            f"the run {status.run} has {status.state.lower()}: budget.time ({used:g} s) is used up, after "
-            f"{counts}. {resume} --set budget.time={2 * used:g}` raises the limit of its total time, and "
-            "`--set budget.time=null` removes it"
+            f"the run {status.run} has {status.state.lower()}: {field} ({limit:g}) is used up, after "
+            f"{counts}. {resume} --set {field}={2 * limit:g}` raises the limit, and `--set {field}=null` removes it"
         )
     if status.state is not RunState.SUCCEEDED:
         return ""
@@ -212,10 +212,18 @@ def _is_target_reached(status: RunStatus, job: Job) -> bool:
     return value >= job.budget.target if job.objectives[0].direction == "maximize" else value <= job.budget.target
 
 
-def _used_up(status: RunStatus, job: Job) -> float | None:
-    """Return the time budget in seconds if it was used up before all trials ended."""
-    limit = job.budget.time
-    return limit if limit is not None and status.worked > limit and status.ended_trials < job.trials else None
+def _used_up(status: RunStatus, job: Job) -> tuple[str, float] | None:
+    """Return the first budget of time or money that was used up before all trials ended, and its limit."""
+    budget, usage = job.budget, status.usage
+    cost = -1.0 if usage.cost is None else usage.cost
+    uses = (
+        ("budget.time", budget.time, budget.time is not None and status.worked > budget.time),
+        ("budget.gpu_hours", budget.gpu_hours, budget.gpu_hours is not None and usage.gpu_hours >= budget.gpu_hours),
+        ("budget.cost", budget.cost, budget.cost is not None and cost >= budget.cost),
+    )
+    if status.ended_trials >= job.trials:
+        return None
+    return next(((field, limit) for field, limit, is_used in uses if is_used and limit is not None), None)
 
 
 def changed_fields(old: Job, new: Job) -> list[str]:

@@ -28,7 +28,7 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
     volume = {"name": "packages", "mountPath": cluster.PACKAGES}
     limits = ["--index", allowed.index, "--max-size", allowed.max_size, "--timeout", f"{allowed.timeout:g}"]
     spec["volumes"].append({"name": "packages", "emptyDir": {"sizeLimit": allowed.max_size}})
-    gpus = job_gpus(container, job)
+    gpus = extended(container)
     bounds = {kind: {key: n for key, n in each.items() if key not in gpus} for kind, each in container["resources"].items()}
     spec["initContainers"] = [
         {
@@ -57,6 +57,6 @@ def installs(ray_cluster: Mapping[str, Any]) -> bool:
     return any(container["name"] == cluster.INSTALL for spec in specs for container in spec.get("initContainers") or [])
 
 
-def job_gpus(container: Mapping[str, Any], job: Job) -> set[str]:
-    """Return the names of a container's resources that are GPUs of the job."""
-    return {role.cluster.gpu_resource for role in job.roles()} & set(container["resources"].get("limits", {}))
+def extended(container: Mapping[str, Any]) -> set[str]:
+    """Return the names of a container's extended resources, which are GPUs."""
+    return {name for name in container["resources"].get("limits", {}) if "/" in name}

@@ -14,6 +14,7 @@ from typing import Any
 
 from trialplane.job.kinds import Job, Role
 from trialplane.plan import installing, sizes, variables
+from trialplane.plan.gpus import GpuRequest
 from trialplane.plan.plan import Plan
 from trialplane.plan.saving import Folders, Saving
 from trialplane.plan.site import Site
@@ -27,6 +28,7 @@ RAY_LOGS = "/tmp/ray"  # Ray's sockets and logs, which all containers of the hea
 # rather than others.
 CODE = "code"  # name of the volume with the packed code
 _TMP, _RAY_LOGS, _HOME = "1Gi", "8Gi", "16Gi"
+OBJECT_STORE = "/object-store"  # folder of Ray's object store where /dev/shm is the MPS daemon's
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Labels by which the pods of one trial are packed. They communicate at each step, so they should be on one machine if they
 # fit, else in one zone.
@@ -169,20 +171,23 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     saving = Saving.of(plan.job, site.checkpoints)
     request, placement = role.resources, role.cluster
     resources = sizes.resources(request.cpus, sizes.mib(sizes.trial_memory(role)), site.overcommit)
-    if request.gpus:
+    gpu_request = GpuRequest.of(role, site)
+    if gpu_request is not None:
         for kind in ("limits", "requests"):
-            resources[kind][placement.gpu_resource] = str(request.gpus)
+            resources[kind][gpu_request.resource] = str(gpu_request.number)
+    # A volume of the pod at /dev/shm would hide that of the MPS daemon, which the device plugin mounts there.
+    uses_mps = gpu_request is not None and gpu_request.uses_mps
     mounts = [
         _mount("tmp", variables.TMP),
         _mount("home", cluster.HOME),
-        _mount("shm", "/dev/shm"),
+        _mount("shm", OBJECT_STORE if uses_mps else "/dev/shm"),
         _mount(CODE, cluster.CODE_MOUNT, read_only=True),
     ]
     container: dict[str, Any] = {
         "name": "ray-worker",
         "image": placement.image or site.images.trial,
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.trial(site, saving),
+        "env": variables.trial(site, saving, 1.0 if gpu_request is None else gpu_request.memory),
         "resources": resources,
         "securityContext": container_security(),
         "volumeMounts": mounts,
@@ -213,7 +218,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         spec["tolerations"] = tolerations
     spec.update(_topology(plan, role))
     if saving is not None:
-        saving.add_to(spec, container, Folders(plan.run, plan.job.resume, site.scratch))
+        saving.add_to(spec, container, Folders(plan.run, plan.job.origin, site.scratch))
     if plan.job.install:
         installing.add_to(spec, container, plan.job, site.install)
     return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}

@@ -14,6 +14,7 @@ from typing import Any
 from trialplane.job.kinds import Job, Role
 from trialplane.plan import plan as planning
 from trialplane.plan import pods, sizes
+from trialplane.plan.gpus import GpuRequest
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster
@@ -97,15 +98,20 @@ def autoscaler_access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     replicas = Replicas.of(role.pods, pods.autoscales(plan.job, site))
-    request = role.resources
+    request, gpu_request = role.resources, GpuRequest.of(role, site)
     return {
         "groupName": cluster.group(role.name),
         "replicas": replicas.initial,
         "minReplicas": replicas.minimum,
         "maxReplicas": replicas.maximum,
         # Ray's resources, not the pod's. KubeRay does not know slots or all names of GPUs.
-        "resources": {"CPU": str(request.threads), "GPU": str(request.gpus), cluster.slot(role.name): "1"},
-        "rayStartParams": {**_NO_LOG_MONITOR, "object-store-memory": str(sizes.object_store(role))},
+        "resources": {"CPU": str(request.threads), "GPU": str(request.gpu_count), cluster.slot(role.name): "1"},
+        "rayStartParams": {
+            **_NO_LOG_MONITOR,
+            "object-store-memory": str(sizes.object_store(role)),
+            # With this parameter KubeRay mounts no volume at /dev/shm either.
+            **({"plasma-directory": pods.OBJECT_STORE} if gpu_request is not None and gpu_request.uses_mps else {}),
+        },
         "template": pods.trial(plan, site, role),
     }
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trialplane.errors import TargetError
 from trialplane.job import values
+from trialplane.wire.costs import Prices
 
 
 class _Part(BaseModel):
@@ -111,6 +112,32 @@ class Allowed(_Part):
     annotations: tuple[str, ...] = ()
 
 
+class SitePrices(_Part):
+    """Prices of an hour of a GPU and of a CPU core. 0 if unknown."""
+
+    gpu_hour: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    cpu_hour: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+    @property
+    def plain(self) -> Prices:
+        """The prices as the controller has them."""
+        return Prices(self.gpu_hour, self.cpu_hour)
+
+
+class GpuShare(_Part):
+    """A share of a GPU that nodes offer as a resource of their own.
+
+    Attributes:
+        gpus: size of the share.
+        resource: its resource, of which a pod requests one.
+        sharing: `timeSlicing` does not limit the memory of a share. `mps` does, and `mig` devices have memory of their own.
+    """
+
+    gpus: float = Field(gt=0, lt=1)
+    resource: str
+    sharing: Literal["timeSlicing", "mps", "mig"] = "timeSlicing"
+
+
 class HeadResources(_Part):
     """Resources of the head pod."""
 
@@ -159,6 +186,8 @@ class Site(_Part):
         node_selector, tolerations: Added to those of every job's trial pods; a job cannot override a selector's label.
         env: Variables for all pods of runs, for example a proxy's.
         scratch: Size limit of each folder on the node's disk in a trial pod; exceeding it evicts the pod.
+        prices: Prices for budgets of money.
+        gpu_shares: Shares of GPUs that the nodes offer.
         run_ttl: Seconds for which an ended Run is kept; 0 for ever.
         network: Network access of runs.
     """
@@ -187,6 +216,8 @@ class Site(_Part):
     tolerations: tuple[dict[str, Any], ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     scratch: values.Quantity = "50Gi"
+    prices: SitePrices = SitePrices()
+    gpu_shares: tuple[GpuShare, ...] = ()
     run_ttl: float = Field(default=0.0, ge=0)
     network: Network = Network()
 

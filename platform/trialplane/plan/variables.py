@@ -15,6 +15,7 @@ from trialplane.plan.saving import MARGIN, Saving
 from trialplane.plan.site import Site
 from trialplane.policies import protobuf
 from trialplane.wire import cluster, env, ledger, mlflow
+from trialplane.wire.costs import Prices
 
 TMP = "/tmp"
 
@@ -52,14 +53,21 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
         "RAY_event_log_reporter_enabled": "0",
         **_authority_variables(site),
         **_saving_variables(saving),
+        **_prices(site.prices.plain),
     }
     values.pop(env.RAY_AUTH_TOKEN, None)  # each name occurs once
     token = {"secretKeyRef": {"name": cluster.ray_secret(plan.run), "key": cluster.RAY_TOKEN_KEY}}
     return [*_env_list(values), {"name": env.RAY_AUTH_TOKEN, "valueFrom": token}]
 
 
-def trial(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
-    """Return the variables of a worker pod: all policies, no secrets."""
+def trial(site: Site, saving: Saving | None = None, gpu_memory: float = 1.0) -> list[dict[str, Any]]:
+    """Return the variables of a worker pod: all policies, no secrets.
+
+    Args:
+        site: the site.
+        saving: where its trials save checkpoints.
+        gpu_memory: share of its GPU's memory that a trial may use.
+    """
     # When Kueue preempts a run, its head ends at once, and trials have the whole grace period to save a checkpoint. The
     # cost: after the loss of a head, a worker that Kubernetes does not remove waits this long before it is recreated.
     timeout = _RECONNECT_TIMEOUT if saving is None else max(_RECONNECT_TIMEOUT, math.ceil(saving.grace) + MARGIN)
@@ -72,6 +80,8 @@ def trial(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     values = {"HOME": TMP, env.HOME: cluster.HOME, **_authority_variables(site), **_saving_variables(saving), **ray}
+    if gpu_memory < 1:
+        values[env.GPU_MEMORY] = f"{gpu_memory:g}"
     return _env_list({**site.env, **values, **policies.trial_env()})
 
 
@@ -102,3 +112,9 @@ def _common_variables(site: Site) -> dict[str, str]:
 def _env_list(variables: dict[str, str]) -> list[dict[str, Any]]:
     """Return variables in the form of a container's `env`."""
     return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def _prices(prices: Prices) -> dict[str, str]:
+    """Return the variables with the prices that are known."""
+    both = {env.GPU_PRICE: prices.gpu_hour, env.CPU_PRICE: prices.cpu_hour}
+    return {name: repr(price) for name, price in both.items() if price}

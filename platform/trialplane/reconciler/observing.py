@@ -209,6 +209,8 @@ class Observer:
             *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
             *preflight.data(job, site.data.claim),
+            *preflight.gpus(job, site),
+            *preflight.cost(job, site.prices.plain),
             *preflight.shards(job, bool(site.checkpoints.claim)),
         ]
         if issues:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from trialplane.job.program import Program
 from trialplane.wire import escapes
+from trialplane.wire.costs import Prices, Usage
 from trialplane.wire.progress import RunProgress, StudyProgress
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -119,6 +120,9 @@ class TrialRequest:
         objectives: Number of values that an Optuna objective returns, which requests its parameters while it runs. 0 for any
             other trial.
         segment: Part of the training that this attempt does. None if trials are not paused at rungs.
+        start: Checkpoint of the run `resume` to start from, with step -1 for the newest. None for the newest of the trial
+            with the same number.
+        begun: Time at which it was written to the ledger, in seconds since the epoch.
     """
 
     run: str
@@ -141,6 +145,8 @@ class TrialRequest:
     stop: tuple[StopRule, ...] = ()
     objectives: int = 0
     segment: Segment | None = None
+    start: Parent | None = None
+    begun: float = dataclasses.field(default=0.0, compare=False)
 
     @property
     def folder(self) -> int:
@@ -161,11 +167,12 @@ class SlotConfig:
         run: Name of the run.
         code: Folder of the job's code.
         entrypoint: `module:function` in this folder. "" if trials run a program.
-        preload: Modules that the template imports before the job's own.
+        preload: Modules that the template imports before the job's own, and functions that it calls.
         root: Folder for trial logs and scratch folders.
         cache: Folder shared by all trials of all runs.
         cpus: Number of cores of one trial.
         gpus: Number of GPUs of one trial.
+        gpu_share: Share of its GPU that a trial has. 1 for whole GPUs.
         memory: Memory limit of one trial, in bytes. None for no limit by trialplane.
         env: Environment variables of the template and thus of every trial.
         ranks: Number of processes of one trial on this node. With several ranks or nodes, the trial is a group of ranks.
@@ -186,6 +193,7 @@ class SlotConfig:
         keep: Files of a trial's folder that are stored with its checkpoints when it is complete.
         requirements: File of the code with requirements of packages that may have to be installed, or "".
         code_hash: SHA-256 of the content of `pack`, in hex. "" if it is not checked.
+        params: Fixed parameters of the job, for functions in `preload`. Empty without such functions.
     """
 
     run: str
@@ -196,6 +204,7 @@ class SlotConfig:
     preload: tuple[str, ...] = ()
     cpus: int = 1
     gpus: int = 0
+    gpu_share: float = 1.0
     memory: int | None = None
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ranks: int = 1
@@ -212,6 +221,7 @@ class SlotConfig:
     keep: tuple[str, ...] = ()
     requirements: str = ""
     code_hash: str = ""
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,6 +339,11 @@ class TrialOutcome:
     certain: bool = False
     checkpoints: CheckpointSummary | None = None
     answered_by: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """The time for which the attempt held its slots; None if it is unknown."""
+        return max(0.0, self.ended - self.started) if self.ended and self.started else None
 
     @property
     def best_steps(self) -> dict[str, int]:
@@ -451,6 +466,9 @@ class RunStatus:
         slots_per_trial: Number of slots of one trial.
         progress: Details of this kind of run.
         worked: Time, in seconds, that the run has had slots, which `budget.time` limits.
+        alive: Time at which a controller last saw its trials, in seconds since the epoch.
+        usage: Hours that its attempts have used so far, and their cost, which `budget.gpu_hours` and `budget.cost` limit.
+        prices: Prices of the cost.
         owner: User who may change the run, on a cluster.
         images: Digests of the images that the run's pods have used on a cluster, by name.
     """
@@ -484,6 +502,9 @@ class RunStatus:
     slots_per_trial: int = 1
     progress: RunProgress = dataclasses.field(default_factory=StudyProgress)
     worked: float = 0.0
+    alive: float = 0.0
+    usage: Usage = dataclasses.field(default_factory=Usage)
+    prices: Prices = dataclasses.field(default_factory=Prices)
     owner: str = ""
     images: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 

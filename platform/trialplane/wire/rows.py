@@ -62,7 +62,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         failure=outcome.failure,
         message=outcome.message,
         feasible=all(constraint.excess(metrics[constraint.metric]) <= 0 for constraint in constraints),
-        seconds=outcome.ended - outcome.started if outcome.ended and outcome.started else None,
+        seconds=outcome.seconds,
         started=outcome.started or None,
         ended=outcome.ended or None,
         node=outcome.node,

@@ -117,7 +117,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             # All ranks of a training share the whole machine. Sums in studies and collections depend on the number of
             # threads, which must be the same as on the platform.
             "cpus": process.cores() if isinstance(job, Training) else job.resources.threads,
-            "gpus": job.resources.gpus,
+            "gpus": job.resources.gpu_count,
             "code": folder,
             "cache": paths.cache(paths.home()),
             "workdir": Path(workdir),
@@ -164,7 +164,7 @@ def _run_collection(
     from trialplane.worker.collect import alone as collecting  # no other kind needs it
 
     resources = job.roles()[-1].resources
-    learner = {"cpus": resources.threads, "gpus": resources.gpus}
+    learner = {"cpus": resources.threads, "gpus": resources.gpu_count}
     returned: Mapping[str, Any] = {}
     for iteration, returned in enumerate(collecting.run(job.collect, play, learn, fields, learner)):
         numbers = {name: value for name, value in returned.items() if isinstance(value, (int, float))}

@@ -84,12 +84,14 @@ class Origin:
     Attributes:
         location: Location of another run's checkpoints, or of another trial's in a population.
         was_read: Whether the job has read it.
+        step: Step of the checkpoint. None for the newest.
         is_required: Whether the trial takes over the state of another trial, and has none of its own yet.
     """
 
     location: str | None = None
     was_read: bool = False
     is_required: bool = False
+    step: int | None = None
 
 
 class Points:
@@ -167,8 +169,8 @@ class Context:
         trial: Number of the trial, from 0.
         attempt: Number of the attempt, from 1. More than 1 is a retry.
         cpus: Number of cores for the trial's ranks on this node. All of the machine's for a training's script run alone.
-        gpus: Number of GPUs for the trial on this node. `CUDA_VISIBLE_DEVICES` lists them; it is empty in a training, or in
-            ranks, without GPUs.
+        gpus: Number of GPUs for the trial on this node; 1 for a share of one. `CUDA_VISIBLE_DEVICES` lists them; it is empty
+            in a training, or in ranks, without GPUs.
         code: Folder with the job's files.
         cache: Folder shared by all trials of all runs. It may not exist yet.
         workdir: Scratch folder of this rank, deleted when the trial ends.
@@ -301,10 +303,13 @@ class Context:
         if restored is None and (other := self.resume_from) is not None:
             from trialplane.training.states import States  # imports numpy
 
-            restored = States(other, self.rank, self.world_size).restore(lambda step: True)
+            wanted = self._origin.step
+            restored = States(other, self.rank, self.world_size).restore(lambda step: wanted in (None, step))
             if restored is None:
-                advice = "" if self._origin.is_required else ". To start from step 0, submit without --resume"
-                raise errors.CheckpointError(f"there is no checkpoint of ctx.save at {other} to continue from{advice}")
+                which = "" if wanted is None else f" of step {wanted}"
+                advice = ". To start from step 0, submit without --resume or --checkpoint"
+                advice = "" if self._origin.is_required else advice
+                raise errors.CheckpointError(f"there is no checkpoint of ctx.save{which} at {other} to continue from{advice}")
             if self._origin.is_required:
                 from trialplane.training import optimizers  # only a population's trial needs it
 

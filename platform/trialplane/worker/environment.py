@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 from trialplane import policies
 from trialplane.wire import env
 from trialplane.wire.records import SlotConfig
 
+_ALLOCATOR, _OLD_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+_FRACTION = "per_process_memory_fraction"
+_TORCHS_PART = 0.95  # of a share; the rest is for the CUDA context, which torch does not count
 _OPENBLAS = "OPENBLAS_NUM_THREADS"
 
 
@@ -32,6 +36,7 @@ def template_variables(config: SlotConfig) -> dict[str, str]:
         **{name: value for name, value in policies.trial_env().items() if name not in os.environ},
         **config.env,
     }
+    variables |= _gpu_memory(config, variables)
     variables[env.BLAS_THREADS] = variables.get(_OPENBLAS, "")
     # numpy's threads start at import, and would make forks unsafe. A trial sets its own number by `use_cores`.
     variables[_OPENBLAS] = "1"
@@ -39,6 +44,20 @@ def template_variables(config: SlotConfig) -> dict[str, str]:
         for name, first in (("PYTHONPATH", packages), ("PATH", f"{packages}/bin")):
             variables[name] = os.pathsep.join(filter(None, (first, variables.get(name))))
     return variables
+
+
+def _gpu_memory(config: SlotConfig, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the setting with which torch limits its memory on a shared GPU, as `set_per_process_memory_fraction` does.
+
+    torch reads it before its first allocation on a GPU. So nothing is imported for it, a template does not use CUDA, and it
+    holds in scripts and their processes too. Versions of torch that do not know the limit do not read this variable.
+    """
+    share = float(variables.get(env.GPU_MEMORY) or config.gpu_share)
+    # torch ignores the older variable beside the newer one.
+    options = variables.get(_ALLOCATOR) or variables.get(_OLD_ALLOCATOR) or ""
+    if share >= 1 or _FRACTION in options:
+        return {}
+    return {_ALLOCATOR: ",".join(filter(None, (options, f"{_FRACTION}:{share * _TORCHS_PART:.4g}")))}
 
 
 def use_cores(count: int) -> None:

@@ -38,7 +38,10 @@ from trialplane.worker.shims import capture, objective, tune
 Role = Callable[[context.Run | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
 # A way to call the job's function, with the fields of its context.
 CallJob = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
-_UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it started from scratch"
+_UNREAD = (
+    "the checkpoint of {run} has no effect: the job has read neither ctx.restored nor ctx.resume_from, so it started from "
+    "scratch"
+)
 
 
 def import_job(config: records.SlotConfig) -> context.Run:
@@ -47,13 +50,16 @@ def import_job(config: records.SlotConfig) -> context.Run:
     An objective of Optuna is returned as it is; `run_job` makes a function of the context of it.
 
     Raises:
-        Any exception of the job's code at import.
+        Any exception of the job's code at import, or of its functions in `preload`.
         AttributeError: The module has no such function.
     """
     if config.code not in sys.path:
         sys.path.insert(0, config.code)
     for name in config.preload:
-        importlib.import_module(name)
+        module, _, function = name.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)(dict(config.params), Path(config.cache))
     if config.program is not None:
         return programs.load(config, config.program)
     style, entrypoint = program.split_style(config.entrypoint)
@@ -328,7 +334,11 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
     """Return where a trial's first state comes from: another run, or the checkpoint of a segment in another folder."""
     parent = None if request.segment is None else request.segment.parent
     if parent is None or (parent.trial, parent.folder) == (request.trial, request.folder):
-        return context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
+        if not request.resume:
+            return context.Origin()
+        start = request.start or records.Parent(request.trial, -1)
+        step = start.step if start.step >= 0 else None
+        return context.Origin(checkpoints(config, request.resume, start.trial), step=step)
     return context.Origin(
         checkpoints(config, request.run, parent.trial, parent.folder),
         is_required=not _has_checkpoints(location),  # else a former attempt has read it, and saved a newer state

@@ -54,6 +54,8 @@
       "tolerations" .Values.studies.tolerations
       "env" $env
       "scratch" .Values.studies.scratch
+      "prices" (dict "gpu_hour" .Values.studies.prices.gpuHour "cpu_hour" .Values.studies.prices.cpuHour)
+      "gpu_shares" .Values.studies.gpuShares
       "run_ttl" .Values.operator.runTtl
       "network" (include "platform.network.runs" . | fromYaml) }}
 # The one object by which `platform` on a laptop finds what it needs to know of this team; read by trialplane/plan/site.py.

@@ -160,7 +160,9 @@ class Base(models.Model):
         "Optuna, and ray:module:function for a function trainable of Ray Tune.",
     )
     preload: tuple[str, ...] = Field(
-        default=(), description="Modules to import once per slot, before trials are forked: [torch, transformers]."
+        default=(),
+        description="Modules to import once per slot, before trials are forked: [torch, transformers]. train:load calls "
+        "this function of the job's code too, with `params` and the folder of the cache; trials inherit what it loads.",
     )
     requirements: values.RequirementsFile | None = Field(
         default=None,
@@ -220,6 +222,11 @@ class Base(models.Model):
             old: Job of the run before the change.
         """
         yield from ()
+
+    @property
+    def origin(self) -> str | None:
+        """Name of the run from whose checkpoint this one starts."""
+        return None
 
     @property
     def search(self) -> Search:
@@ -298,6 +305,9 @@ class Base(models.Model):
         """Yield the functions that the job names."""
         style, function = program.split_style(self.entrypoint)
         yield Function(("entrypoint",), function, (_ARGUMENT[style],), style)
+        for index, name in enumerate(self.preload):
+            if ":" in name:
+                yield Function(("preload", index), name, ("params", "cache"))
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
         """Yield each file of the job's folder that trials run: path of the field, path of the file, whether it is Python."""
@@ -317,6 +327,10 @@ class Base(models.Model):
         if self.install and not self.requires and ("requirements",) not in broken:
             yield Issue(
                 ("install",), "says what to do with requirements, and there are none; add requirements: requirements.txt"
+            )
+        if self.budget.gpu_hours is not None and not broken and not any(role.resources.gpus for role in self.roles()):
+            yield Issue(
+                ("budget", "gpu_hours"), "limits the use of GPUs, and this job has none; set resources.gpus, or drop it"
             )
         yield from metric_name_issues(("objectives",), [objective.metric for objective in self.objectives])
         yield from (Issue(("params", name), problem) for name in self.params if (problem := name_problem(values.key(name))))

@@ -75,7 +75,7 @@ class LearnerResources(models.Model):
 
     cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m.")
     memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 512Mi or a number of bytes.")
-    gpus: values.Integer | None = Field(
+    gpus: values.Gpus | None = Field(
         default=None, ge=0, description="Number of GPUs. Default: that of the job's `resources`, or 0 with `write`."
     )
     shm: values.Quantity | None = Field(default=None, description="Size of /dev/shm: 1Gi. It counts as memory.")
@@ -224,6 +224,11 @@ class Collection(Base):
     def widened(self, width: int) -> Collection:
         """Return the job with another `width`."""
         return self.model_copy(update={"collect": self.collect.model_copy(update={"workers": width})})
+
+    @property
+    def origin(self) -> str | None:
+        """Name of the run from whose checkpoint this one starts."""
+        return self.resume
 
     def roles(self) -> tuple[Role, ...]:
         """Return the roles of the workers and of the learner.

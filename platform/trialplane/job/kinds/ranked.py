@@ -87,7 +87,7 @@ class Ranked(Base):
     @property
     def ranks_per_node(self) -> int:
         """Number of processes of a trial on each of its nodes."""
-        return self.ranks or max(1, self.resources.gpus)
+        return self.ranks or max(1, self.resources.gpu_count)
 
     @property
     def world_size(self) -> int:
@@ -117,7 +117,9 @@ class Ranked(Base):
         yield from program.check(self, broken)
         if ("params",) not in broken and ("space",) not in broken:
             yield from _divided_issues(self, broken)
-        gpus = self.resources.gpus
+        gpus = self.resources.gpu_count
+        if self.resources.gpu_share < 1 and self.nodes > 1:
+            yield Issue(("resources", "gpus"), f"is a share of one GPU, and a trial of {self.nodes} nodes needs whole ones")
         if self.ranks is not None and 0 < gpus < self.ranks:
             message = f"{self.ranks} is more than the GPUs of a node ({gpus}), and ranks cannot share one"
             advice_text = f"write ranks: {gpus}, or leave it out for one per GPU, or resources.gpus: 0"

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import options, sampling, space, values
+from trialplane.job import models, options, sampling, space, values
 from trialplane.job.kinds import base, program
 from trialplane.job.kinds.ranked import Ranked
 from trialplane.job.kinds.roles import Role
@@ -37,6 +37,14 @@ Space = Annotated[
     Annotated[dict[values.Name, space.Parameter], Tag("parameters")] | Annotated[values.Function, Tag("function")],
     Discriminator(_space_form),
 ]
+
+
+class Start(models.Model):
+    """A checkpoint of another run's trial."""
+
+    run: Annotated[str, Field(pattern=base.RUN)] = Field(description="Name of the run.")
+    trial: values.Integer = Field(ge=0, description="Number of its trial.")
+    step: values.Integer | None = Field(default=None, ge=0, description="Step of the checkpoint. Default: the newest.")
 
 
 class Study(Ranked):
@@ -79,6 +87,11 @@ class Study(Ranked):
     parallel: values.Integer = Field(default=1, gt=0, description="Number of trials that run at the same time.")
     keep: Keep | None = Field(
         default=None, description="Trials whose checkpoints are kept: {best: 3}. Needs one objective. Default: all trials."
+    )
+    start: Start | None = Field(
+        default=None,
+        description="Checkpoint of another run from which every trial starts, as long as it has none of its own: "
+        "{run: monday, trial: 2}. Trials read it as `ctx.restored`.",
     )
     enqueue: tuple[dict[str, values.Plain], ...] = Field(
         default=(), description="Parameters to try first: [{lr: 0.001}]. Missing parameters are drawn."
@@ -143,8 +156,13 @@ class Study(Ranked):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether its trials save checkpoints: if the job sets `checkpoints`, `keep`, `population`, or `promote`."""
-        return self.checkpoints != Checkpoints() or self.keep is not None or self._ladder is not None
+        """Whether its trials save checkpoints: if it has `checkpoints`, `keep`, `start`, `population` or `promote`."""
+        return self.checkpoints != Checkpoints() or bool(self.keep or self.start) or self._ladder is not None
+
+    @property
+    def origin(self) -> str | None:
+        """Name of the run from whose checkpoint its trials start."""
+        return None if self.start is None else self.start.run
 
     def roles(self) -> tuple[Role, ...]:
         """Return the only role: the trials that run at the same time."""

@@ -84,6 +84,11 @@ class Training(Ranked):
         """Return the job itself, because the number of its trials is fixed."""
         return self
 
+    @property
+    def origin(self) -> str | None:
+        """Name of the run from whose checkpoint this one starts."""
+        return self.resume
+
     def roles(self) -> tuple[Role, ...]:
         """Return the only role: the training, whose ranks start together."""
         return (

@@ -88,7 +88,7 @@ function summary(run) {
   } else if (facts.kind === "hpo") cards.push(card("Best", "none yet", `no ${facts.noun} has a result`));
   const { used, saved } = facts.costs;
   cards.push(card("Used", ...hours(used)));
-  if (saved.slots > 0) cards.push(card(`Saved by ${savers(run)}`, ...hours(saved)));
+  if (saved.slot_hours > 0) cards.push(card(`Saved by ${savers(run)}`, ...hours(saved)));
   return section("summary", "Summary",
     facts.warnings.map(note), facts.description ? el("p", {}, facts.description) : null,
     el("div", { class: "cards" }, cards),
@@ -106,9 +106,9 @@ const card = (title, value, detail) =>
 const pairs = (rows) => el("dl", {}, rows.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
 
 /** Slot-hours, and what they stand for. */
-function hours({ slots, gpus, money }) {
+function hours({ slot_hours: slots, gpu_hours: gpus, cost }) {
   const shown = (value) => value >= 0.1 ? short(Number(value.toPrecision(3))) : value > 0 ? value.toPrecision(2) : "0";
-  return [`${shown(slots)} slot-hours`, [gpus ? `${shown(gpus)} GPU-hours` : "", money === null ? "" : `${money.toFixed(2)} in money`].filter(Boolean).join(", ")];
+  return [`${shown(slots)} slot-hours`, [gpus ? `${shown(gpus)} GPU-hours` : "", cost === null ? "" : `cost ${cost.toFixed(2)}`].filter(Boolean).join(", ")];
 }
 
 /** The last step of a training that was reported, and its metrics; null before the first report. */
@@ -519,11 +519,11 @@ function timeline(run) {
 
 function costs(run) {
   const { used, lost, saved, method } = run.facts.costs;
-  const cells = (hour) => [hour.slots, ...(used.gpus ? [hour.gpus] : []), ...(used.money === null ? [] : [hour.money])].map((value) => short(Number(value.toPrecision(3))));
-  const header = ["", "slot-hours", ...(used.gpus ? ["GPU-hours"] : []), ...(used.money === null ? [] : ["money"])];
+  const cells = (hour) => [hour.slot_hours, ...(used.gpu_hours ? [hour.gpu_hours] : []), ...(used.cost === null ? [] : [hour.cost])].map((value) => short(Number(value.toPrecision(3))));
+  const header = ["", "slot-hours", ...(used.gpu_hours ? ["GPU-hours"] : []), ...(used.cost === null ? [] : ["cost"])];
   const rows = [["used by all attempts", ...cells(used)], ["of these in failed and lost attempts", ...cells(lost)]];
-  if (saved.slots > 0) rows.push([`saved by ${savers(run)} (estimate)`, ...cells(saved)]);
-  return section("costs", "Costs and savings", table(header, rows), saved.slots > 0 ? el("p", { class: "hint" }, method) : null);
+  if (saved.slot_hours > 0) rows.push([`saved by ${savers(run)} (estimate)`, ...cells(saved)]);
+  return section("costs", "Costs and savings", table(header, rows), saved.slot_hours > 0 ? el("p", { class: "hint" }, method) : null);
 }
 
 function failures(run) {

@@ -1,0 +1,94 @@
+"""Hours of slots, GPUs and cores that the attempts of a run have used, and their price. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trialplane.wire import env
+
+if TYPE_CHECKING:  # only a type here: this module must not import pydantic
+    from trialplane.job.kinds import Job
+
+_HOUR = 3600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """Prices of an hour of one GPU and of one CPU core, in any currency. 0 if it is free or unknown."""
+
+    gpu_hour: float = 0.0
+    cpu_hour: float = 0.0
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Prices:
+        """Return the prices in the environment.
+
+        Raises:
+            ValueError: one of them is not a number, is negative or infinite.
+        """
+        return cls(_price(environ, env.GPU_PRICE), _price(environ, env.CPU_PRICE))
+
+    def replaced(self, gpu_hour: float | None, cpu_hour: float | None) -> Prices:
+        """Return the prices with others where these are given."""
+        return Prices(self.gpu_hour if gpu_hour is None else gpu_hour, self.cpu_hour if cpu_hour is None else cpu_hour)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether anything has a price."""
+        return bool(self.gpu_hour or self.cpu_hour)
+
+
+@dataclasses.dataclass(frozen=True)
+class Demand:
+    """Slots, GPUs and CPU cores that one attempt uses, of all its nodes."""
+
+    slots: int = 1
+    gpus: float = 0.0
+    cpus: float = 1.0
+
+    @classmethod
+    def of(cls, job: Job) -> Demand:
+        """Return the demand of a trial or a training, or of an iteration with its workers and learner."""
+        first, *others = job.roles()
+        counted = [(role, role.pods) for role in (first, *others)] if others else [(first, first.nodes)]
+        return cls(
+            slots=sum(pods for _, pods in counted),
+            gpus=sum(pods * role.resources.gpus for role, pods in counted),
+            cpus=sum(pods * role.resources.cpus for role, pods in counted),
+        )
+
+    def has_price(self, prices: Prices) -> bool:
+        """Whether an attempt costs anything at these prices."""
+        return self.gpus * prices.gpu_hour + self.cpus * prices.cpu_hour > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """Hours of slots, GPUs and CPU cores, and their cost; None without prices."""
+
+    slot_hours: float = 0.0
+    gpu_hours: float = 0.0
+    cpu_hours: float = 0.0
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, seconds: float, demand: Demand, prices: Prices) -> Usage:
+        """Return the usage of attempts that took this long together."""
+        hours = seconds / _HOUR
+        gpu_hours, cpu_hours = hours * demand.gpus, hours * demand.cpus
+        cost = gpu_hours * prices.gpu_hour + cpu_hours * prices.cpu_hour
+        return cls(hours * demand.slots, gpu_hours, cpu_hours, cost if prices.are_known else None)
+
+
+def _price(environ: Mapping[str, str], name: str) -> float:
+    text = environ.get(name, "").strip()
+    try:
+        price = float(text or 0)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price < math.inf:
+        raise ValueError(f"{name} must be the price of an hour, for example 2.5, not {text!r}")
+    return price
