@@ -259,6 +259,13 @@ def notes(count: int, seed: int) -> str:
     return "".join(line + "\n" for line in lines.values())
 
 
+def instructions(count: int, seed: int) -> str:
+    """JSONL of (prompt, completion): a note as of `notes`, and the name of its criterion."""
+    rows = [json.loads(line) for line in notes(count, seed).splitlines()]
+    lines = [{"prompt": row["text"], "completion": row["label"], "source": row["source"]} for row in rows]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
 def files() -> dict[Path, str]:
     """Return the text of each file that this script writes."""
     return {
@@ -267,6 +274,7 @@ def files() -> dict[Path, str]:
         JOBS / "share" / "synthetic.jsonl": posts(800, seed=3),
         JOBS / "joint" / "synthetic.jsonl": posts(600, seed=4),
         JOBS / "finetune" / "synthetic.jsonl": notes(1500, seed=5),
+        JOBS / "lora" / "synthetic.jsonl": instructions(1200, seed=6),
     }
 
 
