@@ -10,7 +10,7 @@ import json
 import pytest
 from tests.client.conftest import complete
 
-from trialplane.client import folder
+from trialplane.client import exporting, folder
 from trialplane.job.kinds import Study
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest
@@ -47,9 +47,25 @@ def test_one_trial_again(platform, runs, done, double):
     assert (job.trials, job.params, list(job.search.names)) == (1, dict(row.params), [])
 
 
+def test_one_trial_from_one_of_its_checkpoints(platform, runs, done, double):
+    for step in (4, 9):
+        folder_of_step = done.checkpoints / "mine" / "trial-3" / f"step-{step:010d}"
+        folder_of_step.mkdir(parents=True)
+    words = ("submit", "hpo", "--from", "mine:3", "--name", "again", "--local", "--detach")
+    result = platform(*words, "--checkpoint", "5")
+    assert (result.exit_code, "trial 3 of mine has no checkpoint of step 5; it has 4, 9" in result.stderr) == (2, True)
+    result = platform(*words, "--checkpoint", "4")
+    assert result.exit_code == 0, result.stderr
+    job = job_of(runs, "again")
+    assert job.start is not None
+    assert (job.start.run, job.start.trial, job.start.step, job.pruner.name) == ("mine", 3, 4, "none")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--from", "mine", "--checkpoint", "4"], "--checkpoint needs the trial that saved it: --from RUN:TRIAL"),
+        (["--from", "mine:3", "--checkpoint", "4"], "mine has saved no checkpoint"),
         (["--from", "nowhere"], "there is no run 'nowhere'"),
         (["--from", "mine:99"], "has started no trial 99"),
         (["--from", "mine:best"], "'best' is no number of a trial"),
@@ -106,3 +122,73 @@ def test_a_tie_is_called_a_tie(platform, runs, done, double, gap, verdict):
 def test_only_a_refit_is_compared(platform, done):
     result = platform("refit", "mine", "--show")
     assert (result.exit_code, "is no refit" in result.stderr) == (2, True)
+
+
+def registered(platform, runs, mlflow_uri: str, gap: float) -> None:
+    """A refit that has ended, whose trials have a model in MLflow."""
+    from mlflow.tracking import MlflowClient
+
+    platform("refit", "mine", "--top", "2", "--seeds", "3", "--name", "again", "--local", "--detach")
+    platform("cancel", "again", "--yes")
+
+    def tell(request: TrialRequest) -> TrialOutcome:
+        loss = 1.0 + 0.01 * (request.trial // 2) + gap * (request.trial % 2)
+        return TrialOutcome(request.number, TrialState.COMPLETE, metrics={"loss": loss}, started=1.0, ended=2.0)
+
+    runs.drive(RunPaths.of(runs.home, "again"), tell)
+    exporting.export_to_mlflow(runs.target, "again", mlflow_uri)
+    client = MlflowClient(mlflow_uri)
+    for experiment in client.search_experiments():
+        for run in client.search_runs([experiment.experiment_id], "tags.`trialplane.kind` = 'trial'"):
+            client.log_text(run.info.run_id, run.data.tags["trialplane.trial"], "model/weights.txt")
+
+
+@pytest.mark.slow
+@pytest.mark.services
+@pytest.mark.parametrize(("gap", "is_registered"), [(5.0, True), (0.0, False)])
+def test_the_winner_is_registered_with_seeds_interval_and_origin(
+    platform, runs, done, double, monkeypatch, tmp_path, gap, is_registered
+):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", (tmp_path / "artifacts").as_uri())
+    registered(platform, runs, uri, gap)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    result = platform("refit", "again", "--show", "--register", "winner")
+    if not is_registered:
+        assert (result.exit_code, "no configuration is better than the others for certain" in result.stderr) == (2, True)
+        assert not client.search_registered_models()
+        return
+    assert result.exit_code == 0, result.stderr
+    (version,) = client.search_model_versions("name = 'winner'")
+    best = min(runs.target.rows("mine")[1], key=lambda row: row.values)
+    assert (version.tags["trialplane.run"], version.tags["trialplane.trial"]) == ("mine", str(best.trial))
+    assert version.tags["trialplane.refit"] == "again"
+    assert json.loads(version.tags["trialplane.values"]) == [1.0, 1.01, 1.02]
+    assert float(version.tags["trialplane.mean"]) == pytest.approx(1.01)
+    assert len(set(json.loads(version.tags["trialplane.seeds"]))) == 3
+    assert "± 0.0" in version.description and "of mine" in version.description
+    run = client.get_run(version.run_id)
+    assert run.data.tags["trialplane.trial"] == "2", "the one nearest to the mean"
+    assert version.source == f"{run.info.artifact_uri}/model"
+    assert "is version 1 of winner" in result.stderr
+    assert platform("refit", "again", "--show", "--register", "winner").exit_code == 0
+    assert len(client.search_model_versions("name = 'winner'")) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_a_trial_without_a_model_is_not_registered(platform, runs, done, double, monkeypatch, tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", (tmp_path / "artifacts").as_uri())
+    platform("refit", "mine", "--top", "1", "--seeds", "2", "--name", "again", "--local", "--detach")
+    platform("cancel", "again", "--yes")
+    runs.drive(RunPaths.of(runs.home, "again"), complete)
+    result = platform("refit", "again", "--show", "--register", "winner")
+    assert (result.exit_code, "`platform export` brings it up to date" in result.stderr) == (2, True), result.stderr
+    exporting.export_to_mlflow(runs.target, "again", uri)
+    result = platform("refit", "again", "--show", "--register", "winner")
+    assert (result.exit_code, "has no model in MLflow" in result.stderr) == (2, True), result.stderr

@@ -6,14 +6,14 @@ import sys
 
 import click
 
-from trialplane.cli import foreground, names, output
-from trialplane.client import cloning, target_choice
+from trialplane.cli import foreground, names, output, report
+from trialplane.client import cloning, exporting, target_choice
 from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError
 from trialplane.plan import refit
-from trialplane.wire import records, rows
+from trialplane.wire import escapes, records, rows
 from trialplane.wire.states import RunState
 
 
@@ -24,6 +24,12 @@ from trialplane.wire.states import RunState
 @click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Number of seeds of each.")
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Field to set: params.epochs=64. Repeatable.")
 @click.option("--name", metavar="RUN", help="Name of the new run. Default: the job's name and the time.")
+@click.option(
+    "--register",
+    "model",
+    metavar="NAME",
+    help="Name in MLflow's model registry to add the winner to, with seeds, interval and origin. A tie adds nothing.",
+)
 @click.option("--show", is_flag=True, help="RUN is a refit: compare what has ended, and start nothing.")
 @click.option("--detach", is_flag=True, help="Return at once. The run continues in the background.")
 @output.option("table", "json", "yaml")
@@ -34,6 +40,7 @@ def refit_command(
     seeds: int,
     sets: tuple[str, ...],
     name: str | None,
+    model: str | None,
     show: bool,
     detach: bool,
     output_format: str,
@@ -45,8 +52,9 @@ def refit_command(
     tie. All of its statements hold together in 95 % of refits.
     """
     handle = names.find_run(run, target_name)
+    uri = report.mlflow_uri(handle) if model is not None else ""
     if show:
-        _print_comparison(handle, output_format)
+        _print_comparison(handle, output_format, model, uri)
         return 0
     job = handle.job
     if job.kind != "hpo" or len(job.objectives) != 1:
@@ -54,7 +62,7 @@ def refit_command(
     best_trials = cloning.best_trials(job, handle.rows(), top)
     if not best_trials:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
-    fields = cloning.refit_fields(handle.name, job, best_trials, seeds)
+    fields = cloning.refit_fields(handle.name, job, best_trials, seeds, keeps_files=model is not None)
     platform = Platform(target_choice.target_of(target_name))
     with cloning.job_folder(platform.target, handle.name, fields) as folder:
         command = ["platform", *sys.argv[1:]]
@@ -64,24 +72,42 @@ def refit_command(
         target_choice.remember(platform.target.name, refit_run.name)
         output.note(f"{refit_run.name} trains {len(best_trials)} configurations with {seeds} seeds each")
         if detach:
-            output.note(f"`platform refit {refit_run.name} --show` compares them")
+            register = "" if model is None else f" --register {model}"
+            output.note(f"`platform refit {refit_run.name} --show{register}` compares them")
             return foreground.detach(refit_run, output_format)
         code = foreground.attend(refit_run, "table", stop_signals)
     if refit_run.status().state is RunState.SUCCEEDED:
-        _print_comparison(refit_run, output_format)
+        _print_comparison(refit_run, output_format, model, uri)
     return code
 
 
-def _print_comparison(handle: RunHandle, output_format: str) -> None:
-    """Print the comparison of a refit's trials that have ended.
+def _print_comparison(handle: RunHandle, output_format: str, model: str | None, uri: str) -> None:
+    """Print the comparison of a refit's trials that have ended, and register the model of the winner.
+
+    Args:
+        handle: The refit.
+        output_format: Format of the comparison.
+        model: Name in the model registry; None to register nothing.
+        uri: Tracking URI of the MLflow with this registry.
 
     Raises:
-        InputError: The run is not a refit.
+        InputError: The run is not a refit, or nothing can be registered.
+        TargetError: MLflow cannot be written.
     """
     job = handle.job
-    values = cloning.refit_values(handle.name, job, rows.newest_attempts(handle.attempts()))
+    trials = cloning.refit_trials(handle.name, job, rows.newest_attempts(handle.attempts()))
+    values = {number: [row.values[0] for row in repetitions] for number, repetitions in trials.items()}
     comparison = refit.compare(values, maximize=job.objectives[0].direction == "maximize")
     output.emit(output_format, records.to_dict(comparison), lambda: _comparison_text(job.objectives[0].metric, comparison))
+    if model is None:
+        return
+    if (winner := comparison.winner) is None:
+        raise InputError(
+            "nothing was registered: no configuration is better than the others for certain. More --seeds may tell them "
+            "apart; --top 1 takes the best of the search"
+        )
+    version = exporting.register(cloning.registration(handle, winner, trials[winner.trial], model), uri)
+    output.note(f"trial {winner.trial} is version {version} of {model} in {escapes.mask_passwords(uri)}")
 
 
 def _comparison_text(metric: str, comparison: refit.Comparison) -> str:

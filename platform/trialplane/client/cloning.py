@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trialplane.client.run import RunHandle
 from trialplane.client.target import Target
 from trialplane.errors import InputError
 from trialplane.job import entrypoint, load
-from trialplane.job.kinds import Job
+from trialplane.job.kinds import Job, Study
 from trialplane.plan import changes
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
-from trialplane.wire import earlier, rows
+from trialplane.plan.refit import Candidate
+from trialplane.wire import earlier, labels, rows
+from trialplane.wire.exports import Registration
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
@@ -88,7 +91,7 @@ def best_trials(job: Job, trials: list[TrialRow], number: int) -> list[TrialRow]
     return list(by_params.values())[:number]
 
 
-def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int) -> dict[str, Any]:
+def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int, *, keeps_files: bool = False) -> dict[str, Any]:
     """Return the job's fields that turn a study into a refit, which trains some of its trials again with new seeds.
 
     Args:
@@ -96,7 +99,9 @@ def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int) -> dict
         job: Job of the study.
         trials: Trials to train again.
         seeds: Number of times to train each trial.
+        keeps_files: Whether to keep the files in the job's `keep` of every trial.
     """
+    files = job.keep.files if keeps_files and isinstance(job, Study) and job.keep is not None else ()
     points = [dict(row.params) for row in trials]
     budget = {name: value for name, value in job.model_dump(mode="json")["budget"].items() if name == "timeout"}
     numbers = ", ".join(str(row.trial) for row in trials)
@@ -109,14 +114,14 @@ def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int) -> dict
         "history": None,
         "reuse": None,
         "duplicates": None,
-        "keep": None,
+        "keep": {"best": len(points) * seeds, "files": list(files)} if files else None,
         "budget": budget,
         "seed": (job.seed + 1) % 2**32,
     }
 
 
-def refit_values(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[float]]:
-    """Return the values of a refit's complete trials, by the number of the original trial that they repeat.
+def refit_trials(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[TrialRow]]:
+    """Return a refit's complete trials, by the number of the original trial that they repeat.
 
     Raises:
         InputError: The run is not a refit.
@@ -124,11 +129,43 @@ def refit_values(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[f
     if not job.description.startswith(REFIT):
         raise InputError(f"{run} is no refit of another run; `platform refit {run}` starts one")
     numbers = [int(number) for number in job.description.rpartition(" trials ")[2].split(", ")]
-    values: dict[int, list[float]] = {number: [] for number in numbers}
+    repetitions: dict[int, list[TrialRow]] = {number: [] for number in numbers}
     for row in trials:
         if row.state is TrialState.COMPLETE:
-            values[numbers[row.trial % len(numbers)]].append(row.values[0])
-    return values
+            repetitions[numbers[row.trial % len(numbers)]].append(row)
+    return repetitions
+
+
+def registration(handle: RunHandle, winner: Candidate, trials: list[TrialRow], model: str) -> Registration:
+    """Return the version of a refit's winner in a model registry: of the trial whose value is nearest to the mean.
+
+    Args:
+        handle: The refit.
+        winner: Best configuration.
+        trials: Trials with this configuration.
+        model: Name in the registry.
+    """
+    run, job = handle.name, handle.job
+    earlier_run = job.description.removeprefix(REFIT).rpartition(": trials ")[0]
+    typical = min(trials, key=lambda row: (abs(row.values[0] - winner.mean), row.trial))
+    metric = job.objectives[0].metric
+    interval = f"{metric} {winner.mean:.6g} ± {winner.margin:.3g} (95 %, {len(trials)} seeds)"
+    return Registration(
+        model=model,
+        identity=labels.identity(run, handle.target.submission(run)),
+        number=typical.first,
+        numbers=tuple(row.first for row in trials),
+        description=f"{interval}. Winner of the refit {run} of trial {winner.trial} of {earlier_run}.",
+        tags={
+            "trialplane.refit": run,
+            labels.RUN: earlier_run,
+            labels.TRIAL: str(winner.trial),
+            "trialplane.metric": metric,
+            "trialplane.mean": repr(winner.mean),
+            "trialplane.margin": repr(winner.margin),
+            "trialplane.values": json.dumps([row.values[0] for row in trials]),
+        },
+    )
 
 
 def _job_fields(job: Job, replacements: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from trialplane.ledger import attempts
 from trialplane.ledger.attempts import Order, Range
 from trialplane.policies import protobuf
 from trialplane.wire import env, records
-from trialplane.wire.exports import Copy, End
+from trialplane.wire.exports import Copy, End, Registration
 from trialplane.wire.exports import Order as ExportOrder
 from trialplane.wire.ledger import StoredAttempt
 from trialplane.wire.paths import RunPaths
@@ -195,6 +195,31 @@ def _export_error(run: str, process: subprocess.CompletedProcess[str]) -> Target
     """Return the error for a process that failed, with the last line of its output."""
     lines = process.stderr.strip().splitlines() or [f"its process ended with exit code {process.returncode}"]
     return TargetError(f"{run} was not exported: {lines[-1]}")
+
+
+def register(registration: Registration, uri: str) -> str:
+    """Add a version to the model registry of an MLflow, and return its number.
+
+    Raises:
+        InputError: MLflow is not installed, or has no model of the trial.
+        TargetError: MLflow cannot be written.
+    """
+    check_installed("mlflow", "sqlalchemy")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "trialplane.exporter.registration"],
+        input=records.to_json(registration),
+        env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri},
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    last = (done.stderr.strip().splitlines() or [f"its process ended with exit code {done.returncode}"])[-1]
+    if done.returncode == errors.EXIT_BAD_INPUT:
+        raise InputError(f"nothing was registered: {last}")
+    if done.returncode:
+        raise TargetError(f"nothing was registered: {last}")
+    return done.stdout
 
 
 def _check_folder(url: str) -> None:

@@ -195,7 +195,9 @@ def placement(job: Job, site: Site) -> list[Issue]:
                 issues.append(Issue((*path, "node_selector", key), text))
         # By convention, nodes with GPUs have a taint with the name of the resource.
         request = GpuRequest.of(role, site)
-        gpu_tolerations = [] if request is None else [{"key": request.resource, "operator": "Exists", "effect": "NoSchedule"}]
+        gpu_tolerations = (
+            [] if request is None else [{"key": request.resource, "operator": "Exists", "effect": "NoSchedule"}]
+        )
         allowed_tolerations = [*gpu_tolerations, *site.tolerations, *allowed.tolerations]
         for number, toleration in enumerate(role.cluster.tolerations):
             fields = toleration.model_dump(exclude_none=True)

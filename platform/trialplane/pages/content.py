@@ -245,9 +245,7 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
     ]
 
 
-def _costs(
-    record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], prices: Prices
-) -> dict[str, Any]:
+def _costs(record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], prices: Prices) -> dict[str, Any]:
     """Return the hours used, lost and saved, the share of idle slots, and the method of the estimate."""
     demand, seconds = Demand.of(record.job), savings.busy_seconds(record.attempts)
     busy, available = seconds * demand.slots, record.status.worked * record.status.slots

@@ -7,6 +7,7 @@ there will be no more. It answers with `Progress`, and exits when MLflow has all
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from trialplane.wire.ledger import StoredAttempt
 from trialplane.wire.records import ReportRow
@@ -51,6 +52,27 @@ class Order:
     copy: Copy | None = None
     keeps_folder: bool = True
     end: End | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Registration:
+    """A version to add to MLflow's model registry.
+
+    Attributes:
+        model: Name in the registry.
+        identity: Tags by which the runs of these trials are found; see `labels.identity`.
+        number: Number of the attempt whose model it is.
+        numbers: Numbers of all attempts with the same parameters and other seeds.
+        description: Description of the version.
+        tags: Tags of the version.
+    """
+
+    model: str
+    identity: Mapping[str, str]
+    number: int
+    numbers: tuple[int, ...]
+    description: str
+    tags: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""`python -m trialplane.exporter.registration`: adds a version to the model registry of the MLflow of MLFLOW_TRACKING_URI.
+
+It reads a `Registration` from stdin, and prints the number of the version. The model is what the trial has logged as one,
+or the files that the job keeps of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from trialplane import errors
+from trialplane.errors import InputError
+from trialplane.wire import env, labels, records
+from trialplane.wire.exports import Registration
+
+FOLDERS = ("model", "kept_files")  # of `training.final_model`, and of the job's `keep`
+
+
+def register(client: MlflowClient, order: Registration) -> str:
+    """Add the version, and return its number.
+
+    Raises:
+        InputError: MLflow has no run of the trial, or no model of it.
+    """
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    conditions = [f"tags.`{name}` = '{value}'" for name, value in order.identity.items()]
+    runs = {
+        int(run.data.tags[labels.NUMBER]): run
+        for number in order.numbers
+        for run in client.search_runs(experiments, " and ".join([*conditions, f"tags.`{labels.NUMBER}` = '{number}'"]))
+    }
+    chosen = runs.get(order.number)
+    if chosen is None:
+        raise InputError(f"MLflow has no run of attempt {order.number}; `platform export` brings it up to date")
+    present = {entry.path for entry in client.list_artifacts(chosen.info.run_id)}
+    folder = next((name for name in FOLDERS if name in present), None)
+    if folder is None:
+        name = chosen.data.tags.get("mlflow.runName", chosen.info.run_id)
+        raise InputError(
+            f"the trial {name} has no model in MLflow: call trialplane.training.final_model.export_model in the job, or "
+            "list its files in keep.files"
+        )
+    try:
+        client.create_registered_model(order.model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    seeds = [int(run.data.tags[labels.SEED]) for _, run in sorted(runs.items())]
+    version = client.create_model_version(
+        order.model,
+        f"{chosen.info.artifact_uri.rstrip('/')}/{folder}",
+        chosen.info.run_id,
+        tags={**order.tags, "trialplane.seeds": json.dumps(seeds)},
+        description=order.description,
+    )
+    return str(version.version)
+
+
+def main() -> int:
+    """Add the version and print its number; return an exit code of `errors`."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # MLflow may print to stdout
+    order = records.from_json(Registration, sys.stdin.buffer.read())
+    try:
+        number = register(MlflowClient(os.environ[env.MLFLOW_TRACKING_URI]), order)
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except (MlflowException, OSError) as error:
+        sys.stderr.write(f"MLflow did not take the version: {errors.first_line(error)}\n")
+        return errors.EXIT_PLATFORM
+    os.write(answers, number.encode())
+    return errors.EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
