@@ -73,9 +73,7 @@ def select(current: Ending | None, candidate: Ending) -> Ending:
     return current
 
 
-def budget_endings(
-    job: Job, counts: Counts, best: TrialRow | None, worked: float, usage: Usage
-) -> Iterator[Ending]:
+def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: float, usage: Usage) -> Iterator[Ending]:
     """Yield the endings of the budgets that are used up, and of a target that is reached.
 
     Args:

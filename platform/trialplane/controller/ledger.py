@@ -653,6 +653,7 @@ class Ledger:
         """
         population = self._search.population
         seeded = trial if population is None else population.seeded(trial)
+        start = self.job.start if isinstance(self.job, Study) else None
         request = TrialRequest(
             run=self.run,
             trial=trial,
@@ -703,6 +704,7 @@ class Ledger:
         if outcome.checkpoints is not None:
             self.saved[paths.trial_folder(request.trial, request.folder)] = outcome.checkpoints
         self.counts.add_end(request.trial, outcome)
+        self._busy += outcome.seconds or 0.0
         self.pruning.record_end(outcome)
         self._repeats.record_end(request, outcome)
         self._best_reports.record_end(request.trial, outcome)

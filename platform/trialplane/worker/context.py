@@ -309,7 +309,9 @@ class Context:
                 which = "" if wanted is None else f" of step {wanted}"
                 advice = ". To start from step 0, submit without --resume or --checkpoint"
                 advice = "" if self._origin.is_required else advice
-                raise errors.CheckpointError(f"there is no checkpoint of ctx.save{which} at {other} to continue from{advice}")
+                raise errors.CheckpointError(
+                    f"there is no checkpoint of ctx.save{which} at {other} to continue from{advice}"
+                )
             if self._origin.is_required:
                 from trialplane.training import optimizers  # only a population's trial needs it
 
