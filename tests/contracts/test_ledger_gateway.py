@@ -14,6 +14,7 @@ import logging
 import random
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from trialplane.ledger import remote
 from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import cluster, labels, ledger, records
 from trialplane.wire.ledger import Address
-from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
+from trialplane.wire.records import ReportRow, RunStatus, TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState, TrialState
 
 KILLS = 8
@@ -222,6 +223,23 @@ def test_a_record_that_is_too_large_is_named_and_not_sent(served: Backend) -> No
     outcome = TrialOutcome(request.number, TrialState.FAILED, message="x" * (ledger.MAX_BYTES + 1))
     with pytest.raises(errors.LedgerError, match="a record of toy is too large for its ledger"):
         book.storage.finish(ledgers.Attempt(request, outcome), None)
+
+
+@pytest.mark.parametrize("moment", [-1.0, 1e11])
+def test_a_report_of_another_time_is_refused_whatever_the_size_of_its_request(served: Backend, moment: float) -> None:
+    book = served.open(make_job(), seconds=0)
+    request = ask(book)
+    report = ReportRow(1, request.trial, request.attempt, request.number, 0, {"score": 0.5}, moment)
+    with pytest.raises(errors.LedgerError, match="in the future, or none at all"):
+        book.storage.report([report], [])
+
+
+def test_the_reports_of_a_request_are_counted(served: Backend) -> None:
+    book = served.open(make_job(), seconds=0)
+    request = ask(book)
+    row = (request.trial, request.attempt, request.number, 0, {"score": 0.5}, time.time())
+    with pytest.raises(errors.LedgerError, match="may write 1,000 reports"):
+        book.storage.report([ReportRow(mark, *row) for mark in range(1, ledger.MAX_BATCH + 2)], [])
 
 
 @pytest.mark.parametrize("sent", ["", "POST /runs/toy/led", "POST /runs/toy/ledger HTTP/1.1\r\nContent-Le", "body"])

@@ -139,8 +139,10 @@ class Connection:
                 request = ledger.decode(body, ledger.REQUEST)
             if isinstance(request, ledger.WriteStatus):
                 _check_status(request.status, len(body))
+            if isinstance(request, ledger.WriteReports):
+                _check_reports(request)
             if isinstance(request, _RECORD_REQUESTS) and len(body) > _MAX_RECORD:
-                _check_records(request)
+                _check_sizes(request)
             with (
                 self._service.large_request_lock
                 if isinstance(request, ledger.LoadAttempts | ledger.LoadReports | ledger.Read)
@@ -295,21 +297,26 @@ def _check_status(status: RunStatus, size: int) -> None:
         raise Failure(ledger.INVALID, "a run's status has a time that is in the future, or none at all")
 
 
-def _check_records(
-    request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt | ledger.WriteReports,
-) -> None:
-    """Check the records in a large request. A slot accepts no larger ones from a trial.
+def _check_reports(request: ledger.WriteReports) -> None:
+    """Check the number and the times of reports.
 
     Raises:
-        Failure: A record is too large, there are too many, or a time is negative or in the future.
+        Failure: There are too many, or a time is negative or in the future.
     """
-    request_records: Iterable[Any]
+    if max(len(request.reports), len(request.deleted)) > ledger.MAX_BATCH:
+        raise Failure(ledger.TOO_LARGE, f"a request may write {ledger.MAX_BATCH:,} reports, and delete as many")
+    if not all(0 <= report.time <= time.time() + _MAX_CLOCK_LEAD for report in request.reports):
+        raise Failure(ledger.INVALID, "a report has a time that is in the future, or none at all")
+
+
+def _check_sizes(request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt | ledger.WriteReports) -> None:
+    """Check the size of each record in a large request. A slot accepts no larger ones from a trial.
+
+    Raises:
+        Failure: A record is too large.
+    """
     if isinstance(request, ledger.WriteReports):
-        request_records = request.reports
-        if max(len(request.reports), len(request.deleted)) > ledger.MAX_BATCH:
-            raise Failure(ledger.TOO_LARGE, f"a request may write {ledger.MAX_BATCH:,} reports, and delete as many")
-        if not all(0 <= report.time <= time.time() + _MAX_CLOCK_LEAD for report in request.reports):
-            raise Failure(ledger.INVALID, "a report has a time that is in the future, or none at all")
+        request_records: Iterable[Any] = request.reports
     else:
         request_records = (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None)
     for record in request_records:
