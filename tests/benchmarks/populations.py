@@ -116,9 +116,12 @@ def rays(options: argparse.Namespace, folder: Path) -> None:
                 saved = tune.Checkpoint.from_directory(place) if step % options.interval == 0 else None
                 tune.report({"height": height, "at": time.time()}, checkpoint=saved)
 
-    ray.init(num_cpus=options.slots, log_to_driver=False, include_dashboard=False)
+    workers = {"env_vars": {"PYTHONPATH": str(folder / "jobs" / "toy")}}
+    ray.init(num_cpus=options.slots, log_to_driver=False, include_dashboard=False, runtime_env=workers)
     scheduler = PopulationBasedTraining(
-        perturbation_interval=options.interval, hyperparam_mutations={"rate": tune.uniform(1e-4, 0.02)}
+        time_attr="training_iteration",
+        perturbation_interval=options.interval,
+        hyperparam_mutations={"rate": tune.uniform(1e-4, 0.02)},
     )
     tuner = tune.Tuner(
         fit,
