@@ -66,7 +66,7 @@ def made() -> Study:
 
 def given(job: Study, **more: Any) -> list[str]:
     """The arguments of a trial with the script's defaults."""
-    plan = program.of(job)
+    plan = program.from_job(job)
     assert plan is not None
     params = {**job.params, **(job.search.enqueue[0] if job.search.enqueue else {}), **more}
     return arguments.build(plan.arguments, params, {}, plan.booleans, plan.lists)

@@ -34,7 +34,7 @@ def nasty(request):
 def told(runs, monkeypatch):
     """A run whose trials have failed with a message that would steer a terminal, as no record of ours has it."""
     with monkeypatch.context() as loose:
-        loose.setattr(escapes, "storable", str)
+        loose.setattr(escapes, "escape_surrogates", str)
         run = runs.make("a", tell=nasty)
         status = runs.say(run, RunState.FAILED, failed=5, complete=1, started=1.0, ended=2.0, failures={"error": 5})
         run.status.write_text(records.to_json(dataclasses.replace(status, reason=NASTY)))

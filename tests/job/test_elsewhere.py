@@ -30,7 +30,7 @@ _NAMES = [
     ("sampler", "bohb", "sampler: tpe with pruner: hyperband"),
     ("sampler", "hyperband", "write pruner: hyperband"),
     ("sampler", "adaptive_asha", "write pruner: asha"),
-    ("sampler", "pbt", "there is none here"),
+    ("sampler", "pbt", "it is a field of its own here: population:"),
     ("sampler", "darts", "there is none here"),
     ("pruner", "ASHAScheduler", "it is called asha here"),
     ("pruner", "successive-halving", "it is called successive_halving here"),
@@ -40,7 +40,7 @@ _NAMES = [
     ("pruner", "median_stopping_rule", "it is called median here"),
     ("pruner", "HyperBandScheduler", "it is called hyperband here"),
     ("pruner", "fifo", "write none"),
-    ("pruner", "pbt", "there is none here"),
+    ("pruner", "pbt", "it is a field of its own here: population:"),
 ]
 
 
