@@ -13,6 +13,8 @@ from tests.plan.conftest import a_plan, a_site
 from trialplane.kube import preflight
 from trialplane.plan import raycluster
 from trialplane.plan.gpus import GpuRequest
+from trialplane.wire.records import SlotConfig
+from trialplane.worker import environment
 
 SHARES = [
     {"gpus": 0.5, "resource": "nvidia.com/gpu.shared", "sharing": "timeSlicing"},
@@ -50,10 +52,28 @@ def test_a_pod_requests_one_of_the_resource_of_its_share(fields: dict[str, Any],
     assert group(**fields)["resources"]["GPU"] == "1", "for Ray it is a GPU of its own"
 
 
-@pytest.mark.parametrize(("fields", "memory"), [(HALF, "0.5"), (QUARTER, None), (EIGHTH, None), ({}, None)])
-def test_a_trial_limits_its_memory_where_the_device_does_not(fields: dict[str, Any], memory: str | None) -> None:
-    variables = {variable["name"]: variable.get("value") for variable in container(**fields)["env"]}
-    assert variables.get("TRIALPLANE_GPU_MEMORY") == memory
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        (HALF, "per_process_memory_fraction:0.475"),
+        ({"resources": {"gpus": 0.3}}, "per_process_memory_fraction:0.475"),  # of the share that the pod gets
+        (QUARTER, None),
+        (EIGHTH, None),
+        ({"resources": {"gpus": 1}}, None),
+        ({}, None),
+    ],
+)
+def test_torch_limits_its_memory_in_a_pod_where_the_device_does_not(
+    fields: dict[str, Any], options: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TRIALPLANE_GPU_MEMORY"):
+        monkeypatch.delenv(name, raising=False)
+    for variable in container(**fields)["env"]:
+        if variable["name"].startswith("TRIALPLANE_GPU"):
+            monkeypatch.setenv(variable["name"], variable["value"])
+    (role,) = a_plan(**fields).job.roles()
+    config = SlotConfig("a", "", "", "", "", gpus=role.resources.gpu_count, gpu_share=role.resources.gpu_share)
+    assert environment.template_variables(config).get("PYTORCH_ALLOC_CONF") == options
 
 
 def test_under_mps_no_volume_hides_the_daemons_shared_memory() -> None:

@@ -42,9 +42,11 @@ class GpuRequest:
         return None if smallest is None else cls(smallest.resource, 1, smallest)
 
     @property
-    def memory(self) -> float:
-        """Share of the GPU's memory to which a trial must limit itself; 1 if the device limits it."""
-        return self.share.gpus if self.share is not None and self.share.sharing == "timeSlicing" else 1.0
+    def memory(self) -> float | None:
+        """Share of the memory of its device that a trial may use: 1 if the device limits it. None for whole GPUs."""
+        if self.share is None:
+            return None
+        return self.share.gpus if self.share.sharing == "timeSlicing" else 1.0
 
     @property
     def uses_mps(self) -> bool:

@@ -187,7 +187,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         "name": "ray-worker",
         "image": placement.image or site.images.trial,
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.trial(site, saving, 1.0 if gpu_request is None else gpu_request.memory),
+        "env": variables.trial(site, saving, None if gpu_request is None else gpu_request.memory),
         "resources": resources,
         "securityContext": container_security(),
         "volumeMounts": mounts,

@@ -60,13 +60,13 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
     return [*_env_list(values), {"name": env.RAY_AUTH_TOKEN, "valueFrom": token}]
 
 
-def trial(site: Site, saving: Saving | None = None, gpu_memory: float = 1.0) -> list[dict[str, Any]]:
+def trial(site: Site, saving: Saving | None = None, gpu_memory: float | None = None) -> list[dict[str, Any]]:
     """Return the variables of a worker pod: all policies, no secrets.
 
     Args:
         site: the site.
         saving: where its trials save checkpoints.
-        gpu_memory: share of its GPU's memory that a trial may use.
+        gpu_memory: share of the memory of its device that a trial may use. None with whole GPUs, and without any.
     """
     # When Kueue preempts a run, its head ends at once, and trials have the whole grace period to save a checkpoint. The
     # cost: after the loss of a head, a worker that Kubernetes does not remove waits this long before it is recreated.
@@ -80,7 +80,7 @@ def trial(site: Site, saving: Saving | None = None, gpu_memory: float = 1.0) -> 
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     values = {"HOME": TMP, env.HOME: cluster.HOME, **_authority_variables(site), **_saving_variables(saving), **ray}
-    if gpu_memory < 1:
+    if gpu_memory is not None:  # also 1, because a trial would limit itself to the share in the job otherwise
         values[env.GPU_MEMORY] = f"{gpu_memory:g}"
     return _env_list({**site.env, **values, **policies.trial_env()})
 
