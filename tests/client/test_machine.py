@@ -12,7 +12,7 @@ import pytest
 
 from trialplane.client.machine import ENOUGH_SPACE, Machine
 from trialplane.job import kinds
-from trialplane.job.resources import Budget
+from trialplane.job.resources import Budget, Resources
 
 HOME = Path("/some/home")
 MACHINE = Machine(cores=4, gpus=0, memory=8 * 2**30, missing=(), obstacle="", free=2**40)
@@ -99,6 +99,8 @@ def test_a_budget_of_money_needs_the_price_of_what_is_used(monkeypatch):
     assert "set TRIALPLANE_CPU_PRICE" in check(priced)[0][0]
     monkeypatch.setenv("TRIALPLANE_CPU_PRICE", "0.05")
     assert check(priced) == ([], [])
+    monkeypatch.delenv("TRIALPLANE_GPU_PRICE")
+    assert "set TRIALPLANE_GPU_PRICE" in check(priced.model_copy(update={"resources": Resources(gpus=1)}), gpus=1)[0][0]
     monkeypatch.setenv("TRIALPLANE_CPU_PRICE", "-1")
     assert "TRIALPLANE_CPU_PRICE must be the price of an hour, for example 2.5, not '-1'" in check(priced)[0][0]
 

@@ -20,6 +20,7 @@ GPU = {**COST, "resources": {"gpus": 1}}
         (COST, Prices(gpu_hour=2.0), "cpuHour"),
         (GPU, Prices(gpu_hour=2.0), ""),
         (GPU, Prices(), "gpuHour"),
+        (GPU, Prices(cpu_hour=0.1), "gpuHour"),
     ],
 )
 def test_money_needs_a_price(fields, prices: Prices, missing: str) -> None:

@@ -313,14 +313,20 @@ def _of_optuna(file: Path, real: Path, read: Script, folder: Path) -> int:
 
 
 def _with_dotenv(read: Script, file: Path) -> tuple[Option, ...]:
-    """Return the options of a script; variables of the environment with the defaults in a .env file."""
+    """Return the options of a script, with the numbers of a .env file as defaults of variables of the environment.
+
+    Texts are left out. They may be secrets, and job.yaml is committed and uploaded.
+    """
     try:
         lines = document.decode(document.content(file), file.name).splitlines() if read.style == script.ENVIRONMENT else []
     except (OSError, ValueError):
         return read.options
     pairs = (line.removeprefix("export ").partition("=") for line in lines)
     values = {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
-    return tuple(script.with_default(option, values.get(option.name)) for option in read.options)
+    return tuple(
+        script.with_default(option, values.get(option.name)) if option.kind in ("float", "int") else option
+        for option in read.options
+    )
 
 
 def _by_argument(
