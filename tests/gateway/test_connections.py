@@ -70,9 +70,10 @@ def connect(http: Http) -> Iterator[Connect]:
         yield lambda address: stack.enter_context(http.connect(address))
 
 
-def test_a_head_without_an_end_closes_its_connection(connect: Connect) -> None:
+@pytest.mark.parametrize("begin", [b"", b"Transfer-Encoding: chunked\r\n\r\n0\r\n"], ids=["head", "trailers"])
+def test_a_head_without_an_end_closes_its_connection(connect: Connect, begin: bytes) -> None:
     connection = connect("127.0.0.1")
-    connection.sendall(b"GET /health HTTP/1.1\r\n")
+    connection.sendall(b"POST /namespaces/ours/runs/toy/ledger HTTP/1.1\r\nHost: x\r\n" + begin)
     with pytest.raises(ConnectionError):
         for number in range(1 << 16):
             connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1000))

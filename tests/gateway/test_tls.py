@@ -83,11 +83,15 @@ def test_a_renewed_certificate_is_used(http: Http, folder: Path, certificate: Ce
     assert _fingerprint(http) == (folder / "tls.crt").read_text()
 
 
-def test_a_damaged_renewal_leaves_the_former_certificate(
-    http: Http, folder: Path, certificate: Certificate, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("is_certificate", [False, True], ids=["damaged", "of another key"])
+def test_a_wrong_renewal_leaves_the_former_certificate(
+    http: Http, folder: Path, certificate: Certificate, is_certificate: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    former = _fingerprint(http)
+    former, key = _fingerprint(http), (folder / "tls.key").read_text()
     (folder / "tls.crt").write_text("damaged")
+    if is_certificate:
+        Authority().write(folder, "127.0.0.1")
+        (folder / "tls.key").write_text(key)
 
     async def renew() -> None:
         with contextlib.suppress(TimeoutError):

@@ -49,7 +49,7 @@ MAX_PER_NAMESPACE = 1024  # limit of a namespace's connections
 MAX_UNKNOWN = 64  # limit of an address's connections without a valid token yet
 UNKNOWN_SECONDS = 10.0  # time limit for the first request of a connection to arrive
 REQUEST_SECONDS = RECEIVE_SECONDS  # time limit to receive a controller's request, and to send each piece of a response
-MAX_HEAD = 512 << 10  # bytes of a request's head, which httptools does not limit; asyncio reads up to 256 KiB at once
+MAX_HEAD = 512 << 10  # bytes of a request without its body, which httptools does not limit; asyncio reads 256 KiB at once
 STOP_SECONDS = 20  # time limit of current requests when the gateway stops
 THREADS = 512  # threads for laptops
 SHARE = 256  # limit of a namespace's concurrent requests of laptops and for MLflow
@@ -86,8 +86,7 @@ class Peer(HttpToolsProtocol):
         self._holder_lock = threading.Lock()
         self.ledger_lock = asyncio.Lock()
         self.uses_ledger = False
-        self._has_open_head = False
-        self._head_size = 0  # bytes
+        self._head_size = 0  # bytes of a request without its body
 
     @property
     def is_admitted(self) -> bool:
@@ -122,24 +121,22 @@ class Peer(HttpToolsProtocol):
         closing.add_done_callback(self.tasks.discard)
 
     def on_message_begin(self) -> None:
-        """Start counting the bytes of a request's head. See httptools."""
+        """Start counting the bytes of a request. See httptools."""
         super().on_message_begin()
-        self._has_open_head = True
+        self._head_size = 0
 
-    def on_headers_complete(self) -> None:
-        """Stop counting the bytes of a request's head. See httptools."""
-        self._has_open_head, self._head_size = False, 0
-        super().on_headers_complete()
+    def on_body(self, body: bytes) -> None:
+        """Do not count the bytes of a body, which has limits of its own. See httptools."""
+        super().on_body(body)
+        self._head_size -= len(body)
 
     def data_received(self, data: bytes) -> None:
-        """Process received data. Unlike uvicorn, also limit the size of a request's head, and the time for its rest."""
+        """Process received data. Unlike uvicorn, also limit a request's head and trailers, and the time for the rest."""
+        self._head_size += len(data)
         super().data_received(data)
-        if self._has_open_head:
-            self._head_size += len(data)
-            if self._head_size > MAX_HEAD:
-                self.transport.abort()
-                return
-        if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
+        if self._head_size > MAX_HEAD:
+            self.transport.abort()
+        elif self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
             self._start_idle_timer()
 
     def timeout_keep_alive_handler(self) -> None:

@@ -21,17 +21,25 @@ class Certificate:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._chain, self._key = folder / "tls.crt", folder / "tls.key"
+        self._chain = folder / "tls.crt"
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded = b""
         self.reload()
 
     def reload(self) -> None:
-        """Use the files as they are now for new connections, if they have changed."""
-        content = self._chain.read_bytes() + self._key.read_bytes()
+        """Use the files as they are now for new connections, if they have changed.
+
+        Raises:
+            OSError: A file is missing, or they are no certificate with its key. The context has not changed.
+        """
+        chain = self._chain.resolve()  # Kubernetes replaces both files at once, by a link to another folder
+        key = chain.with_name("tls.key")
+        content = chain.read_bytes() + key.read_bytes()
         if content != self._loaded:
-            self.context.load_cert_chain(self._chain, self._key)
+            # A context takes a certificate before it refuses the key, and would then have neither.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key)
+            self.context.load_cert_chain(chain, key)
             self._loaded = content
 
     async def keep_current(self, pause: float = CHECK_SECONDS) -> None:
@@ -40,5 +48,5 @@ class Certificate:
             await asyncio.sleep(pause)
             try:
                 self.reload()
-            except OSError as error:  # a certificate and a key that do not match: the other is about to be written
+            except OSError as error:
                 sys.stderr.write(f"the renewed certificate {self._chain} is not used: {error}\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -11,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import yarl
+from starlette.requests import ClientDisconnect
 
 from trialplane import errors
 from trialplane.wire import mlflow
@@ -128,11 +131,15 @@ class Upstream:
             self._session = self._new_session()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=patience)
         url = yarl.URL(self._base + target, encoded=True)
+        data = (io.BytesIO(content) if content else None) if isinstance(content, bytes) else content  # is sent in pieces
         try:
-            response = await self._session.request(
-                method, url, headers=headers, data=content or None, timeout=timeout, allow_redirects=False
-            )
+            async with asyncio.timeout(patience):  # aiohttp has no limit for sending
+                response = await self._session.request(
+                    method, url, headers=headers, data=data, timeout=timeout, allow_redirects=False
+                )
         except (aiohttp.ClientError, TimeoutError) as error:
+            if isinstance(error.__cause__, MlflowRefusal | ClientDisconnect):  # of the body, which the client did not send
+                raise error.__cause__ from None
             text = f"MLflow does not answer the gateway: {errors.first_line(error) or type(error).__name__}"
             raise MlflowRefusal(503, UNAVAILABLE, text) from error
         async with response:
