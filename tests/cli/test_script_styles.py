@@ -935,6 +935,16 @@ def test_defaults_of_the_environment_are_those_of_a_dotenv_file(platform, writte
     assert made().search.enqueue == ({"LR": 0.5, "LAYERS": 2},)
 
 
+def test_secrets_of_a_dotenv_file_stay_there(platform, written: Path) -> None:
+    (written / ".env").write_text("LR=0.5\nAPI_KEY=sk-1234\nTOKEN=5678\n")
+    text = "import os\nlr, key = float(os.environ['LR']), os.environ.get('API_KEY', '')\ntoken = os.getenv('TOKEN')\n"
+    (written / "fit.py").write_text(f"{text}print(f'loss={{lr}}')\n")
+    assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
+    job_text = (written / "job.yaml").read_text()
+    assert "sk-1234" not in job_text and "5678" not in job_text
+    assert "# TOKEN: null" in job_text and made().search.enqueue == ({"LR": 0.5},)
+
+
 def test_a_module_of_a_package_is_started_as_one(platform, written: Path) -> None:
     package = written / "pkg" / "tools"
     package.mkdir(parents=True)
