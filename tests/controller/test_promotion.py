@@ -140,7 +140,7 @@ def test_whatever_trials_do_no_step_is_lost_and_each_ends_once(data: st.DataObje
     assert budget is None or rule.used <= budget
     assert budget is not None or sum(ends.values()) == trials
     assert ends[TrialState.COMPLETE] >= 1
-    if budget is not None and rule.is_spent:
+    if budget is not None and rule.is_budget_spent:
         assert budget - rule.used < ladder.top, "nothing that fits is left out"
 
 

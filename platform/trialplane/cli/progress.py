@@ -97,8 +97,8 @@ def show(handle: RunHandle, stream: Any = None) -> RunStatus:
 
 
 def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
-    """Show each status, warning and failure of a run in a view, and yield each status until the run is not active."""
-    position, _ = _new_ends(handle, 0)
+    """Show each status, warning and new failure of a run in a view, and yield each status until the run is not active."""
+    position, _ = _newly_ended(handle, 0)  # failures from before are not shown; `platform results` has them
     old_counts, failures = None, 0
     warned: set[str] = set()
     for status in handle.watch():
@@ -109,7 +109,7 @@ def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
         counts = (status.ended_trials, status.retried)
         if counts != old_counts:
             old_counts = counts
-            position, rows = _new_ends(handle, position)
+            position, rows = _newly_ended(handle, position)
             presenter = kinds.of(status)
             for row in rows:
                 if row.failure in (None, FailureClass.STOPPED):
@@ -126,7 +126,7 @@ def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
         yield status
 
 
-def _new_ends(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
+def _newly_ended(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
     """Return the new position, and the attempts that ended after a position.
 
     If the ledger of a cluster cannot be reached, there are none. The status shows the reason.

@@ -272,7 +272,7 @@ class KubernetesTarget:
         view = self._known_view(run)
         if not forget:
             if view.run is not None and view.desired.state is not RunState.RUNNING:
-                self.objects.wait_for_pods(run)
+                self.objects.wait_until_pods_end(run)
             return
         if view.is_active:
             raise target.active_run_error(run)

@@ -205,11 +205,14 @@ class Ledger:
 
     @property
     def is_done(self) -> bool:
-        """Whether every trial has ended, or the sampler has none left to draw."""
+        """Whether the study is over: every trial has ended, every point was drawn, or the budget of steps is spent.
+
+        It is not over while an attempt runs, is paused or will be retried. `ask` drops paused trials that will not continue.
+        """
         if self.counts.paused or self.counts.running or self._repeats:
             return False
-        is_spent = self.promotion is not None and self.promotion.is_spent
-        return self.counts.ended >= self.job.trials or self.is_exhausted or is_spent
+        is_budget_spent = self.promotion is not None and self.promotion.is_budget_spent
+        return self.counts.ended >= self.job.trials or self.is_exhausted or is_budget_spent
 
     @property
     def startable(self) -> int:

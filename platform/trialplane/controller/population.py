@@ -151,12 +151,12 @@ class Members:
 
     Attributes:
         used: Number of steps trained in segments that have ended.
-        is_spent: Always False: a population has no budget of steps.
+        is_budget_spent: Always False: a population has no budget of steps.
     """
 
     def __init__(self, population: Population, intervals: Intervals, number: int, seed: int) -> None:
         self.used = 0
-        self.is_spent = False
+        self.is_budget_spent = False
         self._population = population
         self._intervals = intervals
         self._number = number

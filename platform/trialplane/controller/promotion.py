@@ -100,12 +100,12 @@ class Promotion:
     Attributes:
         top: Steps of the rung from which no trial is promoted; those of a whole trial if all rungs promote.
         used: Number of steps trained in segments that have ended.
-        is_spent: Whether the budget allows no further segment.
+        is_budget_spent: Whether the budget allows no further segment.
     """
 
     def __init__(self, ladder: Ladder, trials: int, budget: int | None = None) -> None:
         self.used = 0
-        self.is_spent = False
+        self.is_budget_spent = False
         self._ladder = ladder
         self._trials = trials
         self.top = self._rung_above(min(ladder.rungs(), default=ladder.top)) if ladder.is_auto else ladder.top
@@ -173,7 +173,7 @@ class Promotion:
         self._rung(trial, self._paused_at.pop(trial)).paused.discard(trial)
 
     def next_stretch(self, trial: int | None) -> Stretch | None:
-        """Return the stretch that a free slot starts, and set `is_spent`; return None if there is none now.
+        """Return the stretch that a free slot starts, and set `is_budget_spent`; return None if there is none now.
 
         Args:
             trial: Number of the next new trial; None if none is left to draw.
@@ -182,7 +182,7 @@ class Promotion:
         fitting = [stretch for stretch in candidates if self._fits(stretch)]
         if not fitting and not self._running and not self._complete:
             fitting = [stretch for stretch in self._best_paused() if self._fits(stretch)]
-        self.is_spent = not fitting and not self._running and (bool(candidates) or self._steps_left() <= 0)
+        self.is_budget_spent = not fitting and not self._running and (bool(candidates) or self._steps_left() <= 0)
         return fitting[0] if fitting else None
 
     def find_hopeless(self) -> list[int]:

@@ -56,6 +56,6 @@ class RayHost:
         """Return an answer, see `ray_session.result`."""
         return ray_session.result(answer)
 
-    def read(self, reference: Any) -> Any:
-        """Return the bytes that the slot has put into the object store."""
-        return ray_session.result(reference)
+    def read(self, file: Any) -> Any:
+        """Return the bytes of a file, which the slot has put into the object store. See `SlotHost`."""
+        return ray_session.result(file)

@@ -136,10 +136,10 @@ class Session:
         self._submission = _read_submission(run)
         self._previous_status = _read_status(run)  # of an earlier controller; read before it is overwritten
         self._loop: loop.Loop | None = None
-        self._notifier = Notifier((), None, None)
+        self._notifier = Notifier((), None, None)  # sends nothing; replaced once the ledger is open
         self._has_joined = False  # whether this process has joined the Ray of a cluster
-        self._start_time = float(self._submission.get(labels.BEGUN, 0.0))
-        self._base = RunStatus(
+        self._begun = float(self._submission.get(labels.BEGUN, 0.0))  # last start by the operator's clock; 0.0 without one
+        self._initial_status = RunStatus(
             run=run.root.name,
             job=job.name,
             state=RunState.PENDING,
@@ -177,15 +177,18 @@ class Session:
             stack.callback(board.close)
             self._ledger = stack.enter_context(self._open_ledger(board))
             if (recorded := self._ledger.status) is not None:
-                if setting.submitted is not None and self._start_time and recorded.has_ended(self._start_time):
+                # The kubelet restarts a controller also after the run's end, until the operator has removed the pod. On a
+                # laptop only the user starts a controller, to continue a run that has ended.
+                if setting.in_cluster and self._begun and recorded.has_ended(self._begun):
                     raise AlreadyEnded(f"the run has ended ({recorded.state.value}: {recorded.reason})")
-                self._base = dataclasses.replace(self._base, worked=max(self._base.worked, recorded.worked))
+                worked = max(self._initial_status.worked, recorded.worked)
+                self._initial_status = dataclasses.replace(self._initial_status, worked=worked)
             self._notifier = Notifier(self._job.notify, setting.secrets, recorded or self._previous_status)
             stack.callback(self._notifier.close)
             board.listener = self._notifier.show
             try:
                 with _full_disk_as_unavailable(run):
-                    board.publish()
+                    board.write_address()
                     return self._drive(self._ledger, board, uri)
             except (errors.LedgerLocked, errors.LedgerFenced):
                 raise  # without recording a status, as another controller records it
@@ -228,13 +231,13 @@ class Session:
         def open_once() -> Ledger:
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
             patience = Patience(on_wait=show_wait, give_up=give_up, lock_seconds=HEAD_LOCK_PATIENCE)
-            last = self._base.alive
+            last = self._initial_status.alive
             return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, last_alive=last)
 
         try:
             return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, show_wait, give_up)(open_once)
         except errors.LedgerFenced as error:
-            if self._setting.submitted is None:
+            if not self._setting.in_cluster:
                 raise
             raise TokenRefused(str(error)) from error
 
@@ -276,18 +279,21 @@ class Session:
         final_status: RunStatus,
         slots: contextlib.ExitStack,
     ) -> RunStatus:
-        """End the slots and wait until MLflow has all results; return the final status, with a reason if it lacks some."""
+        """End the slots and wait until MLflow has all results; return the final status.
+
+        If MLflow lacks some in the end, the status says so, and a resume writes them. A signal ends the wait.
+        """
         resume_command = f"`platform resume {self._run.root.name}`"
         if self._setting.in_cluster:  # if this controller is killed, another one continues a run that is RUNNING
             interim_status = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
-        else:
+        else:  # the run has ended for the user, whose terminal need not wait; a resume writes the rest if this is killed
             text = f"MLflow lacks some results: {resume_command} writes the rest if this is interrupted"
             interim_status = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
 
         def show(text: str, *, now: bool = False) -> None:
             board.show(dataclasses.replace(interim_status, mlflow=text), now=now)
 
-        signal_count = len(self._signals)
+        signal_count = len(self._signals)  # those so far have stopped the run; another one ends the wait
         show("recording in MLflow", now=True)
         log.info("%s: %s", ending.state.value, ending.reason)
         self._notifier.end(final_status)
@@ -296,6 +302,7 @@ class Session:
             text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): {resume_command} writes the rest"
             log.warning("%s", text)
             return dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
+        # MLflow has all results. With trouble it lacks files that it has not taken, which controller.log names.
         return dataclasses.replace(final_status, mlflow=exporter.trouble) if exporter.trouble else final_status
 
     def _reopen_failure(self, ledger: Ledger) -> None:
@@ -323,7 +330,7 @@ class Session:
         configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
         self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
         slots.callback(self._workload.close)
-        self._loop = loop.Loop(run, ledger, self._workload, exporter, board, self._base, desired)
+        self._loop = loop.Loop(run, ledger, self._workload, exporter, board, self._initial_status, desired)
         return self._loop.run()
 
     def _enter_ray(self, desired: DesiredState, board: StatusBoard, slots: contextlib.ExitStack) -> None:
@@ -400,7 +407,7 @@ class Session:
 
     def _after_start(self, status: RunStatus) -> RunStatus:
         """Return the status with a time not before the start, which is by the operator's clock: this one may be behind."""
-        return dataclasses.replace(status, updated=max(status.updated, self._start_time))
+        return dataclasses.replace(status, updated=max(status.updated, self._begun))
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         """Return the run's status while the loop does not run, and so no attempt."""
@@ -409,15 +416,15 @@ class Session:
         now = time.time()
         ended = None if state.is_active else now
         return dataclasses.replace(
-            self._base,
+            self._initial_status,
             **{**counts, "running": 0},
             state=state,
             reason=reason,
             best=best,
             ended=ended,
             updated=now,
-            progress=self._base.progress if self._workload is None else self._workload.progress,
-            worked=self._base.worked if self._loop is None else self._loop.worked,
+            progress=self._initial_status.progress if self._workload is None else self._workload.progress,
+            worked=self._initial_status.worked if self._loop is None else self._loop.worked,
             usage=self._usage(),
             warnings=() if self._loop is None else self._loop.warnings,
         )
@@ -425,7 +432,7 @@ class Session:
     def _usage(self) -> Usage:
         """Return the usage of all attempts so far. Before the ledger is open, it is that of the previous status."""
         if self._ledger is None:
-            return self._base.usage if self._previous_status is None else self._previous_status.usage
+            return (self._previous_status or self._initial_status).usage
         return Usage.of(self._ledger.busy_seconds(), Demand.of(self._job), self._setting.prices)
 
 

@@ -35,8 +35,11 @@ class SlotHost(Protocol):
             Exception: The call itself failed.
         """
 
-    def read(self, reference: Any) -> Any:
-        """Return the bytes of a file to which an answer refers, as a uint8 array, and remove the file.
+    def read(self, file: Any) -> Any:
+        """Return the bytes of a file as a uint8 array, and remove the file.
+
+        Args:
+            file: Reference to the file, from the answer with the end of a trial (see `worker.slot_actor.Answer`).
 
         Raises:
             SlotError: The file was lost with the slot's node.

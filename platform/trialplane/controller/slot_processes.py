@@ -42,16 +42,15 @@ class ProcessHost:
         """Return an answer that has arrived, or raise its error."""
         return answer.result()
 
-    def read(self, reference: str) -> Any:
-        """Return the bytes of a file and remove it."""
+    def read(self, file: str) -> Any:
+        """Return the bytes of the file at this path, and remove it. See `SlotHost`."""
         import numpy as np  # only for results that are arrays
 
-        file = Path(reference)
         try:
             data = np.fromfile(file, dtype=np.uint8)
         except OSError as error:
-            raise errors.SlotError(f"{reference}: {error}") from error
-        file.unlink()
+            raise errors.SlotError(f"{file}: {error}") from error
+        Path(file).unlink()
         return data
 
 

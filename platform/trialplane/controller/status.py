@@ -84,8 +84,8 @@ class StatusBoard:
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="status", daemon=True).start()
         self.port = int(self._server.server_address[1])
 
-    def publish(self) -> None:
-        """Write the HTTP server's address to the run's folder. Only the controller with the run's lock may call this."""
+    def write_address(self) -> None:
+        """Write the HTTP server's port to the run's folder. Only the controller with the run's lock may call this."""
         _replace(self._run.controller, json.dumps(Holder.of_this_process().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:

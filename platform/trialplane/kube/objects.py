@@ -271,11 +271,13 @@ class Objects:
                 )
             self._pause(PAUSE)
 
-    def wait_for_pods(self, name: str) -> None:
+    def wait_until_pods_end(self, name: str) -> None:
         """Wait until each pod of a run is gone or is being deleted.
 
+        A pod that is being deleted is not awaited: its end is certain, but it may take as long as the job's grace period.
+
         Raises:
-            TargetError: It takes too long.
+            TargetError: A pod is not being deleted in time.
         """
         deadline = time.monotonic() + PATIENCE
         while remaining := [pod for pod in self.pods(name) if not metadata.is_deleted(pod)]:

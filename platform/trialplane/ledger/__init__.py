@@ -50,7 +50,7 @@ class Store(Protocol):
     def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Write the end of an attempt."""
 
-    def describe(self, described: Mapping[str, Any]) -> None:
+    def describe(self, facts: Mapping[str, Any]) -> None:
         """Write facts about the run, by column name."""
 
     def described(self, name: str) -> Any:

@@ -136,8 +136,8 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, is_run):
-            return tables.document(connection, is_run, name)
+        with self._connected(run) as (connection, this_run):
+            return tables.document(connection, this_run, name)
 
     def snapshot(self, run: str) -> Snapshot | None:
         """Return the snapshot of a run; None if there is no such run.
@@ -149,15 +149,15 @@ class Archive:
         # look as if its controller had been killed.
         alive = self.is_alive(run)
         try:
-            with self._connected(run) as (connection, is_run):
-                described, submission, status, desired = (
-                    tables.document(connection, is_run, name) or {}
+            with self._connected(run) as (connection, this_run):
+                job_document, submission, status, desired = (
+                    tables.document(connection, this_run, name) or {}
                     for name in (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
                 )
-                token = connection.execute(sa.select(runs.c.token).where(is_run)).scalar()
-                last = _changes(connection, is_run, changes.c.id.desc(), limit=1)
-                images = _images(connection, is_run)
-            job = kinds.read(described)
+                token = connection.execute(sa.select(runs.c.token).where(this_run)).scalar()
+                last = _changes(connection, this_run, changes.c.id.desc(), limit=1)
+                images = _images(connection, this_run)
+            job = kinds.read(job_document)
             last_status = records.from_dict(RunStatus, status) if status else planning.pending_status(run, job, 0.0)
             desired_state = records.from_dict(Desired, desired)
             for part in (last_status, desired_state):
@@ -171,8 +171,8 @@ class Archive:
 
     def code(self, run: str) -> bytes | None:
         """Return the packed code of a run; None if it has none."""
-        with self._connected(run) as (connection, is_run):
-            packed = sa.select(codes.c.data).join(runs, runs.c.code == codes.c.digest).where(is_run)
+        with self._connected(run) as (connection, this_run):
+            packed = sa.select(codes.c.data).join(runs, runs.c.code == codes.c.digest).where(this_run)
             return connection.execute(packed).scalar()
 
     def is_alive(self, run: str) -> bool:
@@ -190,15 +190,15 @@ class Archive:
             The attempts, and the number of the last one, to continue after; None on the last page.
         """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, is_run):
-            job = _job(connection, is_run)
+        with self._connected(run) as (connection, this_run):
+            job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after, PAGE)
             return [reading.row(job, attempt, alive) for attempt in page.attempts], _last(page, "number")
 
     def job_and_attempts(self, run: str) -> tuple[Job, list[TrialRow]]:
         """Return the job and all attempts of a run without a controller, to recount its status."""
-        with self._connected(run) as (connection, is_run):
-            job = _job(connection, is_run)
+        with self._connected(run) as (connection, this_run):
+            job = _job(connection, this_run)
             pages = reading.pages(tables.select(connection), run, PAGE)
             return job, [reading.row(job, attempt, alive=False) for attempt in pages]
 
@@ -211,8 +211,8 @@ class Archive:
             attempt: Number of the attempt among those at the trial; None for the newest.
         """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, is_run):
-            job, newest = _job(connection, is_run), None
+        with self._connected(run) as (connection, this_run):
+            job, newest = _job(connection, this_run), None
             for candidate in reading.pages(tables.select(connection), run, PAGE, "AND trial = :trial", trial=trial):
                 newest = candidate if attempt in (None, candidate.request.attempt) else newest
             return None if newest is None else reading.row(job, newest, alive)
@@ -234,8 +234,8 @@ class Archive:
         Returns:
             The attempts; the place to continue after, None on the last page; and the place of the last attempt.
         """
-        with self._connected(run) as (connection, is_run):
-            job = _job(connection, is_run)
+        with self._connected(run) as (connection, this_run):
+            job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after, PAGE, order="place")
             place = page.stored[-1][0] if page.stored else after
             return [reading.row(job, attempt, alive=True) for attempt in page.attempts], _last(page, "place"), place
@@ -285,9 +285,9 @@ class Archive:
             until: The same as of the page before; None for the first page, which uses the last place.
         """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, is_run):
+        with self._connected(run) as (connection, this_run):
             if until is None:
-                last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0)).join(runs).where(is_run)
+                last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0)).join(runs).where(this_run)
                 until = int(connection.execute(last).scalar_one())
             where = "AND (place IS NULL OR place > :since)"
             page = reading.page(tables.select(connection), run, number, PAGE, where=where, optuna=True, since=after)
@@ -342,7 +342,7 @@ class Archive:
             LedgerFull: The namespace's budget is spent.
         """
         tables.prepare(self._connections)
-        described: dict[str, Any] = {
+        facts: dict[str, Any] = {
             labels.LEDGER_JOB: job.model_dump(mode="json"),
             labels.LEDGER_SUBMISSION: submission,
         }
@@ -350,19 +350,19 @@ class Archive:
             before = budgets.count_used(connection)
             if not tables.has_code(connection, code):  # before the write: rows that are rolled back use space too
                 self._budget.check(connection, len(code))
-            is_run = runs.c.name == run
+            this_run = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
             insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")
             if connection.execute(insert.on_conflict_do_nothing().returning(runs.c.id)).scalar() is None:
                 if new:
                     raise errors.RunExists(f"the ledger has a study {run} already")
                 _claim(connection, run)
-            status = tables.document(connection, is_run, labels.LEDGER_STATUS) or {}
+            status = tables.document(connection, this_run, labels.LEDGER_STATUS) or {}
             if status.get("started") is None:  # no controller has written a status
                 pending = planning.pending_status(run, job, float(submission.get("submitted", 0.0)))
-                described[labels.LEDGER_STATUS] = records.to_dict(pending)
-            tables.describe(connection, is_run, described)
-            connection.execute(sa.update(runs).where(is_run).values(code=tables.keep_code(connection, code)))
+                facts[labels.LEDGER_STATUS] = records.to_dict(pending)
+            tables.describe(connection, this_run, facts)
+            connection.execute(sa.update(runs).where(this_run).values(code=tables.keep_code(connection, code)))
             tables.drop_code(connection)
             if budgets.count_used(connection) > before:
                 self._budget.check(connection, 0)
@@ -376,17 +376,17 @@ class Archive:
             run: Name of the run.
             changed: New values of fields of `Desired`; the others stay.
         """
-        with self._connected(run) as (connection, is_run):
+        with self._connected(run) as (connection, this_run):
             # The row lock serializes concurrent changes, so that none is lost.
-            connection.execute(sa.select(runs.c.id).where(is_run).with_for_update(key_share=True))
-            desired = records.from_dict(Desired, tables.document(connection, is_run, labels.LEDGER_DESIRED) or {})
+            connection.execute(sa.select(runs.c.id).where(this_run).with_for_update(key_share=True))
+            desired = records.from_dict(Desired, tables.document(connection, this_run, labels.LEDGER_DESIRED) or {})
             old_state, desired = desired.state, dataclasses.replace(desired, **changed)
             if old_state is RunState.CANCELLED and desired.state is RunState.PAUSED:
                 desired = dataclasses.replace(desired, state=old_state)
             if changed.get("state") is RunState.RUNNING:
-                newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(is_run)
+                newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(this_run)
                 desired = dataclasses.replace(desired, again=connection.execute(newest).scalar())
-            connection.execute(sa.update(runs).where(is_run).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
+            connection.execute(sa.update(runs).where(this_run).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
 
     def note(self, run: str, change: Change) -> None:
         """Record a change of the desired state of a run. Recording it again changes nothing.
@@ -396,8 +396,8 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, is_run):
-            owner = connection.execute(sa.select(runs.c.id).where(is_run)).scalar_one()
+        with self._connected(run) as (connection, this_run):
+            owner = connection.execute(sa.select(runs.c.id).where(this_run)).scalar_one()
             row = {"run_id": owner, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
             connection.execute(postgresql.insert(changes).values(row).on_conflict_do_nothing())
             outdated = sa.select(changes.c.id).where(changes.c.run_id == owner).order_by(changes.c.id.desc()).offset(CHANGES)
@@ -413,11 +413,11 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, is_run):
-            digests = _images(connection, is_run)
+        with self._connected(run) as (connection, this_run):
+            digests = _images(connection, this_run)
             for image, digest in images:
                 digests[image] = tuple(dict.fromkeys((*digests.get(image, ()), digest)))
-            tables.describe(connection, is_run, {labels.LEDGER_IMAGES: digests})
+            tables.describe(connection, this_run, {labels.LEDGER_IMAGES: digests})
 
     def images(self, run: str) -> dict[str, tuple[str, ...]]:
         """Return the digests that a run's pods have used, by image name.
@@ -425,8 +425,8 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, is_run):
-            return _images(connection, is_run)
+        with self._connected(run) as (connection, this_run):
+            return _images(connection, this_run)
 
     def changes(self, run: str) -> list[Change]:
         """Return the changes of the desired state of a run, the oldest first.
@@ -434,8 +434,8 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, is_run):
-            return _changes(connection, is_run, changes.c.id)
+        with self._connected(run) as (connection, this_run):
+            return _changes(connection, this_run, changes.c.id)
 
     def admit(self, run: str, token: str) -> None:
         """Set the token that opens a run at the gateway. A token derived from it opens MLflow for the run.
@@ -477,8 +477,8 @@ class Archive:
 
     def token_digest(self, run: str) -> str:
         """Return the hash of the token that opens a run; "" without a token."""
-        with self._connected(run) as (connection, is_run):
-            return connection.execute(sa.select(runs.c.token).where(is_run)).scalar() or ""
+        with self._connected(run) as (connection, this_run):
+            return connection.execute(sa.select(runs.c.token).where(this_run)).scalar() or ""
 
     def forget(self, run: str) -> None:
         """Mark a run for removal by the operator, and revoke its tokens.
@@ -488,19 +488,19 @@ class Archive:
         Raises:
             LedgerLocked: A controller works on the run.
         """
-        with self._connected(run) as (connection, is_run):
+        with self._connected(run) as (connection, this_run):
             _claim(connection, run)
-            forgotten = connection.execute(sa.select(runs.c.forgotten).where(is_run)).scalar()
+            forgotten = connection.execute(sa.select(runs.c.forgotten).where(this_run)).scalar()
             mark = forgotten or secrets.token_hex(4)
-            connection.execute(sa.update(runs).where(is_run).values(forgotten=mark, token=None, mlflow_token=None))
+            connection.execute(sa.update(runs).where(this_run).values(forgotten=mark, token=None, mlflow_token=None))
 
     def remember(self, run: str, uid: str) -> bool:
         """Undo `forget` for a run, if its record is of the Run object with this uid. Return whether it is."""
-        with self._connected(run) as (connection, is_run):
-            submission = tables.document(connection, is_run, labels.LEDGER_SUBMISSION) or {}
+        with self._connected(run) as (connection, this_run):
+            submission = tables.document(connection, this_run, labels.LEDGER_SUBMISSION) or {}
             if submission.get(labels.UID) != uid:
                 return False
-            connection.execute(sa.update(runs).where(is_run).values(forgotten=None))
+            connection.execute(sa.update(runs).where(this_run).values(forgotten=None))
             return True
 
     def forgotten(self) -> dict[str, str]:
@@ -517,12 +517,12 @@ class Archive:
         Raises:
             LedgerLocked: A controller works on the run.
         """
-        with self._connected(run) as (connection, is_run):
+        with self._connected(run) as (connection, this_run):
             _claim(connection, run)
             connection.execute(sa.text("SET LOCAL statement_timeout = 0"))  # a large run has millions of reports
             for table in (attempts, reports, changes, sizes):
-                connection.execute(sa.delete(table).where(table.c.run_id.in_(sa.select(runs.c.id).where(is_run))))
-            connection.execute(sa.delete(runs).where(is_run))
+                connection.execute(sa.delete(table).where(table.c.run_id.in_(sa.select(runs.c.id).where(this_run))))
+            connection.execute(sa.delete(runs).where(this_run))
             tables.drop_code(connection)
 
     @contextmanager
@@ -533,27 +533,28 @@ class Archive:
             RunNotFound: There is no such run.
             LedgerCorrupt: The tables are of another version.
         """
-        is_run = (runs.c.name == run) & runs.c.job.is_not(None)
+        this_run = (runs.c.name == run) & runs.c.job.is_not(None)
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 raise errors.RunNotFound(f"nothing has been submitted here yet, so there is no run {run}")
-            if connection.execute(sa.select(runs.c.id).where(is_run)).scalar() is None:
+            if connection.execute(sa.select(runs.c.id).where(this_run)).scalar() is None:
                 raise errors.RunNotFound(f"the ledger has no run {run}")
-            yield connection, is_run
+            yield connection, this_run
 
 
 def _changes(
-    connection: sa.Connection, is_run: sa.ColumnElement[bool], order: sa.ColumnElement[Any], limit: int | None = None
+    connection: sa.Connection, this_run: sa.ColumnElement[bool], order: sa.ColumnElement[Any], limit: int | None = None
 ) -> list[Change]:
-    """Return the changes of the run that `is_run` selects."""
-    query = sa.select(changes.c.change).join(runs).where(is_run).order_by(order).limit(limit)
+    """Return the changes of the run that `this_run` selects."""
+    query = sa.select(changes.c.change).join(runs).where(this_run).order_by(order).limit(limit)
     return [records.from_json(Change, text) for (text,) in connection.execute(query)]
 
 
-def _images(connection: sa.Connection, is_run: sa.ColumnElement[bool]) -> dict[str, tuple[str, ...]]:
-    """Return the image digests of the run that `is_run` selects."""
+def _images(connection: sa.Connection, this_run: sa.ColumnElement[bool]) -> dict[str, tuple[str, ...]]:
+    """Return the image digests of the run that `this_run` selects."""
     return {
-        image: tuple(digests) for image, digests in (tables.document(connection, is_run, labels.LEDGER_IMAGES) or {}).items()
+        image: tuple(digests)
+        for image, digests in (tables.document(connection, this_run, labels.LEDGER_IMAGES) or {}).items()
     }
 
 
@@ -588,6 +589,6 @@ def _last(page: Page, order: Literal["number", "place"]) -> int | None:
     return page.stored[-1][-1 if order == "number" else 0] if page.more and page.stored else None
 
 
-def _job(connection: sa.Connection, is_run: sa.ColumnElement[bool]) -> Job:
-    """Return the job of the run that `is_run` selects."""
-    return kinds.read(tables.document(connection, is_run, labels.LEDGER_JOB))
+def _job(connection: sa.Connection, this_run: sa.ColumnElement[bool]) -> Job:
+    """Return the job of the run that `this_run` selects."""
+    return kinds.read(tables.document(connection, this_run, labels.LEDGER_JOB))

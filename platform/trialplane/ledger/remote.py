@@ -35,12 +35,11 @@ MAX_ANSWER = 64 << 20  # bytes; more than the largest attempt, and far more than
 _LONGEST_PAUSE = 1.0  # seconds between tries to get the lock
 
 
-class _ConnectionBroken(Exception):
-    """Error of a connection that broke. The request may have been carried out."""
+class _ConnectionUnusable(Exception):
+    """Error of a connection that broke, or for which the gateway does not hold the run's lock.
 
-
-class _NotOpened(Exception):
-    """Error of a connection for which the gateway does not hold the run's lock."""
+    The request may have been carried out.
+    """
 
 
 class Reader:
@@ -57,8 +56,6 @@ class Reader:
         self._headers = {cluster.TOKEN_HEADER: parts.password or ""}
         self._path = ledger.path(parts.path, run)
         self._run = run
-        self._patience = 0.0
-        self._give_up: Callable[[], bool] = lambda: True
         self._one_at_a_time = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
 
@@ -78,51 +75,40 @@ class Reader:
             self._drop()
 
     def _request(self, request: ledger.Request, answer: type[A]) -> A:
-        """Return the answer to a request. Connect first if needed, and send it again if the connection breaks.
-
-        While another controller holds the lock, wait for it as `lock_patience` allows.
-        """
-
-        def send() -> A:
-            if self._connection is None:
-                self._open()
-            return self._exchange(request, answer)
-
-        def send_twice() -> A:
-            is_reused = self._connection is not None
-            try:
-                return send()
-            except _NotOpened:
-                self._drop()
-            except _ConnectionBroken:
-                if not is_reused:
-                    raise
-            return send()  # without a pause: a gateway that was replaced, or closes idle connections, is no outage
-
-        with self._one_at_a_time:
-            return self._wait_for_lock(send_twice)
-
-    def _wait_for_lock(self, attempt: Callable[[], T]) -> T:
-        """Call a function again until no other controller holds the lock, and return its result.
+        """Return the answer to a request. Connect first if needed.
 
         Raises:
-            LedgerLocked: Another controller holds the lock, and the wait has ended.
             LedgerUnavailable: The gateway is unavailable.
         """
-        deadline = time.monotonic() + self._patience
-        tries = itertools.count(1)
-        while True:
-            try:
-                return attempt()
-            except errors.LedgerLocked:
-                if time.monotonic() > deadline or self._give_up():
-                    raise
-            except (_ConnectionBroken, _NotOpened) as error:
-                raise self._unavailable_error(str(error)) from error
-            time.sleep(backoff.pause(next(tries), _LONGEST_PAUSE, first=0.02))
+        with self._one_at_a_time:
+            return self._call(lambda: self._send(request, answer))
+
+    def _call(self, action: Callable[[], T]) -> T:
+        """Call a function that uses the connection, and return its result.
+
+        Raises:
+            LedgerUnavailable: The gateway is unavailable.
+        """
+        try:
+            return action()
+        except _ConnectionUnusable as error:
+            raise self._unavailable_error(str(error)) from error
+
+    def _send(self, request: ledger.Request, answer: type[A]) -> A:
+        """Send a request, and return its answer. Send it once more if a connection that was open before is unusable."""
+        if self._connection is not None:
+            # No pause follows: a gateway that was replaced, or closes idle connections, is no outage.
+            with contextlib.suppress(_ConnectionUnusable):
+                return self._exchange(request, answer)
+        self._open()
+        return self._exchange(request, answer)
 
     def _open(self) -> None:
-        """Connect."""
+        """Connect.
+
+        Raises:
+            _ConnectionUnusable: The gateway cannot be reached.
+        """
         connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
         if self._scheme == "https":
             context = ssl.create_default_context(cafile=os.environ.get(env.MLFLOW_CA))
@@ -134,11 +120,16 @@ class Reader:
             connection.sock.settimeout(ANSWER_SECONDS)
         except OSError as error:
             connection.close()
-            raise _ConnectionBroken(errors.first_line(error)) from error
+            raise _ConnectionUnusable(errors.first_line(error)) from error
         self._connection = connection
 
     def _exchange(self, request: ledger.Request, answer: type[A]) -> A:
-        """Send one request on the open connection, and return its answer."""
+        """Send one request on the open connection, and return its answer.
+
+        Raises:
+            _ConnectionUnusable: The connection broke or was refused, and is closed now.
+            LedgerError: The gateway refuses the request, or its answer cannot be understood.
+        """
         connection = self._connection
         assert connection is not None
         body = ledger.encode(request)
@@ -151,17 +142,20 @@ class Reader:
             data = reply.read(MAX_ANSWER + 1)
         except (OSError, http.client.HTTPException) as error:
             self._drop()
-            raise _ConnectionBroken(errors.first_line(error) or type(error).__name__) from error
+            raise _ConnectionUnusable(errors.first_line(error) or type(error).__name__) from error
         if len(data) > MAX_ANSWER:
             self._drop()
             raise errors.LedgerError(f"the gateway {self._address} answers with more than {MAX_ANSWER} bytes")
         if reply.length:  # the body ended early; `read` does not raise an error for that
             self._drop()
-            raise _ConnectionBroken("the answer was cut off")
+            raise _ConnectionUnusable("the answer was cut off")
         if reply.will_close:
             self._drop()
         if reply.status != http.HTTPStatus.OK:
-            raise self._failure(reply.status, data)
+            failure = self._failure(reply.status, data)
+            if isinstance(failure, _ConnectionUnusable):
+                self._drop()
+            raise failure
         try:
             decoded = ledger.decode(data, ledger.ANSWER)
         except errors.MessageError as error:
@@ -178,7 +172,7 @@ class Reader:
         except (ValueError, KeyError, TypeError):
             code = text = ""
         if ledger.STATUSES.get(code) != status:  # from a proxy before the gateway
-            return _ConnectionBroken(f"HTTP status {status}")
+            return _ConnectionUnusable(f"HTTP status {status}")
         match code:
             case ledger.LOCKED:
                 return errors.LedgerLocked(text)
@@ -192,12 +186,10 @@ class Reader:
                 return errors.LedgerCorrupt(text)
             case ledger.FULL:
                 return errors.LedgerFull(text)
-            case ledger.UNOPENED:
-                return _NotOpened(text)
             case ledger.UNAVAILABLE:
                 return errors.LedgerUnavailable(text)
-            case ledger.SLOW | ledger.BUSY:
-                return _ConnectionBroken(text)
+            case ledger.UNOPENED | ledger.SLOW | ledger.BUSY:
+                return _ConnectionUnusable(text)
         return errors.LedgerRefused(f"the gateway {self._address} takes no such record of {self._run}: {text}")
 
     def _unavailable_error(self, line: str) -> errors.LedgerUnavailable:
@@ -248,14 +240,14 @@ class Storage(Reader):
         self._give_up = give_up
         self._epoch: int | None = None
         with self._one_at_a_time:
-            self._wait_for_lock(self._open)
+            self._call(self._open)
 
     def close(self) -> None:
         """Release the lock and the connection."""
         with self._one_at_a_time:
             if self._connection is not None:
                 # After an error, closing the connection releases the lock.
-                with contextlib.suppress(_ConnectionBroken, _NotOpened, errors.LedgerError):
+                with contextlib.suppress(_ConnectionUnusable, errors.LedgerError):
                     self._exchange(ledger.CloseLedger(), ledger.Written)
             self._drop()
 
@@ -291,21 +283,38 @@ class Storage(Reader):
         documents = json.dumps(attempt.optuna), _text(sampler_state)
         self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *documents), ledger.Written)
 
-    def describe(self, described: Mapping[str, Any]) -> None:
+    def describe(self, facts: Mapping[str, Any]) -> None:
         """Write the run's status.
 
         Raises:
             LedgerError: There are other facts, which only the operator may write.
         """
-        if described.keys() != {labels.LEDGER_STATUS}:
+        if facts.keys() != {labels.LEDGER_STATUS}:
             raise errors.LedgerError(f"of the facts of {self._run} its controller may write the status only")
-        status = records.from_dict(RunStatus, described[labels.LEDGER_STATUS])
+        status = records.from_dict(RunStatus, facts[labels.LEDGER_STATUS])
         self._request(ledger.WriteStatus(status), ledger.Written)
 
     def described(self, name: str) -> Any:
         """Return the value in a column of the run; None if the column is empty."""
         text = self._request(ledger.ReadColumn(name), ledger.ColumnRead).document
         return json.loads(text) if text else None
+
+    def _call(self, action: Callable[[], T]) -> T:
+        """See `Reader`. While another controller holds the lock, wait and call the function again.
+
+        Raises:
+            LedgerLocked: Another controller holds the lock, and the wait has ended.
+            LedgerUnavailable: The gateway is unavailable.
+        """
+        deadline = time.monotonic() + self._patience
+        tries = itertools.count(1)
+        while True:
+            try:
+                return super()._call(action)
+            except errors.LedgerLocked:
+                if time.monotonic() > deadline or self._give_up():
+                    raise
+            time.sleep(backoff.pause(next(tries), _LONGEST_PAUSE, first=0.02))
 
     def _open(self) -> None:
         """Connect, and take the lock."""

@@ -206,10 +206,10 @@ class Storage:
             if not updated.rowcount and not self._has_attempt(connection, attempt):
                 raise errors.LedgerCorrupt(f"attempt {attempt.request.number} of {self._run} was never begun")
 
-    def describe(self, described: Mapping[str, Any]) -> None:
+    def describe(self, facts: Mapping[str, Any]) -> None:
         """Write facts about the run, by column name, in one transaction."""
         with self._transaction(None) as connection:
-            tables.describe(connection, runs.c.id == self._id, described)
+            tables.describe(connection, runs.c.id == self._id, facts)
 
     def described(self, name: str) -> Any:
         """Return the value in a column of the run; None if the column is empty."""

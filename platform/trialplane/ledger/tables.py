@@ -288,16 +288,16 @@ def select(connection: sa.Connection) -> reading.Select:
     return lambda query, values: connection.execute(sa.text(query), values).all()
 
 
-def document(connection: sa.Connection, is_run: sa.ColumnElement[bool], name: str) -> Any:
-    """Return the value in a column of the run that `is_run` selects; None if the column is empty."""
-    text = connection.execute(sa.select(runs.c[name]).where(is_run)).scalar()
+def document(connection: sa.Connection, this_run: sa.ColumnElement[bool], name: str) -> Any:
+    """Return the value in a column of the run that `this_run` selects; None if the column is empty."""
+    text = connection.execute(sa.select(runs.c[name]).where(this_run)).scalar()
     return None if text is None else json.loads(text)
 
 
-def describe(connection: sa.Connection, is_run: sa.ColumnElement[bool], described: Mapping[str, Any]) -> None:
-    """Write facts about the run that `is_run` selects, by column name."""
-    texts = {name: json.dumps(value) for name, value in described.items()}
-    connection.execute(sa.update(runs).where(is_run).values(texts))
+def describe(connection: sa.Connection, this_run: sa.ColumnElement[bool], facts: Mapping[str, Any]) -> None:
+    """Write facts about the run that `this_run` selects, by column name."""
+    texts = {name: json.dumps(value) for name, value in facts.items()}
+    connection.execute(sa.update(runs).where(this_run).values(texts))
 
 
 def keep_code(connection: sa.Connection, data: bytes) -> str:

@@ -97,19 +97,21 @@ def autoscaler_access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
+    """Return the worker group of a role: its pods, and the resources of each to Ray."""
     replicas = Replicas.of(role.pods, pods.autoscales(plan.job, site))
-    request, gpu_request = role.resources, GpuRequest.of(role, site)
+    resources, gpu_request = role.resources, GpuRequest.of(role, site)
     return {
         "groupName": cluster.group(role.name),
         "replicas": replicas.initial,
         "minReplicas": replicas.minimum,
         "maxReplicas": replicas.maximum,
         # Ray's resources, not the pod's. KubeRay does not know slots or all names of GPUs.
-        "resources": {"CPU": str(request.threads), "GPU": str(request.gpu_count), cluster.slot(role.name): "1"},
+        "resources": {"CPU": str(resources.threads), "GPU": str(resources.gpu_count), cluster.slot(role.name): "1"},
         "rayStartParams": {
             **_NO_LOG_MONITOR,
             "object-store-memory": str(sizes.object_store(role)),
-            # With this parameter KubeRay mounts no volume at /dev/shm either.
+            # With MPS, /dev/shm must be that of the MPS daemon, which the device plugin mounts, so Ray's object store is in
+            # another folder. With this parameter KubeRay mounts no volume of its own at /dev/shm.
             **({"plasma-directory": pods.OBJECT_STORE} if gpu_request is not None and gpu_request.uses_mps else {}),
         },
         "template": pods.trial(plan, site, role),

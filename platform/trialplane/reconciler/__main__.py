@@ -339,7 +339,7 @@ class _DeepDecoder(json.JSONDecoder):
             return cast("tuple[Any, int]", decoder.raw_decode(s, idx))
 
 
-def read_deep_objects() -> None:
+def allow_deep_objects() -> None:
     """Allow this process to parse objects that are nested as deeply as the API server allows.
 
     `plan.run.read` refuses such Runs. But an error while parsing one would end the watch, which would then start again with
@@ -364,7 +364,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     kopf.configure()
-    read_deep_objects()
+    allow_deep_objects()
     for name in ("aiohttp.access", "kopf.objects"):  # they log each probe and each event
         logging.getLogger(name).setLevel(logging.WARNING)
     url = os.environ.get(env.LEDGER, "")
@@ -380,7 +380,7 @@ def main() -> int:
         _logger.error("%s", error)
         return error.exit_code
     by_namespace = reconcilers(ledgers)
-    if not by_namespace:
+    if not by_namespace:  # `_site` has logged the reasons
         return errors.EXIT_PLATFORM
     unserved_namespaces = [namespace for namespace in ledgers.namespaces if namespace not in by_namespace]
     lease = Lease(cluster, arguments.lease, f"{socket.gethostname()}-{os.getpid()}")

@@ -44,7 +44,7 @@ class Adopt:
 
 
 @dataclasses.dataclass(frozen=True)
-class Describe:
+class CreateSpec:
     """Create the ConfigMap with the spec, which the pods read."""
 
 
@@ -94,7 +94,7 @@ class NoteChange:
     change: Change
 
 
-Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | KeepImages | Remove | NoteChange
+Action = Record | Desire | Adopt | CreateSpec | Admit | Enclose | Revoke | Start | Resize | KeepImages | Remove | NoteChange
 
 
 class Goal(enum.StrEnum):
@@ -256,12 +256,12 @@ def _revoke(observed: Observation) -> tuple[Action, ...]:
 def _start(observed: Observation) -> tuple[Action, ...]:
     """Return the actions of a start, in an order that may be interrupted and repeated: the RayCluster comes last."""
     desire = Desire({"state": RunState.RUNNING, "parallel": observed.spec.parallel})
-    return (Record(new=observed.record is None), desire, Adopt(), Describe(), Admit(), Start())
+    return (Record(new=observed.record is None), desire, Adopt(), CreateSpec(), Admit(), Start())
 
 
 def _restore(observed: Observation) -> tuple[Action, ...]:
     """Return the actions that create the spec and the token again if somebody removed them."""
-    return (() if observed.has_spec else (Describe(),)) + ((Admit(),) if observed.is_locked_out else ())
+    return (() if observed.has_spec else (CreateSpec(),)) + ((Admit(),) if observed.is_locked_out else ())
 
 
 def _follow(observed: Observation) -> tuple[Action, ...]:

@@ -35,7 +35,7 @@ from trialplane.reconciler.decisions import (
     Action,
     Admit,
     Adopt,
-    Describe,
+    CreateSpec,
     Desire,
     Enclose,
     KeepImages,
@@ -184,7 +184,7 @@ class Reconciler:
                 for code_map in observed.code:
                     if code_map is not None and not owns(observed, code_map) and is_free(code_map, name):
                         self.cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
-            case Describe():
+            case CreateSpec():
                 spec = {
                     _FILES.job.name: observed.job.model_dump_json(),
                     _FILES.submission.name: json.dumps(_facts(observed), ensure_ascii=False),

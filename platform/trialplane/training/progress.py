@@ -69,7 +69,7 @@ class Meter:
         self._clock = clock
         self._began = self._line_at = self._pulse_at = clock()
         self._start = self._line_step = self._pulse_step = start
-        self._warm_from: int | None = None  # first step whose duration counts for the time left
+        self._warm_from: int | None = None  # the step after which rates and the time left are measured; None before it
         self._samples = self._tokens = 0
         self._losses: list[Any] = []
         self._own_seconds = 0.0
@@ -119,7 +119,9 @@ class Meter:
             self._pulse(step, now)
         if self._ctx.rank == 0 and self._is_due(step, now):
             self._report(step, now, lr, grad_norm, others)
-        if self._warm_from is None:  # the first step includes the warm-up of libraries, allocators and DataLoader workers
+        # The first step takes longer, as libraries, allocators and DataLoader workers warm up. Rates and the time left are
+        # measured from its end.
+        if self._warm_from is None:
             self._began = self._line_at = now
             self._warm_from = self._line_step = step
             self._samples = self._tokens = 0

@@ -252,9 +252,9 @@ class Context:
     def save(self, step: int, state: Mapping[str, Any], *, every: float = 30.0) -> None:
         """Offer a state to continue from. It is written if it is needed.
 
-        That is at a rung, where the trial is paused; if a stop is requested; and every 30 seconds, in case the process or
-        its machine is lost. The states of the random generators of Python, NumPy and torch are saved with it. With several
-        ranks, call it in all of them at the same steps.
+        That is at a rung, where the trial is paused; if a stop is requested; and after `every` seconds, in case the process
+        or its machine is lost. The states of the random generators of Python, NumPy and torch are saved with it. With
+        several ranks, call it in all of them at the same steps.
 
         Args:
             step: Step of the last report, or of the next one if this is called before `report`.
@@ -263,7 +263,8 @@ class Context:
             every: Time between two checkpoints, in seconds. 0 writes each state.
 
         Raises:
-            Paused: The trial is at a rung, or a stop is requested. Do not catch it.
+            Stopped: A stop is requested. Do not catch it.
+            Paused: The trial is at a rung. Do not catch it.
             CheckpointError: The state could not be written.
             TypeError: The state has values that cannot be saved.
         """
@@ -273,6 +274,7 @@ class Context:
         self._saving.compare(state, self.params)
 
         def choose() -> SaveChoice:
+            # A state at the rung is written even before the rung's report, which `is_requested` needs: a job may save first.
             is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
             return SaveChoice(self._stop.is_requested, pause.is_requested, is_due)
 
@@ -321,8 +323,8 @@ class Context:
     def is_usable(self, step: int) -> bool:
         """Return whether the trial can continue from its checkpoint of a step.
 
-        A trial that is paused at a rung must report there. So an attempt that was lost at that moment continues from the
-        checkpoint before.
+        A checkpoint at the attempt's rung, or beyond it, is not usable: an attempt that continued from it would never report
+        the rung's step, where the trial is paused. A lost attempt can leave one. The retry continues from an earlier one.
         """
         return not self._pause.reaches(step)
 

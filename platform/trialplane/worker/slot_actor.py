@@ -140,7 +140,7 @@ class SlotActor:
             yield serial == self._serial
 
     def _encoded_answer(self, sent_messages: tuple[FromSlot, ...]) -> Answer:
-        """Return the encoded messages, and references to the files of a trial's end, or their paths without a store."""
+        """Return the encoded messages, and a reference to each file of a trial's end: without a store, its path."""
         encoded = [messages.encode(message) for message in sent_messages]
         last = sent_messages[-1] if sent_messages else None
         if not isinstance(last, TrialEnded):

@@ -30,12 +30,12 @@ class StudyPresenter(Presenter):
         space = search.function or errors.counted(len(search.parameters), "parameter")
         if search.suggests:
             space = f"parameters of {study.entrypoint.removeprefix('optuna:')}"
-        pruner_metric = f" by {job.watched_metric}" if study.pruner.name != "none" and job.watched_metric else ""
+        comparison = f" by {job.watched_metric}" if study.pruner.name != "none" and job.watched_metric else ""
         if study.population is not None:
-            pruner_metric = f", population compared every {errors.counted(study.population.interval, 'step')}"
+            comparison = f", population compared every {errors.counted(study.population.interval, 'step')}"
         return (
             f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {space}, {presenter.goals(job)}, "
-            f"sampler {study.sampler.name}, pruner {study.pruner.name}{pruner_metric}"
+            f"sampler {study.sampler.name}, pruner {study.pruner.name}{comparison}"
         )
 
     def line(self, status: RunStatus) -> str:

@@ -146,7 +146,9 @@ class CollectionWorkload(Workload):
             answered = ray_session.wait(pending, 0 if turn else timeout)
             learner_events, worker_events, error = self._take_slot_events(answered)
             exchange_events = list(self._exchange.take(answered))
-            for exchange_event in exchange_events:  # first, as a learner that has ended has read the results fed to it
+            # Before the learner's events: the end of the learner ends the iteration, and results that were fed to it would
+            # then not be counted.
+            for exchange_event in exchange_events:
                 self._take_exchange_event(exchange_event)
             for event in learner_events:
                 yield from self._take_learner_event(event)

@@ -78,7 +78,7 @@ class StudyWorkload(Workload):
             classes = endings.failure_classes(counts) or "all pruned"
             return Ending(RunState.FAILED, f"none of {counts.ended} trials completed ({classes})", kill=False)
         promotion = self._ledger.promotion
-        if promotion is not None and promotion.is_spent:
+        if promotion is not None and promotion.is_budget_spent:
             text = f"the budget of {self._ledger.job.budget.steps} steps is used, after {counts.ended} trials"
         elif counts.ended < self._ledger.job.trials:
             text = f"every point of the space was tried, in {counts.ended} trials"

@@ -125,7 +125,7 @@ class LineDataset:
         recipe = self._read_recipe()
         digests = []
         for path, size, mtime_ns, index, _ in recipe["files"]:
-            digests.append(line_index.content(Text(path, size, mtime_ns), Path(index)))
+            digests.append(line_index.content_digest(Text(path, size, mtime_ns), Path(index)))
         facts = json.dumps([recipe["empty"] == "skip", self._length, digests])
         return hashlib.blake2b(facts.encode(), digest_size=32).hexdigest()
 

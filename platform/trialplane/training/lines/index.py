@@ -109,8 +109,11 @@ def refuse_changed(text: Text) -> None:
         )
 
 
-def content(text: Text, index: Path) -> str:
+def content_digest(text: Text, index: Path) -> str:
     """Return a digest of every byte of the text, computed once and stored beside the index.
+
+    The digest in the index's header is of samples only, so that opening an index takes no longer for a large text. It
+    detects most changes of a text, but does not identify a text.
 
     Raises:
         DataError: The file has changed.

@@ -1,13 +1,14 @@
-"""Find passages in the output of a program whose numbers are no results.
+"""Find passages in the output of a program whose numbers are usually no results.
 
 These are tracebacks, stacks as `faulthandler` dumps them, lines of the platform itself, and dumps of arguments or
 objects: `Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a heading like `Arguments:` with a value in each line below.
-Pure: text in, text out.
+In dumps, the metrics that the job names still count as results. Pure: text in, text out.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 _TRACEBACK = re.compile(r"(.*?)(?:\s*\+ Exception Group )?Traceback \(most recent call last\):")
 _EXCEPTION = re.compile(r"[^\W\d][\w.]*(?:: |:?$)")  # the line after a traceback
@@ -33,6 +34,21 @@ _MAX_LINES = 1000  # lines of a dump
 is_argument_word = re.compile(_WORDS, re.IGNORECASE).fullmatch
 
 
+class ResultPart(NamedTuple):
+    """The part of a line that may hold results.
+
+    Attributes:
+        text: Text of the part; "" for none.
+        is_named_only: Whether only metrics that the job asks for by name are results there, as in a dump.
+    """
+
+    text: str
+    is_named_only: bool = False
+
+
+_NO_RESULT = ResultPart("")
+
+
 class Passages:
     """The passages of one text, line by line.
 
@@ -50,36 +66,36 @@ class Passages:
         self._settings: set[str] = set()  # names of these settings
         self._lines_left = 0  # lines that the dump may still have
 
-    def result_part(self, line: str) -> tuple[str, bool]:
-        """Return the part of the next line that may hold results, and whether only metrics that the job names count."""
-        if self._traceback is not None and self._is_traceback(line):
-            return "", False
+    def result_part(self, line: str) -> ResultPart:
+        """Return the part of the next line that may hold results. Lines must come in order, as a passage has several."""
+        if self._traceback is not None and self._consume_traceback(line):
+            return _NO_RESULT
         if self._in_stack and line[:1].isspace():
-            return "", False
+            return _NO_RESULT
         self._traceback, self._in_stack = None, False
         if self._depth > 0:
             self._depth += _open_brackets(line)
             self._lines_left -= 1
             if self._lines_left <= 0:
                 self._depth = 0
-            return line, True
-        if self._indent is not None and self._is_setting(line):
-            return line, True
+            return ResultPart(line, is_named_only=True)
+        if self._indent is not None and self._consume_setting(line):
+            return ResultPart(line, is_named_only=True)
         self._indent = None
         return self._begin_passage(line)
 
-    def _begin_passage(self, line: str) -> tuple[str, bool]:
-        """Return the same as `result_part` for a line outside of a passage, which may begin a passage."""
+    def _begin_passage(self, line: str) -> ResultPart:
+        """Return the part of a line outside of a passage that may hold results. The line may begin a passage."""
         if "Traceback (" in line and (match := _TRACEBACK.match(line)):
             self._traceback, self._is_group = match[1], "Exception Group" in match[0]
-            return "", False
+            return _NO_RESULT
         if _STACK in line:
             self._in_stack = True
-            return "", False
+            return _NO_RESULT
         if line.startswith(_OWN_PREFIXES):
-            return "", False
+            return _NO_RESULT
         if not self._has_dumps:
-            return line, False
+            return ResultPart(line)
         lower = line.lower()
         has_word = "arg" in lower or "conf" in lower or "param" in lower or "opt" in lower or "setting" in lower
         has_word = has_word or "flags" in lower or "cfg" in lower or "namespace" in lower
@@ -89,17 +105,17 @@ class Passages:
             begin = 0 if dump is None else dump.start()
             self._depth, self._lines_left = max(0, _open_brackets(line[begin:])), _MAX_LINES
             if dump is None:
-                return line, True
+                return ResultPart(line, is_named_only=True)
             if self._depth or (end := _closing_position(line, begin)) is None:
-                return line[:begin], False
-            rest, is_named_only = self._begin_passage(line[end:])  # a result may follow the dump
-            return line[:begin] + rest, is_named_only
+                return ResultPart(line[:begin])
+            rest = self._begin_passage(line[end:])  # a result may follow the dump
+            return ResultPart(line[:begin] + rest.text, rest.is_named_only)
         if has_word and len(line) <= _LONGEST_HEADING and self._is_heading(line):
             self._indent, self._settings, self._lines_left = -1, set(), _MAX_LINES
-        return line, False
+        return ResultPart(line)
 
-    def _is_traceback(self, line: str) -> bool:
-        """Return whether a line belongs to the traceback, whose last line is that of the exception."""
+    def _consume_traceback(self, line: str) -> bool:
+        """Return whether a line belongs to the unfinished traceback. Its last line is that of the exception."""
         assert self._traceback is not None
         inside = line.removeprefix(self._traceback)
         if not inside or inside[0].isspace() or (self._is_group and inside[0] in "|+"):
@@ -114,8 +130,11 @@ class Passages:
             return False
         return line.rstrip().endswith(":") or (len(text.split()) <= 3 and not any(map(str.isdigit, text)))
 
-    def _is_setting(self, line: str) -> bool:
-        """Return whether a line belongs to the heading above it: a rule, or a new setting with the same indentation."""
+    def _consume_setting(self, line: str) -> bool:
+        """Return whether a line belongs to the heading above it, and record the setting in it.
+
+        It is a rule below the heading, or a setting with a new name that is indented as far as the first one, or further.
+        """
         if not line.strip(_DECORATION):
             return self._indent == -1
         match = _SETTING.match(line)

@@ -281,11 +281,11 @@ class _Lines:
         text = _line_text(line)
         if text is None:
             return None
-        text, only_named = self._passages.result_part(text) if whole else (text, False)
-        if is_read or not text:
+        part = self._passages.result_part(text) if whole else passages.ResultPart(text)
+        if is_read or not part.text:
             return None
-        result = self._source.parse(text)
-        return self._source.names.keep_requested(result) if only_named else result
+        result = self._source.parse(part.text)
+        return self._source.names.keep_requested(result) if part.is_named_only else result
 
     def parse(self, line: bytes) -> LineMetrics | None:
         """See `_Line`."""
