@@ -19,7 +19,7 @@ from trialplane import errors
 from trialplane.cli import bounded, importing, output, script_folder, settings_file, smoke
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, hydra, launcher, script, wandb
-from trialplane.importing.script import Script
+from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, document, load, notebook, settings
 from trialplane.job.program import MetricSource
 from trialplane.plan import pack as packing
@@ -32,18 +32,18 @@ _PATIENCE = 60.0  # seconds until a script reads its arguments, with its imports
 _MOST_PARAMS = 40  # a script with more arguments has those as comments that are neither searched nor required
 _MOST_SEARCHED = 6  # searched parameters; other likely ones are comments
 _TRIALS, _PARALLEL = 20, 2
-_REST = {
-    arguments.HYDRA: arguments.HYDRA,
-    script.SACRED: arguments.HYDRA,
-    arguments.GLOBALS: arguments.GLOBALS,
-    script.SETTINGS: arguments.HYDRA,
-    script.ENVIRONMENT: script.ENVIRONMENT,
-    script.COMMAND: script.COMMAND,
-    script.SEARCHES: script.SEARCHES,
-    script.PROMPTS: script.PROMPTS,
+_REST: dict[Style, str] = {
+    Style.HYDRA: arguments.HYDRA,
+    Style.SACRED: arguments.HYDRA,
+    Style.GLOBALS: arguments.GLOBALS,
+    Style.SETTINGS: arguments.HYDRA,
+    Style.ENVIRONMENT: Style.ENVIRONMENT,
+    Style.COMMAND: Style.COMMAND,
+    Style.SEARCHES: Style.SEARCHES,
+    Style.PROMPTS: Style.PROMPTS,
 }
 # Styles of scripts that may have a settings file, too.
-_WITH_SETTINGS = ("", arguments.GLOBALS, script.ENVIRONMENT, script.PARSED)
+_WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
 _INIT = "platform init --from"
 _BY_COMMAND = (
     "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
@@ -189,12 +189,12 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
     """Write the job of a script or a launcher.
 
     Args:
-        file: Its path as the user names it, or a command line.
-        real: Its path without links.
-        text: Of it.
-        read: Its content.
-        with_smoke: As of `make`.
-        title: Its name in messages.
+        file: Path of the script or launcher as the user names it, or a command line.
+        real: The path without links.
+        text: Text of the file; "" for a command line.
+        read: Content of the file.
+        with_smoke: See `make`.
+        title: Name for messages. Default: the name of the file.
     """
     title = title or file.name
     in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
@@ -210,9 +210,9 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
         output.note(f"{title} is an exported notebook: trials leave out its magics and shell commands")
     for lost in read.notes:
         output.note(f"{file}: {lost}")
-    if read.style == script.OPTUNA:
+    if read.style is Style.OPTUNA:
         return _of_optuna(file, real, read, folder)
-    if read.style == script.WANDB:
+    if read.style is Style.WANDB:
         imported = wandb.read(json.dumps({**read.search, "program": real.name}), str(file), {real.name: text})
         fields = {name: value for name, value in imported.job.items() if name != "command"}
         job = fields | {"script": real.name, "arguments": "none", "capture": "wandb"}
@@ -231,11 +231,11 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
             if notebook.is_notebook(text):
                 (target / name).write_text(ast.unparse(notebook.parse(text)), encoding="utf-8")
         declared = Declared(in_file.options) if in_file else Declared()
-        if in_file is None or (read.style == script.PARSED and in_file.arguments is None):
+        if in_file is None or (read.style is Style.PARSED and in_file.arguments is None):
             read, from_parser = _declared(file, read, code, name, start, Path(scratch))
             in_file, from_parser = _by_argument(in_file, from_parser)
             if in_file is None and not _is_of_use(from_parser) and guess.space(read.values):
-                read = dataclasses.replace(read, style=arguments.GLOBALS)
+                read = dataclasses.replace(read, style=Style.GLOBALS)
                 from_parser = Declared(read.values, from_parser.left_out, subcommands=from_parser.subcommands)
             if (
                 in_file is None
@@ -271,7 +271,7 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
         output.note(f"or give it when the job is submitted: `{words}`")
     guessed = f"{errors.counted(len(new_job.space), 'parameter')} to search, in ranges that are guessed"
     needed = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
-    if read.style == script.SEARCHES and read.searcher:
+    if read.style is Style.SEARCHES and read.searcher:
         needed = (
             f"{title} searches by itself, by {read.searcher}, and runs unmodified, as one trial; to search here, fit one "
             'model with `params().get("NAME", VALUE)` after `from trialplane import params`, and write `space: {NAME: …}`'
@@ -318,7 +318,7 @@ def _with_dotenv(read: Script, file: Path) -> tuple[Option, ...]:
     Texts are left out. They may be secrets, and job.yaml is committed and uploaded.
     """
     try:
-        lines = document.decode(document.content(file), file.name).splitlines() if read.style == script.ENVIRONMENT else []
+        lines = document.decode(document.content(file), file.name).splitlines() if read.style is Style.ENVIRONMENT else []
     except (OSError, ValueError):
         return read.options
     pairs = (line.removeprefix("export ").partition("=") for line in lines)
@@ -358,7 +358,7 @@ def _has_numbers(options: Sequence[Option]) -> bool:
 
 def _hydra_sweep(file: Path, read: Script, folder: Path) -> dict[str, Any] | None:
     """Return the job of the sweep in a Hydra script's configuration; None without a readable one."""
-    config = _config(file, read) if read.style == arguments.HYDRA and read.returned else None
+    config = _config(file, read) if read.style is Style.HYDRA and read.returned else None
     if config is None:
         return None
     text = config.read_text(encoding="utf-8", errors="replace")
@@ -422,28 +422,28 @@ def _tell_missing(file: Path, modules: Sequence[str], roots: Sequence[Path]) -> 
 def _declared(
     file: Path, read: Script, code: Path, name: str, start: script_folder.Start, scratch: Path
 ) -> tuple[Script, Declared]:
-    """Return a script with the style that its arguments need, and these.
+    """Return the arguments of a script, and the script with the style that they need.
 
     Args:
-        file: The script as the user names it.
+        file: Path of the script as the user names it.
         read: Content of the script.
-        code: A copy of the job's folder, which may be changed.
-        name: Of the script in it.
-        start: How it is started.
+        code: Copy of the job's folder, which may be changed.
+        name: Path of the script in it.
+        start: Start of the script.
         scratch: Folder for output.
 
     Raises:
-        InputError: It takes none, or ends before it reads them.
+        InputError: The script takes no arguments, or ends before it reads them.
         SpecError: Its configuration is not YAML.
     """
     has_values = bool(guess.space(read.values))
-    by_values = dataclasses.replace(read, style=arguments.GLOBALS, options=read.values)
-    if read.style == script.PARSED:
+    by_values = dataclasses.replace(read, style=Style.GLOBALS, options=read.values)
+    if read.style is Style.PARSED:
         if _GIN.search(script_folder.source(file)):
             raise InputError(f"{_advice(file)}. Nothing was changed")
         declared, where = _parse_in_process(file, code, name, start, scratch)
         if declared.overrides:
-            return dataclasses.replace(read, style=arguments.HYDRA), declared
+            return dataclasses.replace(read, style=Style.HYDRA), declared
         if not declared.failure:
             return read, declared
         reason = errors.shortened(declared.failure, 300)
@@ -452,16 +452,16 @@ def _declared(
             return by_values, Declared(read.values)
         remedy = f"if it takes --NAME=VALUE, this runs it: {_command(file)}; or {_BY_COMMAND}"
         raise InputError(f"{file.name} ended before it read its arguments: {reason}{where}; {remedy}; nothing was changed")
-    if read.style == arguments.HYDRA:
+    if read.style is Style.HYDRA:
         return read, _of_hydra(file, read, code, name, start, scratch)
-    if not read.style and has_values:
+    if read.style is Style.UNKNOWN and has_values:
         return by_values, Declared(read.values)
-    if not read.style or (read.style == arguments.GLOBALS and not guess.space(read.options)):
+    if read.style is Style.UNKNOWN or (read.style is Style.GLOBALS and not guess.space(read.options)):
         advice = _advice(file)
-        if not read.style or "wandb.config" in advice:
+        if read.style is Style.UNKNOWN or "wandb.config" in advice:
             raise InputError(f"{advice}. Nothing was changed")
         output.note(f"{advice}. Until then, the job is one trial without parameters")
-        return dataclasses.replace(read, style=script.SEARCHES), Declared()
+        return dataclasses.replace(read, style=Style.SEARCHES), Declared()
     return read, Declared(read.options)
 
 
@@ -560,7 +560,7 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
     rest = _REST.get(read.style, arguments.FLAGS)
     # Other styles leave defaults to the script.
     gets_defaults = (
-        rest in (arguments.FLAGS, script.COMMAND, script.PROMPTS) and not read.config and read.style != script.ATTRIBUTES
+        rest in (arguments.FLAGS, Style.COMMAND, Style.PROMPTS) and not read.config and read.style is not Style.ATTRIBUTES
     )
     params: dict[str, tuple[Any, str]] = {}
     further: tuple[list[str], list[str]] = ([], [])
@@ -601,7 +601,7 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
     lists = {option.lists for option in declared.options if option.lists and option.name in params}
     names = {*space, *params}
     first = [word for word in declared.subcommands if all(key in names for _, key in arguments.placeholders([word]))]
-    first += ["with"] if read.style == script.SACRED else []
+    first += ["with"] if read.style is Style.SACRED else []
     last = [f"{{{rest}}}", *declared.trailing, *trailing]
     field: dict[str, Any] = {"items": [*first, *items, *last] if first or items or len(last) > 1 else rest}
     if rest == arguments.FLAGS and booleans and style != "switch":
@@ -609,31 +609,31 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
     if lists - {"spread"}:
         field["lists"] = min(lists - {"spread"})
     field_value = field["items"] if len(field) == 1 else field
-    in_environment = read.style in (script.ENVIRONMENT, script.COMMAND, script.PROMPTS)
+    in_environment = read.style in (Style.ENVIRONMENT, Style.COMMAND, Style.PROMPTS)
     comments = [f"Made from {name} by `platform init --from`."]
-    if read.style == arguments.GLOBALS:
+    if read.style is Style.GLOBALS:
         comments.append("A parameter replaces the value that the script gives to its name.")
-    if read.style == arguments.HYDRA and read.config:
+    if read.style is Style.HYDRA and read.config:
         comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
-    if read.style == script.SETTINGS:
+    if read.style is Style.SETTINGS:
         comments.append(f"{read.config} has the other values; a parameter here replaces one of them in a trial's copy.")
     late = [module for module in read.late if _is_heavy(module)]
     top = [module for module in read.top if _is_heavy(module)]
     defaults = {option.name: option.default for option in options if option.default is not None and option.name in space}
     command = start.command(name, declared.function)
-    if read.style == script.ENVIRONMENT:
+    if read.style is Style.ENVIRONMENT:
         command = start.command(name, variables=items)
-    if read.style == script.PROMPTS:
+    if read.style is Style.PROMPTS:
         answers = " ".join(f"'{{{option.name}}}'" for option in options)
         command = ["bash", "-c", f"printf '%s\\n' {answers} | {shlex.join(start.words(name))}"]
-    if read.style == script.COMMAND:
+    if read.style is Style.COMMAND:
         command = [os.path.relpath(name, start.cwd) if word == Path(name).name else word for word in read.command]
         command = [*(["env", "-C", start.cwd] if start.cwd != "." else []), *command]
     if in_environment:
         field_value = (Path(name).parent / read.config).as_posix() if read.config else arguments.FLAGS
-    elif read.style == script.SEARCHES:
+    elif read.style is Style.SEARCHES:
         field_value = "none"
-    elif command and read.style == arguments.GLOBALS:
+    elif command and read.style is Style.GLOBALS:
         field_value = name  # whose values are replaced in its text, as in a settings file
     is_default = field_value == arguments.FLAGS and (in_environment or not command)
     return _Job(
@@ -647,7 +647,7 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
         comments=comments,
         preload=[*top, *late] if late else [],
         uses_wandb=not in_environment and any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
-        returned="" if command and read.style == arguments.HYDRA else read.returned,  # which no command can report
+        returned="" if command and read.style is Style.HYDRA else read.returned,  # which no command can report
     )
 
 
@@ -662,7 +662,7 @@ def _with_value(option: Option, folder: Path) -> Option:
 
 def _of_settings(name: str, read: Script, file: settings_file.SettingsFile, start: script_folder.Start) -> _Job:
     """Return the job of a script with a settings file."""
-    read = dataclasses.replace(read, style=script.SETTINGS, config=file.name)
+    read = dataclasses.replace(read, style=Style.SETTINGS, config=file.name)
     items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]
     field = {"items": items, "file": file.name} if items else file.name
     return dataclasses.replace(_job(name, read, Declared(file.options), start), arguments=field)
@@ -670,9 +670,9 @@ def _of_settings(name: str, read: Script, file: settings_file.SettingsFile, star
 
 def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
     """Return the item of an argument that {flags} or {hydra} cannot write; both omit arguments without a value."""
-    if rest == script.ENVIRONMENT:
+    if rest == Style.ENVIRONMENT:
         return [f"{option.name}={{{option.name}}}"]
-    if rest in (script.COMMAND, script.PROMPTS):
+    if rest in (Style.COMMAND, Style.PROMPTS):
         return []
     if rest != arguments.FLAGS:
         is_pythons = option.kind == "bool" and not option.style  # Sacred's True, and not Hydra's true

@@ -23,10 +23,10 @@ class Start:
     """The start of a script: its folders and its module.
 
     Attributes:
-        folder: The job's folder.
-        cwd: The working directory, relative to it.
-        path: Folders for PYTHONPATH, relative to it.
-        module: The module that the script is, if it runs as one; otherwise "".
+        folder: Folder of the job.
+        cwd: Working directory, relative to `folder`.
+        path: Folders for PYTHONPATH, relative to `folder`.
+        module: Name of the script as a module, if it must be run as one; otherwise "".
     """
 
     folder: Path
@@ -36,11 +36,14 @@ class Start:
 
     @property
     def roots(self) -> list[Path]:
-        """The folders from which it imports, beside its own."""
+        """The folders in PYTHONPATH, from which the script imports in addition to its own folder."""
         return [self.folder / entry for entry in self.path]
 
     def within(self, folder: Path) -> Start:
-        """Return the same start in a folder above as the job's, in which the script is started unless it needs its own."""
+        """Return the same start for a job in `folder`, which is this folder or one above.
+
+        A script that was started in the old folder is started in the new one. Any other keeps its working directory.
+        """
         cwd = "." if self.cwd == "." else os.path.relpath(self.folder / self.cwd, folder)
         return Start(folder, cwd, tuple(os.path.relpath(root, folder) for root in self.roots), self.module)
 
@@ -48,9 +51,9 @@ class Start:
         """Return the command of a job; [] if it can run the file as a script.
 
         Args:
-            name: Of the script in the job's folder.
-            function: A function of the script that is called, as an entry point of its package is.
-            variables: Assignments for its environment.
+            name: Path of the script, relative to the job's folder.
+            function: Function of the script to call, as an entry point of its package is called; "" to run the script.
+            variables: Assignments of environment variables.
         """
         path = [os.path.relpath(entry, self.cwd) for entry in self.path]
         path += [os.path.relpath(Path(name).parent, self.cwd)] if function and not self.module else []
@@ -70,36 +73,59 @@ class Start:
 
 
 def start(file: Path, read: Script, text: str) -> Start:
-    """Return how a script is started: where its modules are, and the files that it names.
+    """Return how a script is started, by the locations of the modules that it imports and of the files that it names.
 
     Args:
-        file: The script.
-        read: Its content.
-        text: Of it.
+        file: Path of the script.
+        read: Content of the script.
+        text: Text of the script.
     """
     home = file.parent
-    names = {module.partition(".")[0] for module in (*read.top, *read.late)}
-    never = (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(file.anchor))
-    above = [folder for folder in home.parents[:_LEVELS] if folder not in never]
+    # Never a job's folder, as they have many other files.
+    not_jobs = (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(file.anchor))
+    above = [folder for folder in home.parents[:_LEVELS] if folder not in not_jobs]
+    imported = sorted({module.partition(".")[0] for module in (*read.top, *read.late)})
     module = _module(file)
-    module = module if read.is_module or module.partition(".")[0] in names else ""
-    roots = [file.parents[module.count(".")]] if module else []
-    for name in sorted(names):
-        if not any(has_module(folder, name) for folder in (home, *roots)) and not is_installed(name):
-            candidates = (root for folder in above for root in (folder, folder / "src"))
-            roots += [root for root in candidates if has_module(root, name) and not home.is_relative_to(root / name)][:1]
+    module = module if read.is_module or module.partition(".")[0] in imported else ""
+    roots = _import_roots(file, module, imported, above)
     config = str(Path(read.config).parent) if read.config else ""  # Hydra looks for it beside the script
     paths = [path for path in read.paths if not config or os.path.normpath(path) != os.path.normpath(config)]
-    beside = [path for path in paths if not path.startswith("../") and (home / path).exists()]
-    plain = [path for path in paths if not path.startswith("../") and path not in beside]
-    from_above = [folder for path in plain for folder in above if (folder / path).exists()][:1]
     upward = [(home / path).resolve() for path in paths if path.startswith("../")]
     upward = [path if path.is_dir() else path.parent for path in upward if path.exists() and _is_below(path, above)]
-    folder = Path(os.path.commonpath([roots[0] if module else home, *roots, *from_above, *upward]))
-    cwd = from_above[0] if from_above else home if upward or (beside and not module) else folder
+    downward = [path for path in paths if not path.startswith("../")]
+    missing = [path for path in downward if not (home / path).exists()]
+    folder_above = next((folder for path in missing for folder in above if (folder / path).exists()), None)
+    # The job's folder has everything that the script imports or names.
+    first_root = roots[0] if module else home
+    folder = Path(os.path.commonpath([first_root, *roots, *([folder_above] if folder_above else []), *upward]))
+    # Files that the script names are relative to its working directory.
+    if folder_above is not None:
+        cwd = folder_above
+    elif upward or (len(missing) < len(downward) and not module):
+        cwd = home
+    else:
+        cwd = folder
     alters_path = "sys.path" in text or "addsitedir" in text
     path = () if alters_path and not module else tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
     return Start(folder, os.path.relpath(cwd, folder), path, module)
+
+
+def _import_roots(file: Path, module: str, imported: Sequence[str], above: Sequence[Path]) -> list[Path]:
+    """Return the folders from which a script imports in addition to its own: first that of its package, if it is a module.
+
+    Args:
+        file: Path of the script.
+        module: Name of the script as a module; "" if it is run as a script.
+        imported: Names of the modules and packages that it imports.
+        above: Folders above the script's, in which others are looked for. Modules that are installed are not.
+    """
+    home = file.parent
+    roots = [file.parents[module.count(".")]] if module else []
+    for name in imported:
+        if not any(has_module(folder, name) for folder in (home, *roots)) and not is_installed(name):
+            candidates = (root for folder in above for root in (folder, folder / "src"))
+            roots += [root for root in candidates if has_module(root, name) and not home.is_relative_to(root / name)][:1]
+    return roots
 
 
 def _is_below(path: Path, folders: Sequence[Path]) -> bool:
@@ -130,14 +156,14 @@ def is_installed(name: str) -> bool:
 
 
 def modules(file: Path) -> dict[Path, tuple[str, Script]]:
-    """Return a script and the modules in its folder that it needs.
+    """Return a script, and the modules in its folder that it imports, directly or indirectly; 200 files at most.
 
     Returns:
-        Path below the script's folder → the text, and the content; the script comes first.
+        Text and content of each file, by path relative to the script's folder. The script comes first.
 
     Raises:
-        InputError: One cannot be read.
-        SpecError: One is not Python.
+        InputError: A file cannot be read.
+        SpecError: A file is not Python.
     """
     home, by_path = file.parent, dict[Path, tuple[str, Script]]()
     todo = [Path(file.name)]
@@ -152,11 +178,11 @@ def modules(file: Path) -> dict[Path, tuple[str, Script]]:
 
 
 def source(file: Path) -> str:
-    """Return the text of a Python file, with a byte order mark and in the encoding that it names, as Python reads it.
+    """Return the text of a Python file. A byte order mark, or the encoding that it names, counts as for Python.
 
     Raises:
-        InputError: It cannot be read.
-        SpecError: It is not in that encoding.
+        InputError: The file cannot be read.
+        SpecError: The file is not in that encoding.
     """
     try:
         return document.decode(document.content(file), file.name)
@@ -167,16 +193,18 @@ def source(file: Path) -> str:
 
 
 def package_text(file: Path) -> str:
-    """Return the text of the package of a script, in which its parser may be; "" outside of packages."""
+    """Return the text of all files in the package of a script, where its parser may be; "" outside of packages."""
     files = sorted(file.parents[module.count(".") - 1].rglob("*.py"))[:_MOST_FILES] if (module := _module(file)) else []
     return "\n".join(map(source, files))
 
 
 def _module_files(home: Path, module: str) -> list[Path]:
-    """Return the files of a module or package in a folder."""
+    """Return the files of a module or package, relative to the folder that has it; none if the folder lacks it."""
     parts = module.split(".")
     if (home / f"{parts[0]}.py").is_file():
         return [Path(f"{parts[0]}.py")]
     if not (home / parts[0]).is_dir():
         return []
-    return [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]  # for relative imports
+    return [
+        file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]
+    ]  # all, as relative imports are not read

@@ -11,7 +11,7 @@ from typing import Any
 
 from trialplane.errors import SpecError
 from trialplane.importing import guess, script
-from trialplane.importing.script import Script
+from trialplane.importing.script import Script, Style
 from trialplane.job import document, load, settings
 from trialplane.wire.declared import Option
 
@@ -56,7 +56,7 @@ def find(file: Path, read: Script) -> SettingsFile | None:
         arguments, sections = _stage(folder / _PIPELINE, file.relative_to(folder)) or (None, ())
         patterns = [_PARAMS] if arguments is not None else list(read.settings)
         is_home = folder == file.parent
-        if arguments is None and read.style == script.PARSED and not is_home:  # only what an argument may need to name
+        if arguments is None and read.style is Style.PARSED and not is_home:  # only what an argument may need to name
             patterns = [pattern for pattern in patterns if read.needs_file and pattern.startswith("*")]
         files: dict[str, tuple[Option, ...]] = {}
         candidates = (name for pattern in patterns for name in _files(folder, pattern, is_home))

@@ -15,7 +15,7 @@ import yaml
 
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import guess
-from trialplane.importing.script import COMMAND, Script
+from trialplane.importing.script import Script, Style
 from trialplane.job import document, settings
 from trialplane.wire.declared import Option
 
@@ -77,7 +77,7 @@ def read(text: str, name: str) -> Script:
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
     config = PurePath(name).name if in_text else ""
     paths = tuple(dict.fromkeys(_PATH.findall(text)))
-    return Script(COMMAND, (*options, *in_text), config, (), (), command=tuple(command), paths=paths)
+    return Script(Style.COMMAND, (*options, *in_text), config, command=tuple(command), paths=paths)
 
 
 def _split(text: str) -> list[str]:
@@ -129,7 +129,7 @@ def of_command_line(text: str, config: str = "", values: Sequence[Option] = ()) 
     words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split(command)
     is_assignment = bool(re.match(r"\w+=", words[0]))
     words = ["env", *words] if is_assignment else words
-    return Script(COMMAND, (*options.values(), *names), config, (), (), command=tuple(words))
+    return Script(Style.COMMAND, (*options.values(), *names), config, command=tuple(words))
 
 
 def _loops(text: str) -> dict[str, tuple[Any, ...]]:

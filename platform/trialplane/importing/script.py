@@ -1,10 +1,11 @@
-"""A Python script, read and never run: what it imports, which files it names, and how it takes its arguments."""
+"""A Python script, read and never run: its imports, the files that it names, and how it gets its parameters."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import dataclasses
+import enum
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,17 +18,28 @@ from trialplane.job import arguments, document, notebook, settings
 from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
 
-OPTUNA = "optuna"  # the script passes a function to Optuna's `study.optimize`
-WANDB = "wandb"  # by `wandb.config`, from a sweep in the script
-ATTRIBUTES = "attributes"  # by assignments like `config.trainer.lr = 0.1`, which the script overwrites from `sys.argv`
-SACRED = "sacred"  # by `with lr=0.1`
-POSITIONS = "positions"  # by `sys.argv[1]`, `sys.argv[2]`, …
-ENVIRONMENT = "environment"  # by `os.environ["LR"]`
-SETTINGS = "settings"  # from a file of settings
-COMMAND = "command"  # by a command line: a shell script, or an MLproject
-PROMPTS = "prompts"  # from its standard input, by `input("lr: ")`
-SEARCHES = "searches"  # by nothing: it searches by itself
-PARSED = "parsed"  # by argparse, click or a library based on these: the script itself declares its arguments
+
+class Style(enum.StrEnum):
+    """The way in which a script gets its parameters."""
+
+    UNKNOWN = ""
+    OPTUNA = "optuna"  # from Optuna: the script passes a function to `study.optimize`
+    WANDB = "wandb"  # from `wandb.config`, with a sweep in the script
+    HYDRA = arguments.HYDRA  # from Hydra's configuration
+    CONFIGURATOR = "configurator"  # by assignments that a file run with `exec` overwrites, as in nanoGPT
+    ATTRIBUTES = "attributes"  # by assignments like `config.trainer.lr = 0.1`, which the script overwrites from `sys.argv`
+    SACRED = "sacred"  # from arguments like `with lr=0.1`
+    POSITIONS = "positions"  # from `sys.argv[1]`, `sys.argv[2]`, …
+    ENVIRONMENT = "environment"  # from `os.environ["LR"]`
+    SETTINGS = "settings"  # from a file of settings
+    COMMAND = "command"  # from a command line: the script is a shell script, a Makefile or an MLproject
+    PROMPTS = "prompts"  # from standard input, by `input("lr: ")`
+    PARSED = "parsed"  # from argparse, click or a library based on these: the script itself declares its arguments
+    GLOBALS = arguments.GLOBALS  # not at all: it has values in its text, which parameters can replace
+    SEARCHES = "searches"  # not at all: it searches by itself
+
+
+_WITHOUT_ARGUMENTS = (Style.UNKNOWN, Style.GLOBALS)
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|from_cli|"
     r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|CliApp|Fire|"
@@ -43,7 +55,7 @@ _LOADS = re.compile(
     r"\b(?:safe_load|full_load|yaml\.load|tomllib\.load|toml\.load|OmegaConf\.load|json\.load|ConfigParser)\("
 )
 _LITERAL = re.compile(r"""["']([\w-]{1,40})["']""")
-_HYDRA_NAME = re.compile(r"""config_name=["'](\w+)["']""")  # of its `compose`
+_HYDRA_NAME = re.compile(r"""config_name=["'](\w+)["']""")  # in a call of Hydra's `compose`
 # A module with the values of a script: `config`, `hparams`, `constants`.
 _CONFIG_MODULE = re.compile(
     r"(?:\w+_)?(?:config|configs|configuration|cfg|conf|params|parameters|settings|hparams|hyperparameters|hyperparams|"
@@ -68,7 +80,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
-_SWEPT = ("hydra", "defaults")  # of a configuration of Hydra: its own
+_HYDRA_KEYS = ("hydra", "defaults")  # keys of a configuration that Hydra itself reads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,32 +88,31 @@ class Script:
     """The facts that the text of a script shows.
 
     Attributes:
-        style: how it takes arguments: OPTUNA, WANDB, SACRED, POSITIONS, PARSED, ATTRIBUTES, ENVIRONMENT, COMMAND, "hydra",
-            "configurator" (assignments that one overwrites, as nanoGPT's does), "globals" (values in its
-            text, without any arguments), or "" where nothing is recognised.
-        options: of all but OPTUNA, WANDB, PARSED and hydra, whose options are elsewhere.
-        config: of hydra: the path of its configuration without the suffix, relative to the script.
-        top: the modules that it imports at its top, in their order.
-        late: those it imports in functions.
-        search: of OPTUNA the fields of the job; of WANDB the sweep.
-        notes: what a search of OPTUNA has and the job does not.
-        returned: of hydra and SACRED: the expression that the function returns, or "".
-        is_module: whether it imports from its own package: `from .model import Model`.
-        settings: names of settings files in its text, or patterns of names, which may have its parameters.
-        takes_file: whether `sys.argv[1]` names such a file.
-        needs_file: whether its parser has an argument that must name one.
-        command: of COMMAND: how it is started, with {NAME} for the values of its options.
-        values: those in its text, which parameters could replace, whatever the style.
-        searcher: of SEARCHES: the library or the class by which it searches.
-        paths: texts in it that may be paths of files.
-        printed: the name of a number that it prints without a name.
+        style: Way in which it gets its parameters.
+        options: Its parameters; none for OPTUNA, WANDB, PARSED and HYDRA, whose parameters are not in its text.
+        config: With HYDRA, path of its configuration without the suffix, relative to the script. With SETTINGS, or with a
+            COMMAND whose values are in a file, name of the file. Otherwise "".
+        top: Modules that it imports at its top level, in their order.
+        late: Modules that it imports only in other places, such as functions, in their order.
+        search: With OPTUNA, fields of the job. With WANDB, the sweep. Otherwise empty.
+        notes: With OPTUNA, remarks on settings of the search that the job lacks.
+        returned: With HYDRA and SACRED, expression that the decorated function returns, or "".
+        is_module: Whether it imports from its own package, as in `from .model import Model`.
+        settings: Names in its text, or patterns of names, of settings files that may have its parameters.
+        takes_file: Whether `sys.argv[1]` may name such a file.
+        command: With COMMAND, words of the command line that starts it, with {NAME} for the values of its options.
+        values: Values in its text that parameters can replace, with any style.
+        searcher: Library or class that it may use to search, whatever the style; "" for none.
+        paths: Texts in it that may be paths of files.
+        printed: Name for a number that it prints without a name.
+        needs_file: Whether its parser has an argument that must name a settings file.
     """
 
-    style: str
+    style: Style
     options: tuple[Option, ...]
-    config: str
-    top: tuple[str, ...]
-    late: tuple[str, ...]
+    config: str = ""
+    top: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     returned: str = ""
@@ -120,12 +131,12 @@ def read(text: str, name: str, module_text: str = "") -> Script:
     """Read a script.
 
     Args:
-        text: of the script.
-        name: of it, for messages.
-        module_text: the text of its own modules, in which its parser may be.
+        text: Text of the script.
+        name: Name of the script, for messages.
+        module_text: Text of its own modules, in which its parser may be.
 
     Raises:
-        SpecError: it is no Python.
+        SpecError: It is not Python.
     """
     try:
         tree = notebook.parse(text)
@@ -137,58 +148,58 @@ def read(text: str, name: str, module_text: str = "") -> Script:
     changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     hydra_mains = _hydra_mains(tree)
-    style, options, config, returned = "", tuple[Option, ...](), "", ""
+    style, options, config, returned = Style.UNKNOWN, tuple[Option, ...](), "", ""
     notes: list[str] = []
     both = f"{text}\n{module_text}"
     if search := _study(tree, calls, name, notes):
-        style = OPTUNA
+        style = Style.OPTUNA
     elif search := _sweep(tree, calls, changed_dicts):
-        style = WANDB
+        style = Style.WANDB
     elif hydra := next((call for call in calls if _called(call.func) in hydra_mains), None):
-        style, config, returned = arguments.HYDRA, _config(hydra), _returned(tree, hydra)
+        style, config, returned = Style.HYDRA, _config(hydra), _returned(tree, hydra)
     elif any(_runs_a_file(call) for call in calls):
-        style, options = "configurator", tuple(_before_the_configurator(tree))
+        style, options = Style.CONFIGURATOR, tuple(_before_the_configurator(tree))
     elif "sacred" in text and (options := tuple(_of_sacred(tree))):
-        style, returned = SACRED, _returned_by_sacred(tree)
+        style, returned = Style.SACRED, _returned_by_sacred(tree)
     elif _PARSERS.search(both):
-        style = PARSED
+        style = Style.PARSED
     elif "sys.argv" in both and guess.space(options := tuple(_positions(tree))):
-        style = POSITIONS
+        style = Style.POSITIONS
     elif "sys.argv" in both and (options := tuple(_attributes(tree))):
-        style = ATTRIBUTES
-    values = tuple(_globals(tree))
+        style = Style.ATTRIBUTES
+    values = tuple(_replaceable_values(tree))
     if not style and not ARGUMENTS.search(both):
-        style, options = arguments.GLOBALS, values
+        style, options = Style.GLOBALS, values
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
     searcher = next((module for module in (*top, *late) if module.partition(".")[0] in _SEARCHERS), "")
     if (call := _OWN_SEARCH.search(text)) and not searcher:
         searcher = call[0]
-    if searcher and style in ("", arguments.GLOBALS):
-        style, options = SEARCHES, ()
-    if style in ("", arguments.GLOBALS) and (answers := tuple(_prompted(tree))):
-        style, options = PROMPTS, answers
+    if searcher and style in _WITHOUT_ARGUMENTS:
+        style, options = Style.SEARCHES, ()
+    if style in _WITHOUT_ARGUMENTS and (answers := tuple(_prompted(tree))):
+        style, options = Style.PROMPTS, answers
     variables = tuple(_of_environment(tree))
-    if style in ("", arguments.GLOBALS) and (
+    if style in _WITHOUT_ARGUMENTS and (
         guess.space(variables) or (any(option.required for option in variables) and not guess.space(options))
     ):
-        style, options = ENVIRONMENT, variables
+        style, options = Style.ENVIRONMENT, variables
     is_module = any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
     takes_file = not style and "sys.argv[1]" in text
-    names = _settings(both, by_argument=takes_file or (style == PARSED and bool(_CONFIG_ARGUMENT.search(both))))
+    names = _settings(both, by_argument=takes_file or (style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(both))))
     names += tuple(_config_modules(tree))
     return Script(
         style,
         options,
-        config,
-        tuple(top),
-        tuple(late),
-        search,
-        tuple(notes),
-        returned,
-        is_module,
-        names,
-        takes_file,
+        config=config,
+        top=tuple(top),
+        late=tuple(late),
+        search=search,
+        notes=tuple(notes),
+        returned=returned,
+        is_module=is_module,
+        settings=names,
+        takes_file=takes_file,
         values=values,
         searcher=searcher,
         paths=tuple(dict.fromkeys(_paths(tree))),
@@ -198,7 +209,7 @@ def read(text: str, name: str, module_text: str = "") -> Script:
 
 
 def _printed(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
-    """The name of what the last `print` with a value alone prints, if that is named like an objective, or "cost"."""
+    """Return the name of what the last `print` of one value prints, if it is named like an objective; otherwise "cost"."""
     values = [call.args[0] for call in calls if _called(call.func) == "print" and len(call.args) == 1]
     values = [value for value in values if not isinstance(value, (ast.Constant, ast.JoinedStr))]
     last = max(values, key=lambda value: value.lineno, default=None)
@@ -211,14 +222,14 @@ def _printed(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
 
 
 def _paths(tree: ast.Module) -> Iterator[str]:
-    """The texts of a script that may be relative paths."""
+    """Yield the texts of a script that may be relative paths."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PATH.fullmatch(node.value):
             yield node.value
 
 
 def _config_modules(tree: ast.Module) -> Iterator[str]:
-    """The files of imported modules that are named as if they had the values of a script."""
+    """Yield the files of imported modules whose names suggest that they have the parameters of a script."""
     for node in ast.walk(tree):
         pairs: list[str] = []
         if isinstance(node, ast.Import):
@@ -232,18 +243,17 @@ def _config_modules(tree: ast.Module) -> Iterator[str]:
 
 
 def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
-    """The names of settings files in the text of a script and its modules: of DVC's first, then as they come.
+    """Return the names of settings files in the text of a script and its modules: DVC's first, then in order.
 
     Args:
-        text: of them.
-        by_argument: whether any file may be the one, as an argument names it.
+        text: Text of the script and its modules.
+        by_argument: Whether any file may be the settings file, as an argument names it.
     """
     names = ["params.yaml"] if "params_show(" in text else []
     names += [name for name in _SETTINGS.findall(text) if not _RESULTS.search(name)]
     names += [f"{name}.yaml" for name in _HYDRA_NAME.findall(text)]
-    if by_argument := by_argument or (
-        not names and bool(_LOADS.search(text))
-    ):  # of any file, perhaps one that a text names without suffix
+    # The script may load any file, perhaps one that its text names without a suffix.
+    if by_argument := by_argument or (not names and bool(_LOADS.search(text))):
         names += [
             f"{name}.{end}" for name in dict.fromkeys(_LITERAL.findall(text)) for end in ("yaml", "yml", "json", "toml")
         ]
@@ -252,11 +262,11 @@ def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
 
 
 def of_settings(text: str, name: str) -> list[Option]:
-    """The values of a settings file as arguments; none of one that cannot be read.
+    """Return the values of a settings file as options; none if it cannot be read.
 
     Args:
-        text: of the file.
-        name: of it, for messages.
+        text: Text of the file.
+        name: Name of the file.
     """
     try:
         values = settings.values(text, name)
@@ -266,20 +276,21 @@ def of_settings(text: str, name: str) -> list[Option]:
 
 
 def _called(function: ast.expr) -> str:
-    """The dotted name of a called function, or ""."""
+    """Return the dotted name of a called function, or ""."""
     if isinstance(function, ast.Attribute):
         return f"{_called(function.value)}.{function.attr}"
     return function.id if isinstance(function, ast.Name) else ""
 
 
 def _hydra_mains(tree: ast.Module) -> set[str]:
-    """The names of `hydra.main` in a module."""
+    """Return the names of `hydra.main` in a module."""
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "hydra"]
     names = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "main"}
     return {"hydra.main"} | names
 
 
 def _returned_by_sacred(tree: ast.Module) -> str:
+    """Return the expression that the main function of a Sacred experiment returns last, or ""."""
     decorators = [
         node for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in function.decorator_list
     ]
@@ -288,7 +299,7 @@ def _returned_by_sacred(tree: ast.Module) -> str:
 
 
 def _returned(tree: ast.Module, decorator: ast.expr) -> str:
-    """The expression that the function below a decorator returns last, or ""."""
+    """Return the expression that the function below a decorator returns last, or ""."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and decorator in node.decorator_list)
     for function in functions:
         returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
@@ -298,7 +309,7 @@ def _returned(tree: ast.Module, decorator: ast.expr) -> str:
 
 
 def _config(call: ast.Call) -> str:
-    """The configuration that `hydra.main(…)` names, or ""."""
+    """Return the path of the configuration that `hydra.main(…)` names, or ""."""
     options = dict(zip(("config_path", "config_name"), call.args, strict=False))
     options |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     folder, name = (
@@ -309,11 +320,10 @@ def _config(call: ast.Call) -> str:
 
 
 def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[str]) -> dict[str, Any]:
-    """The fields of a job that calls the function which the script passes to `study.optimize`; none where it passes none.
+    """Return the fields of a job that calls the function that the script passes to `study.optimize`; {} without one.
 
-    What the job does not hold of the study is appended to `notes`.
-
-    The entrypoint is empty if a trial cannot import that function.
+    Remarks on settings of the study that the job lacks are appended to `notes`. The entrypoint is "" if a trial cannot
+    import the function.
     """
     if "optuna" not in _imported(list(ast.walk(tree))):
         return {}
@@ -340,9 +350,8 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
         "kind": "hpo",
         "entrypoint": f"optuna:{stem}:{ast.unparse(objective)}" if is_importable and objective else "",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
-        **(
-            {"pruner": "median"} if any(_called(candidate.func).endswith(".should_prune") for candidate in calls) else {}
-        ),  # Optuna's
+        # Optuna's default pruner
+        **({"pruner": "median"} if any(_called(candidate.func).endswith(".should_prune") for candidate in calls) else {}),
         "trials": trials if isinstance(trials, int) and trials > 0 else 20,
     }
     assigned = {
@@ -367,7 +376,7 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
 def _component(
     field: str, node: ast.expr, assigned: Mapping[str, ast.expr], choices: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
-    """The job's sampler or pruner, and its seed, from the call that makes Optuna's."""
+    """Return the job's sampler or pruner, and its seed, from the call that creates Optuna's; append remarks to `notes`."""
     node = assigned.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.Constant) and node.value is None:
         return {}
@@ -400,13 +409,13 @@ def _component(
 
 
 def _direction(node: ast.expr | None) -> str:
-    """The direction of a study, as a text or a member of `StudyDirection`; Optuna's default is minimize."""
+    """Return the direction of a study from a text or a member of `StudyDirection`. Optuna's default is minimize."""
     direction = node.attr if isinstance(node, ast.Attribute) else _literal(node)
     return "maximize" if str(direction).lower() == "maximize" else "minimize"
 
 
 def _sweep(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]) -> dict[str, Any]:
-    """The sweep that a script starts by `wandb.sweep` and works through by `wandb.agent`; none where it has none."""
+    """Return the sweep that a script starts with `wandb.sweep` and runs with `wandb.agent`; {} without one."""
     sweep = next((_arguments(call, "sweep") for call in calls if _called(call.func) == "wandb.sweep"), {}).get("sweep")
     agent = next((_arguments(call) for call in calls if _called(call.func) == "wandb.agent"), {})
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
@@ -422,10 +431,10 @@ def _sweep(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]
 
 
 def _value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
-    """A value that is written down, in which names stand for what is assigned to them.
+    """Return the value of a literal expression, in which each name has the value that is assigned to it.
 
     Raises:
-        ValueError, TypeError, SyntaxError, MemoryError, RecursionError: it is not.
+        ValueError, TypeError, SyntaxError, MemoryError, RecursionError: The expression is not literal.
     """
     if isinstance(node, ast.Name):
         return _value(values.get(node.id), values)
@@ -439,12 +448,12 @@ def _value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
 
 
 def _arguments(call: ast.Call, *names: str) -> dict[str, ast.expr]:
-    """The arguments of a call by name; `names` are those of its first ones."""
+    """Return the arguments of a call by name. `names` are the names of the first ones, which may be positional."""
     return dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
 
 
 def _attributes(tree: ast.Module) -> Iterator[Option]:
-    """The plain values that the script assigns to attributes: `config.trainer.lr = 0.1`, whose flag is `--trainer.lr`."""
+    """Yield the plain values that a script assigns to attributes: `config.trainer.lr = 0.1` has the flag `--trainer.lr`."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
@@ -456,7 +465,7 @@ def _attributes(tree: ast.Module) -> Iterator[Option]:
 
 
 def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
-    """The assignments at the top of a script, up to the call that lets arguments overwrite them."""
+    """Yield the values that a script assigns at its top level before the call that lets arguments overwrite them."""
     calls = (node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
     end = next((call.lineno for call in calls if isinstance(call.value, ast.Call) and _runs_a_file(call.value)), 0)
     for name, node in arguments.first_assignments(tree).items():
@@ -465,8 +474,11 @@ def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
             yield _option(name, value, _kind(value))
 
 
-def _globals(tree: ast.Module) -> Iterator[Option]:
-    """The numbers, texts and booleans that a script assigns at its top level, and of those elsewhere the likely ones."""
+def _replaceable_values(tree: ast.Module) -> Iterator[Option]:
+    """Yield the numbers, texts and booleans in a script that parameters can replace.
+
+    These are all values that it assigns at its top level, and values elsewhere that are named like a parameter.
+    """
     assigned = arguments.first_assignments(tree)
     for name, spot in arguments.spots(tree).items():
         value = _literal(spot.value)
@@ -486,9 +498,9 @@ def with_default(option: Option, text: str | None) -> Option:
 
 
 def _of_environment(tree: ast.Module) -> Iterator[Option]:
-    """The variables that a script reads: `os.environ["LR"]`, `os.environ.get("LR", 0.1)`, `os.getenv("LR")`."""
+    """Yield the environment variables that a script reads, by `os.environ["LR"]`, `os.environ.get(…)` or `os.getenv(…)`."""
     variables: dict[str, Option] = {}
-    kinds: dict[ast.expr, str] = {}  # of what `float(…)` or `int(…)` converts
+    kinds: dict[ast.expr, str] = {}  # argument of `float(…)` or `int(…)` → the function
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             if _called(node.func) in ("float", "int") and node.args:
@@ -504,16 +516,16 @@ def _of_environment(tree: ast.Module) -> Iterator[Option]:
             kind = kinds.get(node) or _kind(value)
             try:
                 value = {"float": float, "int": int}.get(kind, lambda value: value)(value)
-            except (TypeError, ValueError):  # there is none, or it is not converted itself
+            except (TypeError, ValueError):  # there is no default, or the script does not convert it
                 value = None
-            # Others may be the machine's, as HOME is.
+            # Variables that are not converted to numbers may be the machine's, such as HOME.
             is_needed = "default" not in call_arguments and kind in ("float", "int")
             variables.setdefault(name, Option(name, value, kind, name, required=is_needed))
     yield from variables.values()
 
 
 def _of_sacred(tree: ast.Module) -> Iterator[Option]:
-    """The variables that the functions below `@ex.config` assign."""
+    """Yield the variables that the functions below `@ex.config` assign."""
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         if any(_called(decorator).endswith(".config") for decorator in function.decorator_list):
             for name, node in arguments.first_assignments(ast.Module(function.body, [])).items():
@@ -522,7 +534,7 @@ def _of_sacred(tree: ast.Module) -> Iterator[Option]:
 
 
 def _prompted(tree: ast.Module) -> Iterator[Option]:
-    """The variables assigned from `input(…)`, in their order, with a number in the prompt or after `or` as default."""
+    """Yield the variables assigned from `input(…)`, in order. A number in the prompt, or after `or`, is the default."""
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     for node in sorted(assigned, key=lambda node: node.lineno):
         text = ast.unparse(node.value)
@@ -534,7 +546,7 @@ def _prompted(tree: ast.Module) -> Iterator[Option]:
 
 
 def _positions(tree: ast.Module) -> Iterator[Option]:
-    """The variables assigned from `sys.argv[1]`, `sys.argv[2]`, …, with the values assigned otherwise as defaults."""
+    """Yield the variables assigned from `sys.argv[1]`, `sys.argv[2]`, … A value assigned in another place is the default."""
     by_position: dict[int, Option] = {}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     defaults = {ast.unparse(node.targets[0]): value for node in assigned if (value := _literal(node.value)) is not None}
@@ -555,7 +567,7 @@ def _option(name: str, value: Any, kind: str, required: bool = False) -> Option:
 
 
 def _computed(node: ast.expr | None) -> Any:
-    """The number that a short calculation with numbers gives, as `2 ** 6` or `float("1e-3")`; None for anything else."""
+    """Return the result of a short calculation, such as `2 ** 6` or `float("1e-3")`; None for any other expression."""
     match node:
         case ast.Call(
             func=ast.Name(id="int" | "float" as name), args=[ast.Constant(value=str() | int() | float() as number)]
@@ -578,7 +590,7 @@ def _computed(node: ast.expr | None) -> Any:
 
 
 def _literal(node: ast.expr | None) -> Any:
-    """The plain value that an expression is, or None."""
+    """Return the number, text or boolean that an expression stands for, or a list of these; otherwise None."""
     try:
         value = None if node is None else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -594,12 +606,12 @@ def _kind(value: Any) -> str:
 
 
 def _runs_a_file(call: ast.Call) -> bool:
-    """Whether a call is `exec(open("configurator.py").read())`."""
+    """Return whether a call runs a file, as `exec(open("configurator.py").read())`."""
     return _called(call.func) == "exec" and bool(call.args) and ast.unparse(call.args[0]).startswith("open('")
 
 
 def _imported(nodes: list[Any]) -> Iterator[str]:
-    """The modules that statements import, those of a `try` or an `if` among them."""
+    """Yield the modules that statements import, also in a `try` or an `if`."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -610,37 +622,37 @@ def _imported(nodes: list[Any]) -> Iterator[str]:
 
 
 def of_hydra(text: str, name: str, groups: Mapping[str, Mapping[str, str]]) -> list[Option]:
-    """The leaves of a configuration of Hydra as arguments, the groups of its defaults list as choices, with their leaves.
+    """Return the options of a Hydra configuration: its leaves, and the groups of its defaults list, with their leaves.
 
     Args:
-        text: of the configuration.
-        name: of it, for messages.
-        groups: each folder beside it → the names of the files in it, with their texts.
+        text: Text of the configuration.
+        name: Name of the configuration, for messages.
+        groups: Folder beside the configuration → name of a file in it → text of the file.
 
     Raises:
-        SpecError: it is no YAML.
+        SpecError: The configuration is not YAML.
     """
     data = document.parse(text, name).data
     if not isinstance(data, dict):
         return []
-    options_found = []
+    group_options = []
     for entry in data.get("defaults") or ():
         for key, chosen in entry.items() if isinstance(entry, dict) else ():
             group = key.removeprefix("optional ")
             options = groups.get(group, {})
             if isinstance(chosen, str) and chosen in options:
-                options_found.append(Option(group, chosen, choices=tuple(options) if len(options) > 1 else (), flag=group))
+                group_options.append(Option(group, chosen, choices=tuple(options) if len(options) > 1 else (), flag=group))
                 siblings = [set(_of_group(group, text)) for text in options.values()]
-                options_found += [
+                group_options += [
                     option
                     for key, option in _of_group(group, options[chosen]).items()
                     if all(key in leaves for leaves in siblings)
                 ]
-    return options_found + list(_leaves({key: value for key, value in data.items() if key not in _SWEPT}))
+    return group_options + list(_leaves({key: value for key, value in data.items() if key not in _HYDRA_KEYS}))
 
 
 def _of_group(group: str, text: str) -> dict[str, Option]:
-    """The leaves of a file of a group, by name; none of one that is no YAML, or that `@package` moves elsewhere."""
+    """Return the leaves of a group's file, by name; none if it is not YAML, or if `@package` moves them to another place."""
     try:
         data = {} if "# @package" in text else document.parse(text, group).data
     except SpecError:
@@ -650,6 +662,7 @@ def _of_group(group: str, text: str) -> dict[str, Option]:
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[Option]:
+    """Yield the values of nested mappings as options, with dotted names. "???" is a required value without a default."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
