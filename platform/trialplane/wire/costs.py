@@ -61,8 +61,8 @@ class Demand:
         )
 
     def has_price(self, prices: Prices) -> bool:
-        """Whether an attempt costs anything at these prices."""
-        return self.gpus * prices.gpu_hour + self.cpus * prices.cpu_hour > 0
+        """Whether the prices suffice for a budget: that of a GPU if an attempt uses any, otherwise that of a core."""
+        return (prices.gpu_hour if self.gpus else prices.cpu_hour) > 0
 
 
 @dataclasses.dataclass(frozen=True)
