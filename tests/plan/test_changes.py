@@ -94,3 +94,7 @@ def test_differences_are_sorted_by_when_they_can_take_effect() -> None:
         "in a new run": ["entrypoint", "seed", "pruner.max_resource"],
     }
     assert not any(changes.changes_by_time(old, old).values())
+
+
+def test_another_kind_is_an_issue_of_a_resume() -> None:
+    assert "kind" in [issue.field for issue in changes.resume_issues(kinds.read(TRAINING), kinds.read(STUDY))]

@@ -388,6 +388,7 @@ class RunHandle:
         Raises:
             InputError: The run is a training or not active, its target cannot scale it, or it was scaled to another number
                 in the meantime.
+            SpecError: The run is a collection with a budget of GPU-hours or money.
         """
         job = self.job
         if not job.width_option:
@@ -397,6 +398,8 @@ class RunHandle:
                 f"{self.name} is one training, whose ranks are fixed; {cancel}"
                 f"`platform submit train {job.name} --resume {self.name} {ranks}` continues with others"
             )
+        if issues := list(job.widened(parallel).resume_issues(job)):
+            raise SpecError(issues)
         observed = self._active_observation(job, parallel)
         self.target.desire(self.name, parallel=parallel, now=now)
         while not self.target.fit(self.name, parallel, now=now):

@@ -90,7 +90,7 @@ def resume_issues(old: Job, new: Job) -> list[Issue]:
         Issue(draft.path(field, names), message)
         for field in fields
         if not any(field == name or field.startswith(f"{name}.") for name in old.changeable)
-    ] + list(new.resume_issues(old))
+    ] + (list(new.resume_issues(old)) if new.kind == old.kind else [])
 
 
 def changes_by_time(old: Job, new: Job) -> dict[str, list[str]]:
