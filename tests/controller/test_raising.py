@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -60,6 +61,32 @@ def test_noise_is_what_separates_trials_that_change_their_order_twice() -> None:
     assert ranking.noise([*twice, {0: 9.0, 1: 9.0}]) == 0.5, "measured when they had come back"
     assert ranking.noise([*twice, {0: 9.0, 1: 1.0}]) == 8.0, "the last time"
     assert ranking.noise(twice[:2]) == 0.0
+    assert ranking.noise([{0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}, {0: 1.0, 1: math.inf}]) == 0.0
+
+
+def test_only_trials_that_are_in_all_rungs_are_compared() -> None:
+    assert ranking.agree({0: 1.0, 1: 2.0}, {1: 2.0, 0: 1.0, 2: 0.0}, 0.0)
+    twice = [{0: 1.0, 1: 2.0, 2: 0.0}, {0: 2.0, 1: 1.0, 3: 9.0}, {0: 1.0, 1: 1.5, 2: 9.0, 3: 0.0}]
+    assert ranking.noise(twice) == 0.5
+
+
+def returned(first: list[float], second: list[float]) -> int | None:
+    """The last index at which two losses are in an order that they had before, with the opposite one in between."""
+    signs = [(a > b) - (a < b) for a, b in zip(first, second, strict=True)]
+    triples = itertools.combinations(range(len(signs)), 3)
+    return max((c for a, b, c in triples if signs[a] == signs[c] == -signs[b] != 0), default=None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=7))
+@settings(deadline=None)
+def test_noise_is_measured_by_every_pair_at_its_last_return(curves: list[tuple[int, int, int]]) -> None:
+    rungs = [dict(enumerate(map(float, losses))) for losses in curves]
+    differences = []
+    for first, second in itertools.combinations(range(3), 2):
+        index = returned([rung[first] for rung in rungs], [rung[second] for rung in rungs])
+        if index is not None:
+            differences.append(abs(rungs[index][first] - rungs[index][second]))
+    assert ranking.noise(rungs) == (sorted(differences)[math.ceil(0.9 * len(differences)) - 1] if differences else 0.0)
 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=4, max_size=4), min_size=3, max_size=5))
@@ -110,6 +137,39 @@ def test_the_top_is_raised_as_often_as_rankings_change() -> None:
 def test_a_ladder_of_one_rung_has_nothing_to_raise() -> None:
     ladder = Ladder(1, 4, 4, is_auto=True)
     assert play(Promotion(ladder, 8), ladder, 8, lambda trial, done: float(trial)) == {1: 8, 4: 2}
+
+
+def skip_rung_4(loss: Any, skipping: range) -> tuple[Promotion, list[int]]:
+    """Trials of which some report after 1, 5 and 16 steps, so that they skip the rung of 4 steps; and the steps done."""
+    rule, drawn, ends = Promotion(AUTO, 64), 0, list[int]()
+    while (stretch := rule.next_stretch(drawn if drawn < 64 else None)) is not None:
+        if stretch.trial is None:
+            stretch, drawn = dataclasses.replace(stretch, trial=drawn), drawn + 1
+        trial = stretch.trial
+        assert trial is not None
+        rule.record_start(stretch)
+        done = stretch.rung or AUTO.top
+        done = 5 if trial in skipping and not stretch.done else done
+        losses = (loss(trial, stretch.rung),)
+        rule.top = rule.top_after(trial, done, losses)
+        rule.record_end(trial, TrialState.PAUSED if stretch.rung else TrialState.COMPLETE, done, losses)
+        ends.append(done)
+        for other in rule.find_hopeless():
+            rule.drop(other)
+    return rule, ends
+
+
+def test_the_top_is_raised_although_some_trials_skip_the_rung_below() -> None:
+    rule, ends = skip_rung_4(lambda trial, rung: float(trial if rung < 4 else -trial), range(0, 64, 2))
+    assert rule.top > 4
+    assert ends.count(AUTO.top) >= 1
+
+
+def test_the_top_is_raised_although_all_trials_skip_it() -> None:
+    rule, ends = skip_rung_4(lambda trial, rung: float(trial if rung < 4 else -trial), range(64))
+    assert (ends.count(4), rule.top) == (0, 64), "the rankings at 1 and 16 steps differ"
+    stable, _ = skip_rung_4(lambda trial, rung: float(trial), range(64))
+    assert stable.top == 4
 
 
 # In the ledger

@@ -161,12 +161,15 @@ class Promotion:
             done: Number of steps that the trial has done in all.
             losses: Losses at the rung.
         """
-        steps = self._ladder.rungs()
-        if not self._ladder.is_auto or done < self.top or self._running[trial].rung != self.top:
+        rung = self._running[trial].rung  # above the top if the trial has skipped the top, as it reports less often
+        if not self._ladder.is_auto or rung < self.top or done < rung:
             return self.top
-        rungs = [self._rungs[0][step].first_losses for step in steps[: steps.index(self.top) + 1]]
-        rungs[-1].setdefault(trial, _comparable(losses)[0])
-        return self.top if ranking.agree(rungs[-2], rungs[-1], ranking.noise(rungs)) else self._rung_above(self.top)
+        losses_at = {step: self._rungs[0][step].first_losses for step in self._ladder.rungs() if step <= rung}
+        losses_at[rung].setdefault(trial, _comparable(losses)[0])
+        rungs = [by_trial for by_trial in losses_at.values() if by_trial]
+        if len(rungs) < 2 or ranking.agree(rungs[-2], rungs[-1], 0.0):
+            return self.top
+        return self.top if ranking.agree(rungs[-2], rungs[-1], ranking.noise(rungs)) else self._rung_above(rung)
 
     def drop(self, trial: int) -> None:
         """Record that a paused trial will not continue."""
