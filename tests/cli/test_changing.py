@@ -46,6 +46,15 @@ def test_nothing_has_failed(platform, runs, double):
     assert platform("retry", "mine").exit_code == 2, "without --failed"
 
 
+def test_a_population_is_not_tried_again(platform, runs, double):
+    (runs.jobs / "demo" / "train.py").write_text("def run(ctx):\n    state = ctx.restored\n")
+    members = {"population": {"interval": 2, "steps": 8}}
+    run = runs.make("mine", tell=lambda one: failed(one, FailureClass.OOM), asks=2, **members)
+    runs.say(run, RunState.FAILED, failed=2)
+    result = platform("retry", "mine", "--failed")
+    assert (result.exit_code, "mine is a population, and the checkpoints" in result.stderr) == (2, True), result.stderr
+
+
 def test_a_study_that_has_ended_goes_on_with_another_space(platform, done, double):
     result = platform("edit", "mine", "--set", "space.lr.high=3", "--set", "trials=9", "--detach")
     assert result.exit_code == 0, result.stderr

@@ -138,6 +138,17 @@ def test_what_is_fixed_is_taken_over_unchanged() -> None:
         assert (after["layers"], after["kind"]) == (6, "small")
 
 
+def test_a_value_that_is_not_in_the_space_any_more_is_drawn_anew() -> None:
+    narrow = {
+        "kind": CategoricalParameter(type="categorical", choices=("small", "medium")),
+        "layers": IntParameter(type="int", low=2, high=4, step=2),
+    }
+    rule = Population(interval=4, steps=16, resample=0.0, fixed=("layers",))
+    for seed in range(20):
+        after = population.explore(rule, seed, 0, 4, narrow, {"kind": "large", "layers": 8})
+        assert (narrow["kind"].holds(after["kind"]), narrow["layers"].holds(after["layers"])) == (True, True)
+
+
 def test_a_condition_that_changes_draws_or_drops_a_parameter() -> None:
     rule = Population(interval=4, steps=16, resample=0.0)
     small = {"kind": "small", "rate": 0.1, "step": 0.5, "layers": 4, "units": 10, "noise": 1.0}
@@ -304,7 +315,7 @@ def test_a_member_continues_from_the_checkpoint_of_a_better_one(opened: Opened) 
         parent = by_number[segment.parent.number]
         assert parent.segment is not None
         assert (parent.trial, parent.folder) == (segment.parent.trial, segment.parent.folder)
-        assert (parent.folder, segment.folder) == (segment.done, segment.rung)
+        assert (parent.folder, segment.folder, segment.top) == (segment.done, segment.rung, 16)
         assert segment.parent.digest == f"digest of {parent.trial} at {segment.done}"
         assert request.retry_of is not None
         before = by_number[request.retry_of]
@@ -379,6 +390,27 @@ def test_the_lineage_with_and_without_kills_is_the_same(opened: Opened, tmp_path
         place.close()
         lineages.append(segments)
     assert lineages[0] == lineages[1]
+
+
+def test_a_population_continues_in_a_narrower_space(opened: Opened) -> None:
+    """A choice is removed; members that had it keep it until they take over from another one."""
+    ledger, copies = opened.open(study()), 0
+    for _ in range(12):
+        request = ledger.ask()
+        assert request is not None
+        train(ledger, request)
+    narrow = {**JOB["space"], "kind": {"type": "categorical", "choices": ["b", "c"]}}
+    narrow["extra"] = {"type": "int", "low": 1, "high": 9, "when": {"kind": ["b"]}}
+    ledger = opened.open(study(space=narrow))
+    while (request := ledger.ask()) is not None:
+        assert request.segment is not None
+        assert request.segment.parent is not None
+        if request.segment.parent.trial != request.trial:
+            copies += 1
+            assert request.params["kind"] in ("b", "c")
+        train(ledger, request)
+    assert copies
+    assert ledger.counts.complete == 6
 
 
 def test_a_member_that_fails_ends_and_the_others_continue(opened: Opened) -> None:

@@ -43,6 +43,7 @@ def test_a_resume_without_changes_leaves_a_job_as_it_is(fields: dict[str, Any]) 
 
 
 TWO = {**STUDY["space"], "n": {"type": "int", "low": 1, "high": 9}}
+MEMBERS = {"interval": 4, "steps": 16}
 PROMOTE = {"name": "asha", "promote": True, "max_resource": 16}
 
 
@@ -67,6 +68,8 @@ def test_a_study_goes_on_with_another_search(fields: dict[str, Any], sets: list[
     [
         ({"pruner": PROMOTE}, ["pruner.reduction_factor=2"], "has other rungs than those at which trials are paused"),
         ({"pruner": PROMOTE}, ["pruner=median"], "has other rungs"),
+        ({"population": MEMBERS}, ["population.share=0.5"], "population.share: cannot change when a run is resumed"),
+        ({"population": MEMBERS}, ["trials=9"], "trials: is the size of the population"),
         ({}, ["pruner={name: asha, promote: true, max_resource: 4}"], "has other rungs"),
         ({"space": "space:define"}, ["space={lr: {type: float, low: 0, high: 1}}"], "is code, and does not change"),
         ({"space": TWO, "sampler": "bruteforce"}, ["sampler=tpe"], "changes the points that bruteforce counts"),
@@ -82,6 +85,12 @@ def test_what_a_study_cannot_go_on_with(fields: dict[str, Any], sets: list[str],
         fields = {**fields, "space": {**TWO, "lr": lr}}
     with pytest.raises(errors.SpecError, match=message):
         changes.apply_changes(kinds.read({**STUDY, **fields}), {}, sets, 2)
+
+
+def test_another_interval_is_an_issue_of_the_population_alone() -> None:
+    old = kinds.read(STUDY | {"population": MEMBERS})
+    new = kinds.read(STUDY | {"population": {**MEMBERS, "interval": 8}})
+    assert [issue.place for issue in changes.resume_issues(old, new)] == [("population", "interval")]
 
 
 def test_differences_are_sorted_by_when_they_can_take_effect() -> None:

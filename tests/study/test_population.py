@@ -17,6 +17,7 @@ from tests.study.conftest import Study, alive, kill, wait_until
 from tests.study.test_promotion import curves, rows
 
 from trialplane.pages import lineage
+from trialplane.training.steps import record
 from trialplane.wire.states import RunState
 
 CODE = """
@@ -100,6 +101,7 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
     assert any(parent is not None and parent[0] != trial for (trial, _), (parent, _) in lineages.items())
     killed, undisturbed = curves(study, "killed"), curves(study, "alone")
     assert all(len(values) == 1 for values in undisturbed.values())
+    assert {(trial, step) for trial in range(6) for step in (2, 4, 6, 8)} <= killed.keys(), "written with the ends"
     assert killed == {key: undisturbed[key] for key in killed}, "to the last bit"
     results = [{row.trial: (row.metrics, row.returned, row.params) for row in each.rows()} for each in (alone, run)]
     assert results[0] == results[1]
@@ -108,8 +110,11 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
     steps = [max(done for done in schedule if done < epoch) if epoch else 0 for epoch in range(9)]
     assert best.returned["weights"] == [schedule[done] for done in steps], "the schedule is what its state was trained with"
 
-    left = {folder.name for folder in (study.files("killed").checkpoints / "killed").iterdir()}
-    assert left <= {f"trial-{trial}" for trial in range(6)}, "the checkpoints of the intervals are gone"
+    for name in ("alone", "killed"):
+        folders = {folder.name: folder for folder in (study.files(name).checkpoints / name).iterdir()}
+        assert folders.keys() == {f"trial-{trial}" for trial in range(6)}, "the checkpoints of the intervals are gone"
+        newest = [max(record.order(path.name) for path in folder.glob("step-*"))[0] for folder in folders.values()]
+        assert newest == [8] * 6, "those of the last step stay"
     taken = [one["tags"] for one in study.mlflow_runs("killed") if "trialplane.parent_trial" in one["tags"]]
     assert taken
     numbers = {one["tags"]["trialplane.number"] for one in study.mlflow_runs("killed")}

@@ -24,6 +24,10 @@ import os
 
 def run(ctx):
     what, done, weight = ctx.params["what"], 0, 0.0
+    if what == "logs":
+        ctx.note("wandb", 0, {"samples": 3.0})
+    if what == "logs its loss":
+        ctx.note("wandb", 5, {"loss": 3.0}, waits=True)
     groups = [{"lr": ctx.params.get("lr", 0.0), "betas": (0.9, 0.99)}]
     if what != "forgets" and (state := ctx.restored) is not None:
         done, weight, groups = state["step"], state["weight"], state["optimizer"]["param_groups"]
@@ -36,7 +40,10 @@ def run(ctx):
             os._exit(1)
         weight += 1.0
         ctx.report(step, loss=weight)
-        ctx.save(step, {"weight": weight, "optimizer": {"param_groups": groups}}, every=0)
+        every = 1000 if what in ("rarely", "dies last") else 0
+        ctx.save(step, {"weight": weight, "optimizer": {"param_groups": groups}}, every=every)
+    if what == "dies last" and ctx.attempt == 2:
+        os._exit(1)
     return {"loss": weight, "score": 0.5}
 """
 
@@ -106,6 +113,45 @@ def test_a_missing_checkpoint_of_a_donor_is_a_reported_error(bench: Bench) -> No
     assert (outcome.state, outcome.failure, reports) == (TrialState.FAILED, FailureClass.ERROR, [])
     assert "trial 3 was to continue after step 4, and trial 5's checkpoint at " in outcome.message
     assert outcome.message.endswith("trial-5-step-4 is missing")
+
+
+def test_the_newest_state_of_a_donor_is_taken_or_none(bench: Bench) -> None:
+    donor = first(bench, "plants", 5)
+    (folder,) = bench.root.rglob("trial-5-step-4")
+    assert {path.name for path in folder.iterdir()} == {"step-0000000003", "step-0000000004"}
+    file = folder / "step-0000000004" / "state.packed"
+    file.write_bytes(bytes(file.stat().st_size))  # the digest is that of names and sizes, which stay
+    outcome, reports = ended(bench, "saves", 3, second(donor), attempt=2)
+    assert (outcome.state, outcome.failure, reports) == (TrialState.FAILED, FailureClass.ERROR, [])
+    assert "step-0000000004/state.packed was changed after it was written" in outcome.message
+
+
+def test_the_last_step_is_always_saved(bench: Bench) -> None:
+    donor = first(bench, "plants", 5)
+    last = Segment(0, ("loss",), 4, 0, donor, top=12)
+    outcome, _ = ended(bench, "rarely", 3, last, attempt=2)
+    assert (outcome.state, outcome.metrics["loss"]) == (TrialState.COMPLETE, 54.0)
+    (folder,) = bench.root.rglob("trial-3")
+    assert [path.name for path in folder.iterdir()] == ["step-0000000012"]
+
+
+def test_an_attempt_that_dies_after_its_last_step_trains_it_again(bench: Bench) -> None:
+    last = Segment(0, ("loss",), 4, 0, first(bench, "plants", 5), top=12)
+    lost, _ = ended(bench, "dies last", 3, last, attempt=2)
+    assert lost.failure is FailureClass.CRASHED
+    again, reports = ended(bench, "dies last", 3, last, attempt=3)
+    assert (again.state, again.metrics["loss"]) == (TrialState.COMPLETE, 54.0)
+    assert list(values(reports)) == list(range(5, 13))
+
+
+def test_a_library_may_log_before_the_state_is_read(bench: Bench) -> None:
+    donor = first(bench, "plants", 5)
+    outcome, reports = ended(bench, "logs", 3, second(donor), attempt=2)
+    assert outcome.state is TrialState.PAUSED, outcome.message
+    assert {5, 6, 7, 8} <= {report.step for report in reports}
+    compared, _ = ended(bench, "logs its loss", 4, second(donor), attempt=2)
+    assert (compared.state, compared.failure) == (TrialState.FAILED, FailureClass.INVALID)
+    assert "begin with ctx.restored" in compared.message
 
 
 def test_a_job_that_does_not_read_the_state_fails_before_it_trains_on(bench: Bench) -> None:

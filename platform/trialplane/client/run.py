@@ -482,11 +482,16 @@ class RunHandle:
             The number of trials.
 
         Raises:
-            InputError: The run is active or no study, or no trial has failed.
+            InputError: The run is active, no study or a population, or no trial has failed.
         """
         job = self.job
         if job.is_sequential:
             raise InputError(f"{self.name} is a {job.title}; `platform resume {self.name}` tries again what has failed")
+        if job.search.population is not None:
+            raise InputError(
+                f"{self.name} is a population, and the checkpoints from which a failed member would continue are removed "
+                "once the others have passed their step; submit another study"
+            )
         attempts = self.attempts()
         failed = [row for row in rows.newest_attempts(attempts) if row.state is TrialState.FAILED]
         if not failed:

@@ -586,7 +586,8 @@ class Ledger:
         metrics = (watched,) if watched else tuple(objective.metric for objective in self.job.objectives)
         offset = None if stretch.trial is None else self._offsets.get(stretch.trial)
         folder = 0 if self._search.population is None else stretch.rung
-        return Segment(stretch.rung, metrics, stretch.done, offset, folder=folder)
+        top = 0 if self._search.ladder is None else self._search.ladder.top
+        return Segment(stretch.rung, metrics, stretch.done, offset, folder=folder, top=top)
 
     def _update_offset(self, trial: int, step: int) -> None:
         """Record whether a trial counts its steps from 0 or from 1, given the step of a report."""

@@ -57,8 +57,8 @@ def explore(
 ) -> dict[str, Any]:
     """Return the parameters of a member that takes over the state of another one.
 
-    A parameter that begins to exist with the value of another one is drawn from the space, and one that no longer exists is
-    left out.
+    A parameter that begins to exist with the value of another one is drawn from the space, as is one whose value is not in
+    it any more. One that no longer exists is left out.
 
     Args:
         population: Settings.
@@ -74,7 +74,7 @@ def explore(
         if not space.is_active(parameter, changed):
             continue
         factors, resample = population.exploration(name)
-        if name not in params:
+        if name not in params or not parameter.holds(params[name]):
             changed[name] = draw(parameter, generator)
         elif name in population.fixed:
             changed[name] = params[name]

@@ -65,11 +65,11 @@ def _last_returns(signs: Sequence[np.ndarray]) -> np.ndarray:
         Indices; 0 for a pair without one.
     """
     last = np.zeros(len(signs[0]), dtype=int)
-    seen = {sign: np.zeros(len(last), dtype=bool) for sign in (1, -1)}
-    reversed_ = {sign: np.zeros(len(last), dtype=bool) for sign in (1, -1)}  # with the opposite one after it
+    present = {sign: np.zeros(len(last), dtype=bool) for sign in (1, -1)}
+    opposed = {sign: np.zeros(len(last), dtype=bool) for sign in (1, -1)}  # with the opposite one after it
     for index, current in enumerate(signs):
         for sign in (1, -1):
-            last[reversed_[sign] & (current == sign)] = index
-            reversed_[sign] |= seen[sign] & (current == -sign)
-            seen[sign] |= current == sign
+            last[opposed[sign] & (current == sign)] = index
+            opposed[sign] |= present[sign] & (current == -sign)
+            present[sign] |= current == sign
     return last

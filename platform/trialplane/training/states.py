@@ -29,11 +29,13 @@ class SaveChoice(NamedTuple):
         stops: Whether the attempt stops.
         pauses: Whether the trial pauses at a rung.
         is_due: Whether it is time for a checkpoint.
+        is_last: Whether it is the last step of a whole trial.
     """
 
     stops: bool
     pauses: bool
     is_due: bool
+    is_last: bool
 
 
 class Restored(NamedTuple):
@@ -120,12 +122,15 @@ class States:
         Raises:
             CheckpointDamaged: No usable state is intact, and at least one is damaged.
         """
-        restored = stores.newest(stores.open_store(self._location), self._read, is_usable)
-        if restored is None:
-            return None
-        checkpoint, (state, set_generators) = restored
-        set_generators()
-        return Restored(checkpoint.step, state)
+        return _set_generators(stores.newest(stores.open_store(self._location), self._read, is_usable))
+
+    def restore_newest(self) -> Restored | None:
+        """Read the newest state, and restore the random generators. Return None if there is no state.
+
+        Raises:
+            CheckpointDamaged: It is damaged. No older state is taken for it.
+        """
+        return _set_generators(stores.only_newest(stores.open_store(self._location), self._read))
 
     @property
     def _checkpoints(self) -> Any:
@@ -151,3 +156,12 @@ class States:
             stores.verify(path, saved.parts[_PACKED], f"{saved.location}/{_PACKED}")
             tree = transport.unpack(np.fromfile(path, dtype=np.uint8), copy=True)
         return tree["state"], lambda: generators.set_state(tree["rng"])
+
+
+def _set_generators(restored: tuple[Saved, tuple[dict[str, Any], Callable[[], None]]] | None) -> Restored | None:
+    """Restore the random generators with a state that was read."""
+    if restored is None:
+        return None
+    checkpoint, (state, set_generators) = restored
+    set_generators()
+    return Restored(checkpoint.step, state)

@@ -74,6 +74,7 @@ class Segment:
             failure between them. None if this attempt begins it.
         folder: Number of steps in the name of the folder of its checkpoints, if other trials may continue from them; see
             `paths.trial_folder`. 0 for the trial's own folder.
+        top: Number of steps of a whole trial, whose last state is always saved. 0 without one.
     """
 
     rung: int = 0
@@ -83,6 +84,7 @@ class Segment:
     parent: Parent | None = None
     series: int | None = None
     folder: int = 0
+    top: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,12 +86,14 @@ class Origin:
         was_read: Whether the job has read it.
         step: Step of the checkpoint. None for the newest.
         is_required: Whether the trial takes over the state of another trial, and has none of its own yet.
+        is_exact: Whether only the newest checkpoint there is right. An older one is of other steps.
     """
 
     location: str | None = None
     was_read: bool = False
     is_required: bool = False
     step: int | None = None
+    is_exact: bool = False
 
 
 class Points:
@@ -252,9 +254,9 @@ class Context:
     def save(self, step: int, state: Mapping[str, Any], *, every: float = 30.0) -> None:
         """Offer a state to continue from. It is written if it is needed.
 
-        That is at a rung, where the trial is paused; if a stop is requested; and after `every` seconds, in case the process
-        or its machine is lost. The states of the random generators of Python, NumPy and torch are saved with it. With
-        several ranks, call it in all of them at the same steps.
+        That is at a rung, where the trial is paused; at the last step of a trial with rungs; if a stop is requested; and
+        after `every` seconds, in case the process or its machine is lost. The states of the random generators of Python,
+        NumPy and torch are saved with it. With several ranks, call it in all of them at the same steps.
 
         Args:
             step: Step of the last report, or of the next one if this is called before `report`.
@@ -276,12 +278,12 @@ class Context:
         def choose() -> SaveChoice:
             # A state at the rung is written even before the rung's report, which `is_requested` needs: a job may save first.
             is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
-            return SaveChoice(self._stop.is_requested, pause.is_requested, is_due)
+            return SaveChoice(self._stop.is_requested, pause.is_requested, is_due, pause.is_last(step))
 
         choice = states.agree(choose)
         if not any(choice):
             return
-        states.save(step, state, wait=choice.stops or choice.pauses)
+        states.save(step, state, wait=choice.stops or choice.pauses or choice.is_last)
         self._saving.saved_at, pause.saved_step = time.monotonic(), step
         if choice.stops:
             raise Stopped(f"stopped by SIGTERM after step {step}, with a checkpoint")
@@ -297,7 +299,7 @@ class Context:
         the optimizer that are parameters, such as the learning rate, after you have loaded its state.
 
         Raises:
-            CheckpointDamaged: All checkpoints are damaged.
+            CheckpointDamaged: All checkpoints are damaged, or that of the other trial is.
             CheckpointError: The run that `--resume` names, or the other trial, has no checkpoint.
         """
         _ = self._stop.is_requested  # from here on SIGTERM is a request
@@ -306,7 +308,10 @@ class Context:
             from trialplane.training.states import States  # imports numpy
 
             wanted = self._origin.step
-            restored = States(other, self.rank, self.world_size).restore(lambda step: wanted in (None, step))
+            states = States(other, self.rank, self.world_size)
+            restored = (
+                states.restore_newest() if self._origin.is_exact else states.restore(lambda step: wanted in (None, step))
+            )
             if restored is None:
                 which = "" if wanted is None else f" of step {wanted}"
                 advice = ". To start from step 0, submit without --resume or --checkpoint"
@@ -324,9 +329,10 @@ class Context:
         """Return whether the trial can continue from its checkpoint of a step.
 
         A checkpoint at the attempt's rung, or beyond it, is not usable: an attempt that continued from it would never report
-        the rung's step, where the trial is paused. A lost attempt can leave one. The retry continues from an earlier one.
+        the rung's step, where the trial is paused. Nor is one of the last step, which the attempt has to report. A lost
+        attempt can leave one. The retry continues from an earlier one.
         """
-        return not self._pause.reaches(step)
+        return not self._pause.reaches(step) and not self._pause.is_last(step)
 
     def check_optimizer(self, groups: Iterable[Mapping[str, Any]]) -> None:
         """Warn of values of an optimizer that are not the trial's, if the state of another trial was restored.
@@ -440,7 +446,8 @@ class Context:
             counted = self._points.counted_metrics(source, metrics)
             if not counted and metrics:
                 return
-            if self._origin.is_required and not self._origin.was_read:
+            trains = not source or not self._pause.metrics.isdisjoint(counted)  # a library may log facts before
+            if trains and self._origin.is_required and not self._origin.was_read:
                 raise Invalid(
                     f"the trial takes over the state at {self._origin.location}, and the job has trained without reading "
                     "it: begin with ctx.restored, or with an integration's callback"

@@ -17,6 +17,7 @@ class Pause:
         segment: Segment of the attempt; None where trials are not paused.
 
     Attributes:
+        metrics: Metrics of the segment, by which trials are compared at the rung.
         is_requested: Whether the trial has reported the step at which it is paused.
         pause_step: Step at which the trial is paused; -1 before it has reported that step.
         saved_step: Last step with a saved checkpoint; -1 before the first.
@@ -26,7 +27,9 @@ class Pause:
     def __init__(self, segment: Segment | None) -> None:
         segment = segment or Segment()
         self._rung = segment.rung
+        self._top = segment.top
         self._missing = set(segment.metrics)
+        self.metrics = frozenset(segment.metrics)
         self._offset = segment.offset
         self.is_requested = False
         self.saved_step = -1
@@ -48,6 +51,11 @@ class Pause:
         """Return whether a step is at the rung or beyond it."""
         self._detect_offset(step)
         return self._rung > 0 and step + (self._offset or 0) >= self._rung
+
+    def is_last(self, step: int) -> bool:
+        """Return whether a step is the last one of a whole trial."""
+        self._detect_offset(step)
+        return self._top > 0 and step + (self._offset or 0) == self._top
 
     @property
     def is_saved(self) -> bool:

@@ -188,7 +188,9 @@ class Study(Ranked):
         advice = "submit another study, with history: [RUN]"
         if old.population is not None and self.trials != old.trials:
             yield Issue(("trials",), "is the size of the population, which does not change; submit another study")
-        if old.search.ladder != self.search.ladder or (self.pruner.promotes and self.pruner != old.pruner):
+        has_rungs = self.population is None and old.population is None  # of a pruner; no change of a population is accepted
+        has_other_ladder = old.search.ladder != self.search.ladder
+        if has_rungs and (has_other_ladder or (self.pruner.promotes and self.pruner != old.pruner)):
             yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {advice}")
         has_other_space, has_other_sampler = self.space != old.space, self.sampler != old.sampler
         if has_other_space and (self.search.is_code or old.search.is_code):

@@ -179,6 +179,19 @@ def newest(
     return None
 
 
+def only_newest(store: Store, read: Callable[[record.Saved], T]) -> tuple[record.Saved, T] | None:
+    """Return the newest checkpoint and its content; None if there is no checkpoint.
+
+    Raises:
+        CheckpointDamaged: It is damaged.
+    """
+    names = store.complete()
+    if not names:
+        return None
+    checkpoint = record.load(store.read(names[-1], record.COMPLETE), names[-1], store.url(names[-1]))
+    return checkpoint, read(checkpoint)
+
+
 def verify(path: Path, part: record.Part, location: str) -> None:
     """Compare a file with its size and checksum in COMPLETE.
 
