@@ -53,9 +53,7 @@ def test_a_run_is_described_and_described_anew(backend: Backend) -> None:
     with backend.open(job) as ledger:
         if facts:
             ledger.describe({labels.LEDGER_JOB: {"trials": 12}})
-        said = [
-            storage_of(ledger).described(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
-        ]
+        said = [storage_of(ledger).document(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)]
         assert said == [{"trials": 12} if facts else None, status(RunState.SUCCEEDED), None]
         assert ledger.counts.complete == 6
 
@@ -68,7 +66,7 @@ def test_a_controller_that_was_taken_over_describes_nothing(sqlite: Backend) -> 
     for patient in (True, False):
         with pytest.raises(errors.LedgerFenced):
             first.describe({labels.LEDGER_STATUS: "first"}, patient=patient)
-    assert storage_of(second).described(labels.LEDGER_STATUS) == "second"
+    assert storage_of(second).document(labels.LEDGER_STATUS) == "second"
 
 
 def test_how_long_a_run_has_worked_outlives_its_controller(backend: Backend) -> None:

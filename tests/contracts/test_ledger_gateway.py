@@ -99,7 +99,7 @@ def test_what_was_committed_without_an_answer_is_sent_again_and_there_once(serve
             assert cut.cuts == 1
             assert found == [dataclasses.replace(attempt, outcome=outcome, place=1)]
             assert kept == {"a": 1}
-            assert storage.described(labels.LEDGER_STATUS)["state"] == "RUNNING"
+            assert storage.document(labels.LEDGER_STATUS)["state"] == "RUNNING"
 
 
 def test_a_gateway_that_is_away_is_waited_for_with_a_line_in_the_log(

@@ -222,7 +222,7 @@ def test_what_was_given_is_to_blame_only_when_its_worker_had_nothing_else(works:
         assert 7 in had
         run.workers.fail(0, FailureClass.CRASHED, "killed by SIGKILL")
         run.listen()
-    failed = run.work._current.units.failed  # type: ignore[union-attr]
+    failed = run.work._iteration.units.failed  # type: ignore[union-attr]
     assert (7 in failed) != works
     assert len(failed) == 1, "8 is what it worked on"
 

@@ -150,7 +150,7 @@ def test_an_error_after_the_loss_of_the_head_is_no_end_of_the_run(
 def test_what_is_recorded_is_of_this_start_though_the_clock_is_behind_the_operators(run: RunPaths, tmp_path: Path) -> None:
     run.submission.write_text(json.dumps({"submitted": 1.0, labels.BEGUN: 4_000_000_000.0}))
     now = session.Session(run, kinds.read(JOB), [], _setting(tmp_path))
-    status = now._after_start(now._status(RunState.SUCCEEDED, ""))
+    status = now._updated_after_start(now._status(RunState.SUCCEEDED, ""))
     assert status.updated == 4_000_000_000.0
     assert status.has_ended(4_000_000_000.0)
 

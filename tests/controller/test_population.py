@@ -211,7 +211,7 @@ def test_with_a_barrier_the_order_in_which_segments_end_changes_nothing(
     one, one_history, _ = play(rule, members, loss)
     other, other_history, released = play(rule, members, loss, slots=slots, pick=generator.randrange)
     assert lineage(one_history) == lineage(other_history)
-    assert one.used == other.used == 16 * members, "each member trains each step once"
+    assert one.used_steps == other.used_steps == 16 * members, "each member trains each step once"
     assert len(other_history) == 4 * members
     assert released == {paths.trial_folder(member, step) for member in range(members) for step in (4, 8, 12)}
 
@@ -304,7 +304,7 @@ def test_a_member_continues_from_the_checkpoint_of_a_better_one(opened: Opened) 
         train(ledger, request)
     assert ledger.is_done
     assert ledger.promotion is not None
-    assert (ledger.counts.complete, ledger.counts.paused, ledger.promotion.used) == (6, 0, 96)
+    assert (ledger.counts.complete, ledger.counts.paused, ledger.promotion.used_steps) == (6, 0, 96)
     by_number = {request.number: request for request in requests}
     copies = 0
     for request in requests[6:]:

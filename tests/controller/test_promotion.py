@@ -101,9 +101,9 @@ def test_the_steps_trained_are_those_of_the_formula(first: int, factor: int, top
     rule, history, ends = play(ladder, trials, lambda trial, done: float(trial))
     rungs = ladder.rungs()
     if trials // factor ** len(rungs):
-        assert rule.used == steps(ladder, trials)
+        assert rule.used_steps == steps(ladder, trials)
     else:  # then the best of the highest rung goes on to the end
-        assert rule.used >= steps(ladder, trials)
+        assert rule.used_steps >= steps(ladder, trials)
         assert ends[TrialState.COMPLETE] == 1
     assert sum(ends.values()) == trials
     for number, rung in enumerate(rungs):
@@ -136,12 +136,12 @@ def test_whatever_trials_do_no_step_is_lost_and_each_ends_once(data: st.DataObje
         for before, after in itertools.pairwise(stretches):
             assert after.done == before.rung, "it continues where it was paused"
             assert after.rung == 0 or after.rung > before.rung
-    assert rule.used == sum((stretch.rung or ladder.top) - stretch.done for stretch in history)
-    assert budget is None or rule.used <= budget
+    assert rule.used_steps == sum((stretch.rung or ladder.top) - stretch.done for stretch in history)
+    assert budget is None or rule.used_steps <= budget
     assert budget is not None or sum(ends.values()) == trials
     assert ends[TrialState.COMPLETE] >= 1
     if budget is not None and rule.is_budget_spent:
-        assert budget - rule.used < ladder.top, "nothing that fits is left out"
+        assert budget - rule.used_steps < ladder.top, "nothing that fits is left out"
 
 
 def test_a_trial_is_dropped_as_soon_as_it_cannot_be_promoted() -> None:
@@ -229,7 +229,7 @@ def test_a_study_trains_the_steps_of_the_formula(opened: Opened, first: int) -> 
         trainings.run(ledger, request)
     assert ledger.is_done
     assert ledger.promotion is not None
-    assert len(trainings.trained) == ledger.promotion.used == steps(Ladder(1, 4, TOP), 64) == 64 + 48 + 48 + 48
+    assert len(trainings.trained) == ledger.promotion.used_steps == steps(Ladder(1, 4, TOP), 64) == 64 + 48 + 48 + 48
     assert len(set(trainings.trained)) == len(trainings.trained), "no step twice"
     counts = ledger.counts
     assert (counts.complete, counts.pruned, counts.paused, counts.failed) == (1, 63, 0, 0)
@@ -285,7 +285,7 @@ def test_a_controller_that_is_killed_changes_no_decision(opened: Opened, tmp_pat
             request = repeated
         trainings.run(ledger, request)
     assert ledger.promotion is not None
-    assert ledger.promotion.used == len(trainings.trained)
+    assert ledger.promotion.used_steps == len(trainings.trained)
     assert decisions > 25
 
 
@@ -394,5 +394,5 @@ def test_a_paused_trial_holds_no_slot_and_continues_in_any(opened: Opened) -> No
     assert ending.state is RunState.SUCCEEDED
     assert (ledger.counts.complete, ledger.counts.pruned) == (1, 15)
     assert ledger.promotion is not None
-    assert ledger.promotion.used >= steps(Ladder(1, 4, 16), 16)
+    assert ledger.promotion.used_steps >= steps(Ladder(1, 4, 16), 16)
     assert any(len(used) > 1 for used in trial_slots.values())

@@ -197,7 +197,7 @@ def test_a_controller_that_is_killed_raises_the_top_rung_at_the_same_time(opened
         tops.append(ledger.promotion.top)
         other = snapshot(opened, of, tmp_path / f"copy-{len(tops)}")
         assert other.promotion is not None
-        assert (other.promotion.top, other.promotion.used) == (tops[-1], ledger.promotion.used)
+        assert (other.promotion.top, other.promotion.used_steps) == (tops[-1], ledger.promotion.used_steps)
         other.close()
     assert tops[0] == 2
     assert tops[-1] > tops[0], "rankings disagree"

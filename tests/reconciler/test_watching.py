@@ -129,7 +129,7 @@ def deep(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What `main` does first, for one test."""
     monkeypatch.setattr(json, "_default_decoder", json._default_decoder)  # type: ignore[attr-defined]  # until the end
     limit, size = sys.getrecursionlimit(), threading.stack_size()
-    operator.read_deep_objects()
+    operator.allow_deep_objects()
     yield
     sys.setrecursionlimit(limit)
     threading.stack_size(size)
@@ -175,7 +175,7 @@ def test_a_namespace_that_may_not_be_watched_ends_the_watch_of_no_other(
 def test_credentials_that_are_refused_are_not_tried_again_at_once(
     api: WatchedApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operator, "AGAIN", 61.5)
+    monkeypatch.setattr(operator, "RETRY_INTERVAL", 61.5)
     waits, sleep = 0, asyncio.sleep
 
     async def slept(delay: float, result: Any = None) -> Any:

@@ -141,7 +141,7 @@ def test_kills_change_neither_promotions_nor_metrics(study: Study) -> None:
     rule, history, _ = play(LADDER, TRIALS, lambda trial, done: min(undisturbed[trial, done]))
     assert segments(study, "killed") == [(stretch.trial, stretch.rung, stretch.done) for stretch in history]
     paused = curves(study, "killed")
-    assert len(paused) == rule.used, "no step was left out, and none was trained beyond"
+    assert len(paused) == rule.used_steps, "no step was left out, and none was trained beyond"
     assert paused == {key: undisturbed[key] for key in paused}, "to the last bit"
     assert status.complete >= 1
     assert status.ended_trials == TRIALS

@@ -416,18 +416,18 @@ class Ledger:
         for request, outcome in self._attempts.values():
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
 
-    def describe(self, attributes: Mapping[str, Any], *, patient: bool = True) -> None:
+    def describe(self, facts: Mapping[str, Any], *, patient: bool = True) -> None:
         """Write facts about the run.
 
         Args:
-            attributes: JSON values by the name of a column.
+            facts: JSON values by the name of a column.
             patient: Whether to wait for a database that does not answer; otherwise the write is skipped.
         """
         if patient:
-            self._patience(lambda: self.storage.describe(attributes))
+            self._patience(lambda: self.storage.describe(facts))
         elif not self._patience.is_waiting:
             with contextlib.suppress(errors.LedgerUnavailable):
-                self.storage.describe(attributes)
+                self.storage.describe(facts)
 
     def record_status(self, status: RunStatus, *, patient: bool = True) -> None:
         """Write the run's status. If the database refuses it, write it without the texts of trials, which may be too large.
@@ -454,7 +454,7 @@ class Ledger:
         Raises:
             LedgerUnavailable: The database does not answer.
         """
-        return records.from_dict(Desired, self.storage.described(labels.LEDGER_DESIRED) or {})
+        return records.from_dict(Desired, self.storage.document(labels.LEDGER_DESIRED) or {})
 
     # Drawing
 
@@ -846,9 +846,9 @@ class Ledger:
     def _restore(self) -> None:
         """Restore the study from the database, see `_load`."""
         attempts, attributes = self.storage.load()
-        status = self.storage.described(labels.LEDGER_STATUS)
-        if status is not None:
-            self._restore_status(status)
+        status_document = self.storage.document(labels.LEDGER_STATUS)
+        if status_document is not None:
+            self._restore_status(status_document)
         for key, value in attributes.items():
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
@@ -936,14 +936,14 @@ class Ledger:
         self._curves.resume(mark)
         return curves, unfinished
 
-    def _restore_status(self, described: Mapping[str, Any]) -> None:
+    def _restore_status(self, document: Mapping[str, Any]) -> None:
         """Restore the run's last status from its form in the database.
 
         Raises:
             LedgerCorrupt: It cannot be read.
         """
         try:
-            self.status = records.from_dict(RunStatus, described)
+            self.status = records.from_dict(RunStatus, document)
             self._last_alive = max(self._last_alive, self.status.alive)
         except ValueError as error:
             raise errors.LedgerCorrupt(

@@ -150,12 +150,12 @@ class Members:
         seed: Seed of the job.
 
     Attributes:
-        used: Number of steps trained in segments that have ended.
+        used_steps: Number of steps trained in segments that have ended.
         is_budget_spent: Always False: a population has no budget of steps.
     """
 
     def __init__(self, population: Population, intervals: Intervals, number: int, seed: int) -> None:
-        self.used = 0
+        self.used_steps = 0
         self.is_budget_spent = False
         self._population = population
         self._intervals = intervals
@@ -185,7 +185,7 @@ class Members:
         stretch = self._running.pop(trial)
         if state is TrialState.PAUSED:
             done = max(done, stretch.rung)  # else a segment would be repeated forever
-        self.used += max(0, done - stretch.done)
+        self.used_steps += max(0, done - stretch.done)
         if stretch.rung:
             self._unreleased.add((trial, stretch.rung))
         if state is TrialState.PAUSED:

@@ -99,12 +99,12 @@ class Promotion:
 
     Attributes:
         top: Steps of the rung from which no trial is promoted; those of a whole trial if all rungs promote.
-        used: Number of steps trained in segments that have ended.
+        used_steps: Number of steps trained in segments that have ended.
         is_budget_spent: Whether the budget allows no further segment.
     """
 
     def __init__(self, ladder: Ladder, trials: int, budget: int | None = None) -> None:
-        self.used = 0
+        self.used_steps = 0
         self.is_budget_spent = False
         self._ladder = ladder
         self._trials = trials
@@ -114,10 +114,10 @@ class Promotion:
             {step: Rung() for step in ladder.rungs(bracket)} for bracket in range(ladder.brackets)
         ]
         self._paused_at: dict[int, int] = {}  # paused trial → its rung
-        self._done: dict[int, int] = {}  # trial → steps trained in segments that have ended
+        self._done_steps: dict[int, int] = {}  # trial → steps trained in segments that have ended
         self._running: dict[int, Stretch] = {}
-        self._begun = 0  # number of trials that have started
-        self._complete = 0  # number of complete trials
+        self._start_count = 0  # number of trials that have started
+        self._complete_count = 0  # number of complete trials
 
     def first_stretch(self, trial: int) -> Stretch:
         """Return the first stretch of a trial."""
@@ -127,7 +127,7 @@ class Promotion:
         """Record that an attempt at a stretch starts."""
         trial = stretch.trial
         assert trial is not None
-        self._begun = max(self._begun, trial + 1)
+        self._start_count = max(self._start_count, trial + 1)
         self._running[trial] = stretch
         if (rung := self._paused_at.pop(trial, None)) is not None:
             self._rung(trial, rung).paused.discard(trial)
@@ -143,9 +143,9 @@ class Promotion:
         """
         stretch = self._running.pop(trial)
         losses = _comparable(losses)
-        self.used += max(0, done - self._done.get(trial, 0))
-        self._done[trial] = max(done, self._done.get(trial, 0))
-        self._complete += state is TrialState.COMPLETE
+        self.used_steps += max(0, done - self._done_steps.get(trial, 0))
+        self._done_steps[trial] = max(done, self._done_steps.get(trial, 0))
+        self._complete_count += state is TrialState.COMPLETE
         if stretch.rung and done >= stretch.rung:
             rung = self._rung(trial, stretch.rung)
             rung.add(trial, losses)
@@ -183,7 +183,7 @@ class Promotion:
         """
         candidates = list(self._candidates(trial))
         fitting = [stretch for stretch in candidates if self._fits(stretch)]
-        if not fitting and not self._running and not self._complete:
+        if not fitting and not self._running and not self._complete_count:
             fitting = [stretch for stretch in self._best_paused() if self._fits(stretch)]
         self.is_budget_spent = not fitting and not self._running and (bool(candidates) or self._steps_left() <= 0)
         return fitting[0] if fitting else None
@@ -192,7 +192,7 @@ class Promotion:
         """Return the paused trials that will not be promoted, whatever the others do, in order of their numbers."""
         hopeless: list[int] = []
         for bracket in range(len(self._rungs)):
-            arrivals = self._trials - self._begun  # number of trials that may still reach the rung
+            arrivals = self._trials - self._start_count  # number of trials that may still reach the rung
             for step, rung in self._rungs[bracket].items():
                 arrivals += sum(
                     stretch.rung == step and self._ladder.bracket(trial) == bracket
@@ -201,7 +201,7 @@ class Promotion:
                 if rung.has_one_loss and rung.paused:
                     best = rung.order[: (len(rung) + arrivals) // self._ladder.factor]
                     excluded = rung.paused.difference(best)
-                    if excluded == rung.paused and not self._complete:  # the best one may have to become the result
+                    if excluded == rung.paused and not self._complete_count:  # the best one may have to become the result
                         excluded.remove(next(trial for trial in rung.order if trial in excluded))
                     hopeless += excluded
                     arrivals -= len(excluded)
@@ -244,7 +244,7 @@ class Promotion:
 
     def _next_stretch_of(self, trial: int, bracket: int) -> Stretch:
         """Return the stretch that continues a paused trial."""
-        done = self._done[trial]
+        done = self._done_steps[trial]
         return Stretch(trial, self._ladder.next_rung(done, bracket), done)
 
     def _rung_above(self, top: int) -> int:
@@ -260,13 +260,13 @@ class Promotion:
 
     def _steps_left(self) -> float:
         """Return the number of steps in the budget that are neither used nor reserved for running stretches."""
-        return self._budget - self.used - sum(self._size(stretch) for stretch in self._running.values())
+        return self._budget - self.used_steps - sum(self._size(stretch) for stretch in self._running.values())
 
     def _fits(self, stretch: Stretch) -> bool:
         """Return whether the budget has the steps of a stretch, and those that the first complete trial still needs."""
         needed = 0
-        if not self._complete and all(other.rung for other in (stretch, *self._running.values())):
-            paused = [self._done[trial] for trial in self._paused_at]
+        if not self._complete_count and all(other.rung for other in (stretch, *self._running.values())):
+            paused = [self._done_steps[trial] for trial in self._paused_at]
             rungs = [running.rung for running in self._running.values()]
             needed = self._ladder.top - max(stretch.rung, *rungs, *paused, 0)
         return self._size(stretch) + max(0, needed) <= self._steps_left()

@@ -268,7 +268,7 @@ class Session:
             board.show(final_status, now=True)
             if setting.ledger:
                 # The board has recorded it without waiting for the database. Now nothing else is left to do, so wait.
-                ledger.record_status(self._after_start(final_status))
+                ledger.record_status(self._updated_after_start(final_status))
             return ending.state
 
     def _finish(
@@ -403,10 +403,13 @@ class Session:
     def _record_status(self, status: RunStatus) -> None:
         """Write the status to the database, if that is not a file in the run's folder; do not wait for it."""
         if self._setting.ledger and self._ledger is not None:
-            self._ledger.record_status(self._after_start(status), patient=False)
+            self._ledger.record_status(self._updated_after_start(status), patient=False)
 
-    def _after_start(self, status: RunStatus) -> RunStatus:
-        """Return the status with a time not before the start, which is by the operator's clock: this one may be behind."""
+    def _updated_after_start(self, status: RunStatus) -> RunStatus:
+        """Return the status with a time that is not before the last start.
+
+        The operator ignores an earlier status, and its clock, by which the start is, may be ahead of this one.
+        """
         return dataclasses.replace(status, updated=max(status.updated, self._begun))
 
     def _status(self, state: RunState, reason: str) -> RunStatus:

@@ -1,4 +1,4 @@
-"""Publishes the status of a run: in `status.json`, and over HTTP as `/status` and `/metrics`, in a cluster also `/log`.
+"""Publish the status of a run: in `status.json`, and over HTTP as `/status` and `/metrics`, in a cluster also `/log`.
 
 The port is on loopback by default. `/status` and `/metrics` contain no secrets. Logs may contain some, so `/log` answers
 only the gateway, which sends the hash of the run's token.

@@ -254,7 +254,7 @@ class Connection:
             case ledger.ReadColumn(name=name):
                 if name not in _COLUMNS:
                     raise Failure(ledger.INVALID, f"a run has no {name!r:.40}")
-                column = storage.described(name)
+                column = storage.document(name)
                 return ledger.ColumnRead("" if column is None else json.dumps(column))
         return ledger.Written()
 

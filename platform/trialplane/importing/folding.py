@@ -88,7 +88,7 @@ def _find_dict(node: ast.expr, dicts: Mapping[str, ast.Dict]) -> ast.Dict | None
 
 
 def _is_same_key(key: ast.expr | None, other: ast.expr) -> bool:
-    """Whether two keys are the same constant."""
+    """Return whether two keys are the same constant."""
     return isinstance(key, ast.Constant) and isinstance(other, ast.Constant) and key.value == other.value
 
 

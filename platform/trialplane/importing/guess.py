@@ -108,7 +108,7 @@ def _rank(option: Option, words: Collection[str]) -> int:
 
 
 def _is_rate(words: Collection[str]) -> bool:
-    """Whether the words of a name are those of a learning rate."""
+    """Return whether the words of a name are those of a learning rate."""
     word_set = set(words)
     return bool(word_set & {"lr", "lrate", "learningrate", "eta"}) or bool(
         word_set & {"learning", "learn"} and "rate" in word_set
@@ -254,12 +254,12 @@ def candidates(text: str) -> list[str]:
 
 
 def is_held_out(metric: str) -> bool:
-    """Whether a metric is measured on held-out data, by its name."""
+    """Return whether a metric is measured on held-out data, by its name."""
     return bool(set(_words(metric)) & set(_HELD_OUT))
 
 
 def _is_measure(metric: str) -> bool:
-    """Whether a metric is named as a loss or a score. A variable such as `HYDRA_FULL_ERROR` is not."""
+    """Return whether a metric is named as a loss or a score. A variable such as `HYDRA_FULL_ERROR` is not."""
     words, is_variable = set(_words(metric)), "_" in metric and metric.isupper()
     norms = _NORMS if is_held_out(metric) else set()
     return not is_variable and "seed" not in words and bool(words & (_LOSSES | _SCORES | norms))

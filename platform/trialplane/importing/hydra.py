@@ -102,7 +102,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
 
 
 def has_sweep(text: str, name: str) -> bool:
-    """Whether a configuration has parameters to sweep.
+    """Return whether a configuration has parameters to sweep.
 
     Args:
         text: Text of the file.

@@ -232,7 +232,7 @@ def _nodes(source: Source, kind: str, container: Place) -> int:
 
 
 def _is_same_program(source: Source, first: Place, second: Place) -> bool:
-    """Whether two containers run the same program, so that only one of them has to be read."""
+    """Return whether two containers run the same program, so that only one of them has to be read."""
     return all(
         source.look(*first, key) == source.look(*second, key) for key in ("image", "command", "args", "resources", "env")
     )

@@ -36,12 +36,12 @@ _TYPES = {"float": "float", "int": "int"}
 
 
 def is_launcher(file: PurePath) -> bool:
-    """Whether a file is one of these, by its name."""
+    """Return whether a file is a shell script, a Makefile or an MLproject, by its name."""
     return file.name == _MLPROJECT or is_makefile(file) or file.suffix in settings.SHELLS
 
 
 def is_makefile(file: PurePath) -> bool:
-    """Whether a file is a Makefile, by its name."""
+    """Return whether a file is a Makefile, by its name."""
     return file.name in _MAKEFILES or file.suffix == ".mk"
 
 
@@ -49,11 +49,11 @@ def read(text: str, name: str) -> Script:
     """Return the content of a launcher.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
+        text: Text of the file.
+        name: Name of the file, by which its kind is chosen.
 
     Raises:
-        SpecError: it has no parameters that a job could set.
+        SpecError: The file has no parameters that a job could set, or cannot be read.
     """
     if PurePath(name).name == _MLPROJECT:
         options, command = _of_mlproject(text, name)
@@ -84,7 +84,7 @@ def _split(text: str) -> list[str]:
     """Return the words of a command line.
 
     Raises:
-        SpecError: a quotation mark has no other.
+        SpecError: A quotation mark is not closed.
     """
     try:
         return shlex.split(text)
@@ -102,15 +102,17 @@ def script_of(text: str) -> str:
 
 
 def of_command_line(text: str, config: str = "", values: Sequence[Option] = ()) -> Script:
-    """Return the content of a command line as a user types it: its numbers by the names of their options, and {lr=0.1}.
+    """Return the content of a command line as a user types it.
+
+    Its parameters are the numbers that follow the names of options, and those that are written as {lr=0.1}.
 
     Args:
-        text: of it.
-        config: a settings file that it names, if its own numbers are no parameters.
-        values: of that file.
+        text: Command line.
+        config: Settings file that it names, which counts if the command line itself has no parameters.
+        values: Values in that file.
 
     Raises:
-        SpecError: it has no numbers with names.
+        SpecError: There are no parameters.
     """
     options: dict[str, Option] = {}
     pieces, end = [], 0
@@ -133,7 +135,7 @@ def of_command_line(text: str, config: str = "", values: Sequence[Option] = ()) 
 
 
 def _loops(text: str) -> dict[str, tuple[Any, ...]]:
-    """The variables of loops over numbers or words, with these: `for lr in 0.1 0.01; do`."""
+    """Return the variables of loops such as `for lr in 0.1 0.01; do`, with the values that each one takes."""
     loops = {}
     for name, words in _LOOP.findall(text):
         values = tuple(_option("", word).default for word in words.split())
@@ -143,10 +145,10 @@ def _loops(text: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _of_loops(text: str, name: str, loops: Mapping[str, tuple[Any, ...]]) -> Script:
-    """The command in loops of a shell script, as a job that searches what they go through.
+    """Return the command in the loops of a shell script. The values of each loop are the choices of an option.
 
     Raises:
-        SpecError: no command uses their variables.
+        SpecError: No command uses the variables of the loops.
     """
     variables = rf"\$\{{?({'|'.join(loops)})\b\}}?"
     lines = re.sub(r"\\\n[ \t]*", " ", text).splitlines()
@@ -156,8 +158,8 @@ def _of_loops(text: str, name: str, loops: Mapping[str, tuple[Any, ...]]) -> Scr
     if not line:
         raise SpecError([Issue(("script",), "has loops whose variables no command uses", name)])
     line = re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", re.sub(r"^\s*do\s+", "", line)).strip()
-    first = {key: values[0] for key, values in loops.items()}
-    line = re.sub(variables, lambda match: f"{{{match[1]}={first[match[1]]}}}", line)
+    first_values = {key: values[0] for key, values in loops.items()}
+    line = re.sub(variables, lambda match: f"{{{match[1]}={first_values[match[1]]}}}", line)
     script = of_command_line(line)
     options = [
         dataclasses.replace(option, choices=loops[option.name]) if option.name in loops else option
@@ -176,13 +178,13 @@ def _escaped(text: str) -> str:
 
 
 def _in_text(text: str, name: str) -> Iterator[Option]:
-    """The numbers of a shell script, which are replaced in its text."""
+    """Yield the numbers in the text of a shell script, which trials replace there; none for other launchers."""
     if PurePath(name).suffix in settings.SHELLS:
         yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
 
 
 def _recipe(text: str, target: str) -> str:
-    """The first command of a target that has numbers and no variables; "" without one."""
+    """Return the first command of a target that has numbers and no variables; "" without one."""
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     start = next((index for index, line in enumerate(lines) if re.match(rf"{re.escape(target)}\s*:", line)), len(lines))
     recipe = (line.strip().lstrip("@-") for line in itertools.takewhile(lambda line: line[:1] == "\t", lines[start + 1 :]))
@@ -190,7 +192,7 @@ def _recipe(text: str, target: str) -> str:
 
 
 def _of_makefile(text: str) -> tuple[list[Option], list[str]]:
-    """The variables of a Makefile, and the target that trains or else the first."""
+    """Return the numeric variables of a Makefile, and the command that makes its target for training, or the first one."""
     targets = [target for target in _TARGET.findall(text) if not target.startswith(".")]
     target = next((target for target in _TARGETS if target in targets), next(iter(targets), ""))
     options = [_option(name, value) for name, value in dict(reversed(_MAKE_VARIABLE.findall(text))).items()]
@@ -199,7 +201,10 @@ def _of_makefile(text: str) -> tuple[list[Option], list[str]]:
 
 
 def _of_shell(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
-    """Variables with a default, and arguments that are assigned to variables."""
+    """Return the parameters of a shell script, and the command that starts it.
+
+    These are variables with a default, as ${LR:-0.1}, and arguments that are assigned to variables, as LR=$1.
+    """
     arguments: dict[int, Option] = {}
     for name, position, default in _ARGUMENT.findall(text):
         if int(position) > 0:
@@ -218,7 +223,10 @@ def _of_shell(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
 
 
 def _of_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
-    """Parameters and command of the entry point main, or of the only one."""
+    """Return the parameters and the command of the entry point `main`, or of the only one.
+
+    Both are empty if there is no such entry point, or if its command has a {NAME} that is no parameter.
+    """
     data = document.parse(text, name).data
     points = data.get("entry_points") if isinstance(data, dict) else None
     points = points if isinstance(points, dict) else {}
@@ -226,14 +234,15 @@ def _of_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
     command, parameters = (point.get("command"), point.get("parameters")) if isinstance(point, dict) else (None, None)
     if not isinstance(command, str) or not isinstance(parameters, dict):
         return [], []
-    options = list(_declared(parameters, command))
+    options = list(_declared_options(parameters, command))
     unset = re.findall(r"\{(\w+)\}", command)
     if set(unset) - {option.name for option in options}:
         return [], []
     return options, ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else shlex.split(command)
 
 
-def _declared(parameters: dict[str, Any], command: str) -> Iterator[Option]:
+def _declared_options(parameters: dict[str, Any], command: str) -> Iterator[Option]:
+    """Yield the options that an MLproject declares and its command uses."""
     for name, declaration in parameters.items():
         fields = declaration if isinstance(declaration, dict) else {"type": declaration}
         if f"{{{name}}}" in command:
@@ -241,7 +250,7 @@ def _declared(parameters: dict[str, Any], command: str) -> Iterator[Option]:
 
 
 def _option(name: str, default: Any, *, required: bool = False, kind: str = "") -> Option:
-    """Return the option of a text, which may be that of a number."""
+    """Return an option with a default, whose text may be that of a number."""
     if isinstance(default, str):
         with contextlib.suppress(yaml.YAMLError):
             default = yaml.safe_load(default.strip("\"'"))

@@ -179,7 +179,7 @@ def _module_name(name: str) -> str:
 
 
 def _saves_checkpoints(tree: ast.Module) -> bool:
-    """Whether the file reports checkpoints, or asks for one."""
+    """Return whether the file reports checkpoints, or asks for one."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return any(
         _last_name(call.func) == "get_checkpoint"
@@ -189,7 +189,7 @@ def _saves_checkpoints(tree: ast.Module) -> bool:
 
 
 def is_search(text: str) -> bool:
-    """Whether a script that is run starts a search of Ray Tune: not in a function that it does not call."""
+    """Return whether a script that is run starts a search of Ray Tune: not in a function that it does not call."""
     try:
         tree = _parse(text, "")
     except SpecError:
@@ -234,7 +234,7 @@ def _full_name(node: ast.expr, names: Mapping[str, str]) -> str:
 
 
 def _is_search(name: str) -> bool:
-    """Whether a dotted name is that of a function or class that starts a search."""
+    """Return whether a dotted name is that of a function or class that starts a search."""
     return name in ("tune.run", "ray.tune.run") or name.rpartition(".")[2] == "Tuner"
 
 
@@ -496,7 +496,7 @@ def _subscripts(keys: Sequence[str]) -> str:
 
 
 def _is_drawn(value: Any) -> bool:
-    """Whether a value is a call, or contains one."""
+    """Return whether a value is a call, or contains one."""
     elements = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (isinstance(value, dict) and CALL in value) or any(_is_drawn(element) for element in elements)
 

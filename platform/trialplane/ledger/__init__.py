@@ -53,5 +53,5 @@ class Store(Protocol):
     def describe(self, facts: Mapping[str, Any]) -> None:
         """Write facts about the run, by column name."""
 
-    def described(self, name: str) -> Any:
+    def document(self, name: str) -> Any:
         """Return the value in a column of the run; None if the column is empty."""

@@ -56,7 +56,7 @@ class Reader:
         self._headers = {cluster.TOKEN_HEADER: parts.password or ""}
         self._path = ledger.path(parts.path, run)
         self._run = run
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()  # held during a request, as a connection has one at a time
         self._connection: http.client.HTTPConnection | None = None
 
     def attempts(self, after: int, order: Literal["number", "place", "running"], limit: int) -> list[Attempt]:
@@ -71,7 +71,7 @@ class Reader:
 
     def close(self) -> None:
         """Close the connection."""
-        with self._one_at_a_time:
+        with self._lock:
             self._drop()
 
     def _request(self, request: ledger.Request, answer: type[A]) -> A:
@@ -80,7 +80,7 @@ class Reader:
         Raises:
             LedgerUnavailable: The gateway is unavailable.
         """
-        with self._one_at_a_time:
+        with self._lock:
             return self._call(lambda: self._send(request, answer))
 
     def _call(self, action: Callable[[], T]) -> T:
@@ -239,12 +239,12 @@ class Storage(Reader):
         self._patience = lock_patience
         self._give_up = give_up
         self._epoch: int | None = None
-        with self._one_at_a_time:
+        with self._lock:
             self._call(self._open)
 
     def close(self) -> None:
         """Release the lock and the connection."""
-        with self._one_at_a_time:
+        with self._lock:
             if self._connection is not None:
                 # After an error, closing the connection releases the lock.
                 with contextlib.suppress(_ConnectionUnusable, errors.LedgerError):
@@ -254,11 +254,11 @@ class Storage(Reader):
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
         """Return all attempts in the order of their numbers, and the state of the samplers."""
         attempts: list[Attempt] = []
-        page = first = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
+        page = first_page = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
         while page.attempts:
             attempts += [Attempt(row.request, row.outcome, row.place, json.loads(row.optuna)) for row in page.attempts]
             page = self._request(ledger.LoadAttempts(attempts[-1].request.number), ledger.AttemptsLoaded)
-        return attempts, json.loads(first.study_attributes)
+        return attempts, json.loads(first_page.study_attributes)
 
     def reports(self, after: int) -> Reports:
         """Return a page of the reports with marks above `after`, which is 0 for the first page."""
@@ -294,7 +294,7 @@ class Storage(Reader):
         status = records.from_dict(RunStatus, facts[labels.LEDGER_STATUS])
         self._request(ledger.WriteStatus(status), ledger.Written)
 
-    def described(self, name: str) -> Any:
+    def document(self, name: str) -> Any:
         """Return the value in a column of the run; None if the column is empty."""
         text = self._request(ledger.ReadColumn(name), ledger.ColumnRead).document
         return json.loads(text) if text else None

@@ -211,7 +211,7 @@ class Storage:
         with self._transaction(None) as connection:
             tables.describe(connection, runs.c.id == self._id, facts)
 
-    def described(self, name: str) -> Any:
+    def document(self, name: str) -> Any:
         """Return the value in a column of the run; None if the column is empty."""
         with self._reading() as connection:
             return tables.document(connection, runs.c.id == self._id, name)

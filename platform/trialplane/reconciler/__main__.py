@@ -40,9 +40,9 @@ from trialplane.wire import env
 
 WORKERS = 4  # limit of Runs that are reconciled at the same time: the number of connections to the ledger
 SWEEP = 2.0  # seconds between searches for deleted runs
-AGAIN = 60.0  # seconds between checks of a namespace without a site, and between attempts to watch a namespace
-BACKOFFS = (1.0, 2.0, 5.0, 10.0, 30.0, *[AGAIN] * 60)  # pauses between kopf's attempts to watch, in seconds
-SOON = 1.0  # seconds in which the frequent events of a run's pods are combined
+RETRY_INTERVAL = 60.0  # seconds between checks of a namespace without a site, and between attempts to watch a namespace
+BACKOFFS = (1.0, 2.0, 5.0, 10.0, 30.0, *[RETRY_INTERVAL] * 60)  # pauses between kopf's attempts to watch, in seconds
+POD_DELAY = 1.0  # seconds in which the frequent events of a run's pods are combined
 # Python's recursion limit. The API server accepts objects of 10,000 levels, and `_DeepDecoder` needs two calls for each.
 RECURSION_LIMIT = 25_000
 STACK = 32 << 20  # stack of a thread in bytes, for as many calls
@@ -88,7 +88,7 @@ def handlers(queue: WorkQueue[Name]) -> kopf.OperatorRegistry:
 
     @kopf.on.event("", "v1", "pods", **run_label)
     async def queue_run_of_pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        queue.add_after(Name(namespace or "", labels[names.RUN]), SOON)
+        queue.add_after(Name(namespace or "", labels[names.RUN]), POD_DELAY)
 
     @kopf.on.event("", "v1", "pods", labels={names.REMOVES: kopf.PRESENT}, registry=registry)
     async def queue_removed_run(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
@@ -180,9 +180,9 @@ class _Authorization:
                 "%s refuses the operator's credentials (401). No changes are seen until it takes them, or there are others: "
                 "of a pod's token, see that its ServiceAccount is there; it is tried again in %.0f s",
                 self._credentials.server,
-                AGAIN,
+                RETRY_INTERVAL,
             )
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_INTERVAL)
             renewed = self._read()
         self._credentials = renewed or dataclasses.replace(self._credentials)  # a new object, so that others do not renew it
 
@@ -224,7 +224,7 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
         namespace,
         answer.status,
         reason,
-        AGAIN,
+        RETRY_INTERVAL,
         advice,
     )
     raise aiohttp.ClientConnectionError(f"the API server answered {answer.status} for namespace {namespace}")
@@ -301,11 +301,13 @@ def _site(cluster: Cluster) -> Site | None:
     try:
         return Objects(cluster).site
     except errors.TrialplaneError as error:
-        _logger.error("%s\nRuns in namespace %s wait; it is looked at again in %.0f s", error, cluster.namespace, AGAIN)
+        _logger.error(
+            "%s\nRuns in namespace %s wait; it is looked at again in %.0f s", error, cluster.namespace, RETRY_INTERVAL
+        )
         return None
 
 
-async def await_sites(namespaces: Sequence[str], pause: float = AGAIN) -> None:
+async def await_sites(namespaces: Sequence[str], pause: float = RETRY_INTERVAL) -> None:
     """Wait until one of the namespaces without a site gets one.
 
     Args:

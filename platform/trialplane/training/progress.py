@@ -81,7 +81,7 @@ class Meter:
         began = self._clock()
         started = self._gpu.mark()
         yield
-        self._gpu.span(started)
+        self._gpu.end_span(started)
         self._own_seconds += self._clock() - began
 
     def step(
@@ -127,6 +127,7 @@ class Meter:
             self._samples = self._tokens = 0
 
     def _is_due(self, step: int, now: float) -> bool:
+        """Return whether a report is due, which is always the case at the last step."""
         if step >= self._total:
             return True
         return step % self._every_steps == 0 if self._every_steps else now - self._line_at >= self._every
@@ -154,8 +155,8 @@ class Meter:
                 metrics[f"{name}_per_second_and_rank"] = count / seconds
                 metrics[f"{name}_per_second"] = count / seconds * self._ctx.world_size
         metrics["seconds_per_step"] = seconds / steps
-        timed = max(step - (self._start if self._warm_from is None else self._warm_from), 1)
-        metrics["seconds_left"] = max(self._total - step, 0) * (now - self._began) / timed
+        timed_steps = max(step - (self._start if self._warm_from is None else self._warm_from), 1)
+        metrics["seconds_left"] = max(self._total - step, 0) * (now - self._began) / timed_steps
         metrics |= self._gpu.metrics()
         self._line_at, self._line_step = now, step
         self._samples = self._tokens = 0
@@ -179,7 +180,7 @@ class _Gpu:
         self._has_utilization = True
 
     def mark(self) -> Any:
-        """A moment in the GPU's queue, or None."""
+        """Return an event at this moment of the GPU's queue; None without a GPU."""
         cuda = _cuda()
         if cuda is None:
             return None
@@ -187,8 +188,8 @@ class _Gpu:
         event.record()
         return event
 
-    def span(self, started: Any) -> None:
-        """End a span that began at a moment of `mark`."""
+    def end_span(self, started: Any) -> None:
+        """End a span of work that began at the event `started`, from `mark`."""
         if started is not None:
             self._spans.append((started, self.mark()))
 

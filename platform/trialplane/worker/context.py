@@ -123,11 +123,11 @@ class Points:
         """
         counted = {}
         for name, value in metrics.items():
-            before, newest = self._sources.get(name, (source, math.nan))
-            if source and (before != source or self.is_paused):
+            counted_source, newest_value = self._sources.get(name, (source, math.nan))
+            if source and (counted_source != source or self.is_paused):
                 continue
             self._sources[name] = source, value
-            if before == source or newest != value:
+            if counted_source == source or newest_value != value:
                 counted[name] = value
         return counted
 
@@ -248,8 +248,8 @@ class Context:
         """
         if self._pause.is_requested and not self._stop.is_requested:
             return Paused(f"paused after step {step}") if step is not None else self._unsaved_error()
-        with_it = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
-        return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {with_it}")
+        point = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
+        return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {point}")
 
     def save(self, step: int, state: Mapping[str, Any], *, every: float = 30.0) -> None:
         """Offer a state to continue from. It is written if it is needed.
@@ -396,6 +396,8 @@ class Context:
         Raises:
             Pruned: The pruner ends the trial. Do not catch it.
             Finished: The job's `stop` ends the trial. Do not catch it.
+            Paused: The trial is at a rung, and has saved a checkpoint of it. Do not catch it.
+            Unsaved: The trial has trained on after its rung without a checkpoint.
             ValueError: The step is negative, or 2**31 or more.
         """
         step = self._points.newest + 1 if step is None else step
@@ -421,11 +423,11 @@ class Context:
     @contextlib.contextmanager
     def uncaptured(self) -> Iterator[None]:
         """Context manager in which metrics that libraries log are not reported."""
-        before, self._points.is_paused = self._points.is_paused, True
+        was_paused, self._points.is_paused = self._points.is_paused, True
         try:
             yield
         finally:
-            self._points.is_paused = before
+            self._points.is_paused = was_paused
 
     @contextlib.contextmanager
     def lock_reports(self) -> Iterator[None]:

@@ -282,8 +282,8 @@ class RunningTrial:
             suggested: Answer to a request for a parameter, or None.
         """
         now, since = time.monotonic(), self.report_sent_at if self.is_answer_due else self.handed_over_at
-        is_its_own = suggested is not None and self.is_repeated
-        if self.request.worker is None and not is_its_own:
+        is_repeated_request = suggested is not None and self.is_repeated
+        if self.request.worker is None and not is_repeated_request:
             self.timers.postpone("deadline", now - max(since, self.credited_until))
         self.credited_until = now
         if self.is_answer_due:

@@ -51,7 +51,19 @@ CLOSE_PATIENCE = 5.0  # seconds for the template to kill the processes of its tr
 
 
 class Slot:
-    """A slot on this machine, for one trial at a time."""
+    """A slot on this machine, for one trial at a time.
+
+    Args:
+        config: Configuration that all slots of the role share.
+        name: Name of the slot, unique in the run.
+
+    Attributes:
+        config: The same, with the paths of this machine.
+        name: See above.
+        node: Host or pod of the slot.
+        template: Process of the template; None before the start, and after the end.
+        running: Trial that runs now, or None.
+    """
 
     def __init__(self, config: records.SlotConfig, name: str) -> None:
         self.config = config = shipping.localized_config(config) if config.ship else config
@@ -168,12 +180,21 @@ class Slot:
         return self.next_events()
 
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:
-        """Answer the newest reports and requests of the trial, and return the next messages about it."""
+        """Answer the newest reports and requests of the trial, and return the next messages about it.
+
+        After the trial has ended, there is nothing to answer, and a call returns the next piece of its log. The last piece
+        comes with TrialEnded.
+
+        Args:
+            prune_at: Step at which the trial is pruned; None if it continues.
+            suggested: Answer to a request for a parameter; None without a request.
+        """
         if self._unsent_end is not None:
             return self._next_end_messages()
         running = self.running
         assert running is not None, "no trial runs in this slot"
         running.answer(prune_at, suggested)
+        # In a study that prunes, a process may be gone before its last reports are answered, see `_end_trial`.
         return self._conclude(running) if running.is_gone.is_set() else self.next_events()
 
     def kill(self, failure: FailureClass, message: str) -> None:
@@ -266,8 +287,8 @@ class Slot:
                 if message.reasons:
                     with self._log.open("a") as log:
                         log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
-            if (taken := running.run_due_actions()) is not None:
-                return taken
+            if (due_messages := running.run_due_actions()) is not None:
+                return due_messages
 
     def _wait_for_sources(self, running: RunningTrial) -> list[Any]:
         """Wait for the process, its end, the template, or the next timer; return the readable ones."""
@@ -312,7 +333,7 @@ class Slot:
             raise errors.MessageError("a template sent TrialStarted without the descriptor of the process")
         return message, descriptors[0] if descriptors else -1
 
-    def _end_trial(self, running: RunningTrial, exited: messages.TrialExited | None) -> Messages:
+    def _end_trial(self, running: RunningTrial, exit_message: messages.TrialExited | None) -> Messages:
         """Return the last messages of a trial whose process or template is gone; in a study that prunes, first its reports.
 
         Without these, a program that ends quickly would never be pruned.
@@ -323,9 +344,9 @@ class Slot:
         with running.send_lock:
             running.channel.close()
         running.handle_exit()
-        if exited is None and running.pid:  # the template is gone and cannot kill what the trial started
+        if exit_message is None and running.pid:  # the template is gone and cannot kill what the trial started
             sessions.kill(running.pid)
-        running.exit_message = exited
+        running.exit_message = exit_message
         return running.take_messages() if running.request.prunable and running.reports else self._conclude(running)
 
     def _conclude(self, running: RunningTrial) -> Messages:
@@ -357,12 +378,12 @@ class Slot:
         return (*last_piece, *last)
 
     def _build_outcome(
-        self, running: RunningTrial, exited: messages.TrialExited | None
+        self, running: RunningTrial, exit_message: messages.TrialExited | None
     ) -> tuple[records.TrialOutcome, str | None]:
         """Return the trial's outcome, and the file with the arrays of its result, if any."""
-        code = None if exited is None else exited.code
-        lost = f"the template of slot {self.name} on {self.node} {running.template_end_text}, and the trial with it"
-        outcome = running.build_outcome(code, lost)
+        code = None if exit_message is None else exit_message.code
+        loss_text = f"the template of slot {self.name} on {self.node} {running.template_end_text}, and the trial with it"
+        outcome = running.build_outcome(code, loss_text)
         outcome = dataclasses.replace(
             outcome,
             ended=time.time(),
@@ -371,7 +392,7 @@ class Slot:
             pid=running.pid,
             start_method=running.start_method,
             log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
-            peak_memory=max(0 if exited is None else exited.peak_memory, outcome.peak_memory),
+            peak_memory=max(0 if exit_message is None else exit_message.peak_memory, outcome.peak_memory),
             saved=shipping.has_saved(self.config, running.request),
             checkpoints=shipping.checkpoint_summary(self.config, running.request),
         )

@@ -72,11 +72,11 @@ class CollectionWorkload(Workload):
         self._size = workers.size  # desired number of workers
         self._exchange = exchange
         self._stores = stores
-        self._warm: dict[int, str] = {}  # slot of a worker whose template is warm → node
+        self._warm_nodes: dict[int, str] = {}  # slot of a worker whose template is warm → node
         self._next_end_check = 0.0  # by the monotonic clock
         self._has_warned = False
-        self._current: Iteration | None = None
-        self._newest: Iteration | None = None  # the iteration that runs or ran last
+        self._iteration: Iteration | None = None  # the iteration that runs now
+        self._newest_iteration: Iteration | None = None  # the iteration that runs or ran last
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -96,11 +96,11 @@ class CollectionWorkload(Workload):
     @property
     def progress(self) -> CollectionProgress:
         """The progress of the iteration that runs or ran last."""
-        return CollectionProgress() if self._newest is None else self._newest.progress(self._warm)
+        return CollectionProgress() if self._newest_iteration is None else self._newest_iteration.progress(self._warm_nodes)
 
     @property
     def _unended(self) -> float:
-        return super()._unended - (0.0 if self._current is None else self._current.share_done)
+        return super()._unended - (0.0 if self._iteration is None else self._iteration.share_done)
 
     def resize(self, parallel: int, startable: int) -> None:
         """Set the number of workers to the desired one. A worker that is removed first finishes its units.
@@ -115,16 +115,16 @@ class CollectionWorkload(Workload):
         self._size = parallel
         if self._learner.ready:
             self._resize_workers(parallel)
-        if self._current is not None:
-            self._advance(self._current)
+        if self._iteration is not None:
+            self._advance(self._iteration)
 
     def running(self) -> dict[int, TrialRequest]:
         """Return the attempt at an iteration that runs, by the learner's slot; empty if none runs."""
-        return {} if self._current is None else {0: self._current.request}
+        return {} if self._iteration is None else {0: self._iteration.request}
 
     def start(self, slot: int, request: TrialRequest) -> None:
         """Start the learner of an iteration; its workers start after the learner has offered the weights."""
-        self._current = self._newest = Iteration(request, self._job, self._stores.spilled_bytes())
+        self._iteration = self._newest_iteration = Iteration(request, self._job, self._stores.spilled_bytes())
         metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # these are added at the end
         self._learner.start(slot, dataclasses.replace(request, units=self._job.collect.units, metrics=metrics))
 
@@ -156,12 +156,12 @@ class CollectionWorkload(Workload):
                 yield from self._take_worker_event(event)
             if error is not None:
                 raise error
-            if self._current is not None:
-                self._advance(self._current)
+            if self._iteration is not None:
+                self._advance(self._iteration)
             if not (learner_events or worker_events or exchange_events):
                 break
-        if self._current is not None:
-            self._current.check_spilling(self._stores.spilled_bytes)
+        if self._iteration is not None:
+            self._iteration.check_spilling(self._stores.spilled_bytes)
 
     def failure_ending(self) -> Ending | None:
         """Return the run's ending if an iteration failed for good, as the next one needs its weights; otherwise None."""
@@ -213,7 +213,7 @@ class CollectionWorkload(Workload):
             return
         if event.outcome is None:
             self._learner.answer(event.slot)
-        iteration = self._current_of(event.request)
+        iteration = self._iteration_of(event.request)
         if iteration is None:  # the event is that of an earlier attempt
             return
         for report in event.reports:
@@ -242,7 +242,7 @@ class CollectionWorkload(Workload):
         Its outcome is the learner's, unless the iteration itself has failed.
         """
         iteration.check_spilling(self._stores.spilled_bytes, now=True)
-        self._current = None
+        self._iteration = None
         iteration.close()
         self._end_workers("the iteration is over")
         if event.slot_lost:  # the learner needs the next free pod, so no slot of a worker may wait for one
@@ -272,18 +272,18 @@ class CollectionWorkload(Workload):
         """Act on an event of a worker's slot, and yield the lines of its log."""
         if isinstance(event, SlotReady):
             if event.slot in self._workers.slots:  # otherwise the pool has become smaller
-                self._warm[event.slot] = event.node
+                self._warm_nodes[event.slot] = event.node
             return
         if event.outcome is None:
             self._workers.answer(event.slot)
-        iteration = self._current_of(event.request)
+        iteration = self._iteration_of(event.request)
         for message in event.messages:
             if isinstance(message, LogGrown):
                 yield SlotTrial(0, event.request, (message,))
             elif iteration is not None:
                 self._take_worker_message(iteration, iteration.workers[event.slot], message)
         if event.slot_lost:
-            self._warm.pop(event.slot, None)
+            self._warm_nodes.pop(event.slot, None)
         if event.store is not None and not self._has_warned:
             self._has_warned = True
             log.warning("what workers log to MLflow themselves is lost while MLflow is away; log in the learner instead")
@@ -322,7 +322,7 @@ class CollectionWorkload(Workload):
 
     def _take_exchange_event(self, event: ExchangeEvent) -> None:
         """Record that weights or results were moved or lost."""
-        iteration = self._current_of(event.request)
+        iteration = self._iteration_of(event.request)
         if iteration is None:
             return
         match event:
@@ -337,23 +337,25 @@ class CollectionWorkload(Workload):
             case ResultsFed(_, units, lost, error):
                 iteration.record_fed(units, lost, error)
 
-    def _current_of(self, request: TrialRequest) -> Iteration | None:
+    def _iteration_of(self, request: TrialRequest) -> Iteration | None:
         """Return the iteration that runs if the request belongs to this attempt at it; otherwise None."""
-        return self._current if self._current is not None and request.number == self._current.request.number else None
+        return self._iteration if self._iteration is not None and request.number == self._iteration.request.number else None
 
     def _fail(self, iteration: Iteration, failure: IterationFailure) -> None:
+        """Record why an iteration has failed, and kill its learner, whose end then ends the iteration."""
         iteration.failure = failure
         self.kill(0, failure.failure, failure.message)
 
     def _resize_workers(self, size: int) -> None:
+        """Set the number of workers, and forget the nodes of those that were removed at once."""
         self._workers.resize(size)
-        self._warm = {slot: node for slot, node in self._warm.items() if slot in self._workers.slots}
+        self._warm_nodes = {slot: node for slot, node in self._warm_nodes.items() if slot in self._workers.slots}
 
     def _wind_up(self, message: str) -> None:
         """End the workers, and start no others in the iteration that runs."""
         self._end_workers(message)
-        if self._current is not None:
-            self._current.is_ending = True
+        if self._iteration is not None:
+            self._iteration.is_ending = True
 
     def _end_workers(self, message: str) -> None:
         for slot in self._workers.running():
@@ -368,7 +370,7 @@ class CollectionWorkload(Workload):
             return
         self._next_end_check = time.monotonic() + END_INTERVAL
         for slot, request in self._workers.running().items():
-            iteration = self._current_of(request)
+            iteration = self._iteration_of(request)
             if iteration is None or iteration.is_ending:
                 self._workers.kill(slot, FailureClass.STOPPED, "the iteration is over")
 
@@ -377,7 +379,7 @@ class CollectionWorkload(Workload):
     def _advance(self, iteration: Iteration) -> None:
         """Start every step of the iteration that is possible now."""
         if not iteration.is_ending:
-            failure = iteration.find_failure(self._warm.keys(), self._workers.slots - self._workers.leaving)
+            failure = iteration.find_failure(self._warm_nodes.keys(), self._workers.slots - self._workers.leaving)
             if failure is not None:
                 self._fail(iteration, failure)
         if iteration.failure is not None or not iteration.is_published:
@@ -399,7 +401,7 @@ class CollectionWorkload(Workload):
         for slot, units in iteration.flow.grant_fetches().items():
             self._exchange.fetch(slot, units)
         running = self._workers.running()
-        for slot in self._warm:
+        for slot in self._warm_nodes:
             worker = iteration.workers.setdefault(slot, WorkerSlot(slot))
             if iteration.units.waiting and slot not in running and slot not in leaving and not worker.is_given_up:
                 self._start_worker(iteration, worker)

@@ -93,7 +93,7 @@ class StudyWorkload(Workload):
         summaries = [summary for folder, summary in self._ledger.saved.items() if folder not in unwanted]
         promotion = self._ledger.promotion
         return StudyProgress(
-            steps=0 if promotion is None else promotion.used,
+            steps=0 if promotion is None else promotion.used_steps,
             rungs=() if promotion is None else tuple(RungProgress(*counts) for counts in promotion.rung_counts()),
             checkpoints=sum(summary.number for summary in summaries),
             checkpoint_bytes=sum(summary.bytes for summary in summaries),
