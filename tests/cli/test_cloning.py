@@ -61,6 +61,16 @@ def test_one_trial_from_one_of_its_checkpoints(platform, runs, done, double):
     assert (job.start.run, job.start.trial, job.start.step, job.pruner.name) == ("mine", 3, 4, "none")
 
 
+def test_a_member_of_a_population_is_no_source_of_a_checkpoint(platform, runs):
+    train = runs.jobs / "demo" / "train.py"
+    train.write_text(train.read_text() + "\n# continues from ctx.restored\n")
+    fields = {"population": {"interval": 4, "steps": 12}, "trials": 4, "pruner": "none", "sampler": "random"}
+    source = runs.make("herd", tell=complete, **fields)
+    (source.checkpoints / "herd" / "trial-3" / "step-0000000004").mkdir(parents=True)
+    result = platform("submit", "hpo", "--from", "herd:3", "--checkpoint", "4", "--local", "--detach")
+    assert (result.exit_code, "herd has a population, whose checkpoints" in result.stderr) == (2, True), result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

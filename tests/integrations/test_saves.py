@@ -20,10 +20,12 @@ from trialplane.worker import context
 CONTENT = {step: bytes([step]) * (step * 5_000_000 // 3) for step in range(1, 6)}  # larger than a piece, the last of them
 
 
-def trial(tmp_path: Path, place: str, *, rank: int = 0, other: str | None = None) -> context.Context:
+def trial(
+    tmp_path: Path, place: str, *, rank: int = 0, other: str | None = None, step: int | None = None
+) -> context.Context:
     workdir = tmp_path / "workdir"
     workdir.mkdir(exist_ok=True)
-    origin = context.Origin(other)
+    origin = context.Origin(other, step=step)
     given = context.Context({}, 1, "toy", 0, 1, 1, 0, tmp_path, tmp_path, workdir, lambda *_: False, rank, rank, 2, place)
     object.__setattr__(given, "_origin", origin)
     return given
@@ -92,6 +94,17 @@ def test_another_runs_is_taken_while_there_is_none_here(tmp_path: Path) -> None:
     unresumed = trial(tmp_path, str(tmp_path / "empty"), other=str(tmp_path / "nothing"))
     with context.activate(unresumed), pytest.raises(errors.CheckpointError, match="the run has saved none"):
         files.newest()
+
+
+def test_a_given_step_of_another_run_is_not_replaced_by_the_newest(tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    with context.activate(trial(tmp_path, other)):
+        save(3, Saves("model.bin"))
+    with (
+        context.activate(trial(tmp_path, str(tmp_path / "mine"), other=other, step=1)),
+        pytest.raises(errors.CheckpointError, match=r"the checkpoint of step 1 at .*, and only ctx\.restored reads"),
+    ):
+        Saves("model.bin").newest()
 
 
 def test_rank_0_alone_writes(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ GOOD = "population: {interval: 8, steps: epochs}\n"
         (GOOD + "pruner: median", "pruner", "drop it"),
         (GOOD + "pruner: {name: asha, promote: true, max_resource: 64}", "pruner", "drop it"),
         (GOOD + "budget: {steps: 100}", "budget.steps", "is for pruner: {name: asha, promote: true"),
+        (GOOD + "start: {run: monday, trial: 2}", "start", "from which population counts"),
         (GOOD + "reuse: true", "reuse", "members change their parameters"),
         (GOOD + "duplicates: redraw", "duplicates", "members change their parameters"),
         (GOOD + "sampler: {tune: ray.tune.search.hyperopt:HyperOptSearch}", "sampler.tune", "take random"),

@@ -61,6 +61,11 @@ def test_rungs(folder: Path, objectives: str, options: str, ladder: Ladder, rung
         ("pruner: {name: asha, promote: true, max_resource: a}", "pruner.max_resource", "a is searched"),
         ("pruner: {name: asha, promote: true, max_resource: name}", "params.name", "must be a whole number over 0, not 'x'"),
         ("pruner: {name: patient, patience: 1, wrapped_pruner: asha}", "pruner.wrapped_pruner", "asha cannot be wrapped"),
+        (
+            "pruner: {name: asha, promote: true, max_resource: 9}\nstart: {run: monday, trial: 2}",
+            "start",
+            "begins after step 0, from which pruner: {promote: true} counts",
+        ),
         ("budget: {steps: 100}", "budget.steps", "is for pruner: {name: asha, promote: true"),
         (
             "pruner: {name: asha, promote: true, max_resource: epochs}\nbudget: {steps: 63}",

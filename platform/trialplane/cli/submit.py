@@ -159,7 +159,7 @@ def hpo(
     row = None if trial is None else cloning.newest_attempt(target, run, trial)
     fields: dict[str, Any] = {} if row is None else {"trials": 1, "enqueue": None}
     if checkpoint is not None:
-        fields |= {"start": {"run": run, "trial": trial, "step": checkpoint}, "pruner": None}
+        fields |= {"start": {"run": run, "trial": trial, "step": checkpoint}, "pruner": None, "population": None}
     code = None if job is None else load.find_job(job, Path.cwd())
     with cloning.job_folder(target, run, fields, code, allow_other_code=other_code) as folder:
         params = {} if row is None else dict(row.params)

@@ -27,7 +27,7 @@ from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
 from trialplane.job import inputs, install_rules, load, requirements, short_forms
-from trialplane.job.kinds import Job
+from trialplane.job.kinds import Job, Study
 from trialplane.job.load import Flag
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
@@ -194,6 +194,8 @@ class Platform:
             return f"{run} is a {old.title}, and a {new.title} starts from another {new.title}{hint}"
         if old.name != new.name:
             return f"{run} is a {new.title} of the job {old.name}, whose checkpoints {new.name} cannot read; `platform list`"
+        if isinstance(old, Study) and old.population is not None:
+            return f"{run} has a population, whose checkpoints are not those of one trial; start from a run without one"
         return self.target.missing_checkpoint(run, new)
 
     def start(self, plan: Plan) -> tuple[RunHandle, SubmissionOutcome]:

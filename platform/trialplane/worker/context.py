@@ -225,7 +225,16 @@ class Context:
 
         None without any. A member of a population continues from another trial's. If the job does not read this property,
         the trial starts from scratch: the user gets a warning, and a member of a population fails.
+
+        Raises:
+            CheckpointError: The trial is to start from the checkpoint of a given step, which only `restored` reads.
         """
+        if self._origin.step is not None:
+            raise errors.CheckpointError(
+                f"the trial is to start from the checkpoint of step {self._origin.step} at {self._origin.location}, and "
+                "only ctx.restored reads that of a step. This job would take the newest: submit with --set "
+                "start.step=null for that one, or without --checkpoint to start from step 0"
+            )
         self._origin.was_read = True
         return self._origin.location
 
@@ -304,7 +313,8 @@ class Context:
         """
         _ = self._stop.is_requested  # from here on SIGTERM is a request
         restored = self._states().restore(self.is_usable)
-        if restored is None and (other := self.resume_from) is not None:
+        self._origin.was_read = True
+        if restored is None and (other := self._origin.location) is not None:
             from trialplane.training.states import States  # imports numpy
 
             wanted = self._origin.step

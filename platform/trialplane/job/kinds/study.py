@@ -272,6 +272,9 @@ class Study(Ranked):
             yield from _searcher_issues(self)
         yield from _history_issues(self)
         yield from _duplicates_issues(self)
+        if self.start is not None and (self.population is not None or self.pruner.promotes):
+            other = "pruner: {promote: true}" if self.population is None else "population"
+            yield Issue(("start",), f"begins after step 0, from which {other} counts the steps of trials; drop one of both")
         if self.population is not None and not {("population",), ("params",)} & set(broken):
             yield from _population_issues(self, self.population, broken)
         if not {("sampler",), ("objectives",)} & set(broken):
