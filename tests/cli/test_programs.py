@@ -98,6 +98,16 @@ def test_variables_of_a_makefile_are_given_to_make(platform, written: Path) -> N
     result = platform("init", "--from", str(written / "Makefile"))
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
     assert made().command == ("make", "train", "LR={LR}", "N={N}") and set(made().search.parameters) == {"LR"}
+    assert "runs once with its defaults, as `make train LR=0.5 N=2`, in a copy of src" in result.stderr
+
+
+def test_a_target_of_a_makefile_that_is_not_named_like_a_training_never_runs(platform, written: Path) -> None:
+    makefile = f"LR ?= 0.5\ndeploy:\n\ttouch {written / 'deployed'} # $(LR)\nclean:\n\trm -r data\n"
+    write(written, {"Makefile": makefile})
+    result = platform("init", "--from", str(written / "Makefile"))
+    assert result.exit_code == 2 and "its targets are deploy, clean; name the one that trains: `platform" in result.stderr
+    assert "'make TARGET LR=0.1'`" in result.stderr and not (written / "deployed").exists()
+    assert not (written / "job.yaml").exists()
 
 
 @pytest.mark.parametrize(

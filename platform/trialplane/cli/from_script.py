@@ -249,9 +249,14 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
         result = None
         if with_smoke and not new_job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
-            output.note(f"{title} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
             program = _command_line(new_job) if new_job.command else [sys.executable, "-u", name]
-            result = smoke.run([*program, *_line(new_job)], real.stem, used, Path(scratch), read.printed)
+            command = [*program, *_line(new_job)]
+            shown = f", as `{escapes.escape_controls(shlex.join(command))}`" if new_job.command else ""
+            output.note(
+                f"{title} runs once with its defaults{shown}, in a copy of {importing.shell_path(folder)}, for {limit}, "
+                "to find its metrics; --no-smoke skips this"
+            )
+            result = smoke.run(command, real.stem, used, Path(scratch), read.printed)
             if _RANK.search(result.failure) and not new_job.command:
                 output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
                 torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", name]

@@ -1,4 +1,7 @@
-"""Starts of programs, read and never run: a command line, a shell script, a Makefile, or an MLproject of MLflow."""
+"""Starts of programs as text: a command line, a shell script, a Makefile, or an MLproject of MLflow. Pure.
+
+`platform init --from` prints the command that a smoke run starts, before it starts it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from trialplane import errors
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import guess
 from trialplane.importing.script import Script, Style
@@ -53,13 +57,14 @@ def read(text: str, name: str) -> Script:
         name: Name of the file, by which its kind is chosen.
 
     Raises:
-        SpecError: The file has no parameters that a job could set, or cannot be read.
+        SpecError: The file has no parameters that a job could set, is a Makefile without a target that trains, or cannot be
+            read.
     """
     if PurePath(name).name == _MLPROJECT:
         options, command = _of_mlproject(text, name)
         remedy = "an entry point needs `parameters:` and a command with {NAME}"
     elif is_makefile(PurePath(name)):
-        options, command = _of_makefile(text)
+        options, command = _of_makefile(text, name)
         if not options and (line := _recipe(text, command[-1])):
             return of_command_line(line)
         remedy = (
@@ -191,13 +196,23 @@ def _recipe(text: str, target: str) -> str:
     return next((line for line in recipe if "$" not in line and list(settings.words(line))), "")
 
 
-def _of_makefile(text: str) -> tuple[list[Option], list[str]]:
-    """Return the numeric variables of a Makefile, and the command that makes its target for training, or the first one."""
-    targets = [target for target in _TARGET.findall(text) if not target.startswith(".")]
-    target = next((target for target in _TARGETS if target in targets), next(iter(targets), ""))
+def _of_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
+    """Return the numeric variables of a Makefile, and the command for the target that trains.
+
+    Raises:
+        SpecError: No target has a name for that. Any other could deploy or delete something.
+    """
+    targets = [target for target in dict.fromkeys(_TARGET.findall(text)) if not target.startswith(".")]
+    target = next((target for target in _TARGETS if target in targets), "")
+    if not target:
+        choice = f"; its targets are {errors.shortened(', '.join(targets), 200)}" if targets else ""
+        remedy = "name the one that trains: `platform init --from 'make TARGET LR=0.1'`"
+        raise SpecError(
+            [Issue(("script",), f"has no target {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}{choice}; {remedy}", name)]
+        )
     options = [_option(name, value) for name, value in dict(reversed(_MAKE_VARIABLE.findall(text))).items()]
     options = [option for option in reversed(options) if option.kind in ("int", "float")]
-    return options, ["make", *([target] if target else []), *(f"{option.name}={{{option.name}}}" for option in options)]
+    return options, ["make", target, *(f"{option.name}={{{option.name}}}" for option in options)]
 
 
 def _of_shell(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
