@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
+
+import pytest
 
 from trialplane.job import notebook
 
@@ -32,3 +35,36 @@ def test_what_runs_is_the_python_alone() -> None:
 
 def test_other_files_stay_as_they_are() -> None:
     assert ast.dump(notebook.parse(b"# -*- coding: latin-1 -*-\nx = '\xe9'\n")) == ast.dump(ast.parse("x = 'é'"))
+
+
+def exported(*sources: str) -> str:
+    return notebook.exported(json.dumps({"cells": [{"cell_type": "code", "source": source} for source in sources]}))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "lr = 0.01  # too high?",
+        'print("""\n!important\n%d of them?\nwhat?\n""" % 3)',
+        "x = (7\n  %a)",
+        "text = 'is it?' \\\n    '!no'  # why?",
+    ],
+)
+def test_python_that_looks_like_lines_for_ipython_stays_as_it_is(source: str) -> None:
+    assert exported(source) == f"{source}\n"
+    assert exported(f"%time 3\n{source}\n!ls") == f"pass  # %time 3\n{source}\npass  # !ls\n", "beside such lines, too"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["%matplotlib inline", "%%time", "!echo it's $HOME", "    !cd (", "df.head?", "df??", "?df", "!pip install \\\n  x"],
+)
+def test_lines_for_ipython_are_left_out(line: str) -> None:
+    code = exported(f"lr = 1\nif lr:\n{line}" if line[:1] == " " else f"lr = 1\n{line}\nx = '?'")
+    namespace: dict[str, int] = {}
+    exec(code, namespace)
+    assert namespace["lr"] == 1 and line.splitlines()[0].strip() in code
+
+
+def test_a_line_that_is_neither_stays() -> None:
+    assert exported("files = !ls\n%time 3") == "files = !ls\n%time 3\n"

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+from collections.abc import Sequence
 
 _CALL = "get_ipython"
 _PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # magics that run Python
+_FOR_IPYTHON = re.compile(
+    r"\s*(?:%{1,2}[A-Za-z].*|!.*|[\w.]+\?{1,2}\s*|\?{1,2}[\w.]+\s*)"
+)  # %cd x, !pip install x, df.head?
 
 
 def is_notebook(text: str | bytes) -> bool:
@@ -50,19 +55,33 @@ def exported(text: str) -> str:
 
 
 def _cell_code(source: str) -> str:
-    """Return the code of a cell. A cell with a magic that does not run Python becomes a comment."""
+    """Return the code of a cell. A cell with a magic that does not run Python becomes a comment.
+
+    A line is for IPython only if Python refuses it: a line of a longer text, or of an expression, may look the same.
+    """
     first_line, _, rest = source.lstrip().partition("\n")
     if first_line.startswith("%%") and first_line[2:].partition(" ")[0] not in _PYTHON_MAGICS:
         return "".join(f"# {line}\n" for line in source.splitlines())
-    lines = [f"# {first_line}", *rest.splitlines()] if first_line.startswith("%%") else source.splitlines()
-    return "\n".join(_line_code(line) for line in lines)
+    lines = [f"# {first_line}", *rest.split("\n")] if first_line.startswith("%%") else source.split("\n")
+    while (index := _refused_line(lines)) is not None and _FOR_IPYTHON.fullmatch(lines[index]):
+        code = lines[index].lstrip()
+        # `pass`, as it may be the only line below an `if`
+        lines[index] = f"{lines[index][: -len(code)]}pass  # {code}"
+        while lines[index].endswith("\\") and index + 1 < len(lines):
+            index += 1
+            lines[index] = f"# {lines[index]}"
+    return "\n".join(lines)
 
 
-def _line_code(line: str) -> str:
-    """Return a line of a cell. One for IPython becomes `pass` with a comment, as it may be the only one below an `if`."""
-    code = line.lstrip()
-    is_for_ipython = code.startswith(("%", "!", "?")) or code.endswith("?")
-    return f"{line[: len(line) - len(code)]}pass  # {code}" if is_for_ipython else line
+def _refused_line(lines: Sequence[str]) -> int | None:
+    """Return the index of the line that Python refuses; None if there is none."""
+    try:
+        ast.parse("\n".join(lines))
+    except SyntaxError as error:
+        return None if error.lineno is None else min(error.lineno, len(lines)) - 1
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    return None
 
 
 class _CallRemover(ast.NodeTransformer):
