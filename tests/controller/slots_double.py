@@ -10,6 +10,7 @@ from tests.controller.conftest import outcome
 
 from trialplane.controller.pool import SlotEvent, SlotReady, SlotTrial
 from trialplane.wire import messages
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Offer
@@ -67,7 +68,7 @@ class Slots:
         """Only idle slots go, those with the highest numbers first."""
         self.size = size
 
-    def remove_checkpoints(self, folders: tuple[str, ...]) -> None:
+    def remove_checkpoints(self, folders: tuple[TrialFolder, ...]) -> None:
         """No slot is ever ready for that."""
 
     def send_files(self, message: messages.SendFiles) -> None:

@@ -37,7 +37,7 @@ def keeping(pool: SlotPool, *rows: TrialRow, best: int = 2) -> CheckpointRemover
 def removed(fake: FakeRay) -> list[tuple[int, ...]]:
     """The trials whose folders each call removes."""
     orders = [messages.decode(call.given[0], messages.REMOVE).folders for call in fake.calls if call.method == "remove"]
-    return [tuple(int(folder.removeprefix("trial-")) for folder in folders) for folders in orders]
+    return [tuple(folder.trial for folder in folders) for folders in orders]
 
 
 def test_a_trial_goes_once_so_many_better_ones_are_complete(fake: FakeRay) -> None:
@@ -98,6 +98,16 @@ def test_what_cannot_be_removed_is_left(fake: FakeRay, caplog: pytest.LogCapture
     kept.advance()
     kept.advance()
     assert removed(fake) == [(0,)] and "/there/trial-0 cannot be removed" in caplog.text
+
+
+def test_many_folders_are_removed_in_parts(fake: FakeRay) -> None:
+    kept = keeping(running(fake), *(row(trial, None, TrialState.FAILED) for trial in range(2500)))
+    for _ in range(4):
+        kept.advance()
+        if fake.calls[-1].method == "remove":
+            fake.answer("remove", True)
+    assert [len(trials) for trials in removed(fake)] == [1000, 1000, 500]
+    assert [trial for trials in removed(fake) for trial in trials] == list(range(2500))
 
 
 @pytest.mark.usefixtures("clock")

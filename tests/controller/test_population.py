@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.controller.conftest import outcome
+from tests.controller.slots_double import Slots
 from tests.controller.test_promotion import snapshot
 from tests.controller.trainings import Opened, failed, job
 
@@ -27,11 +28,13 @@ from trialplane.controller import population
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.population import Members
 from trialplane.controller.promotion import Stretch
+from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.job import space
 from trialplane.job.population import Intervals, Population
 from trialplane.job.space import CategoricalParameter, FloatParameter, IntParameter, NormalParameter
 from trialplane.pages import lineage as lineages
-from trialplane.wire import paths, rows
+from trialplane.wire import rows
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import CheckpointSummary, TrialReport, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -167,17 +170,17 @@ def play(
     slots: int = 1,
     pick: Callable[[int], int] = lambda running: 0,
     fails: Callable[[Stretch], bool] = lambda stretch: False,
-) -> tuple[Members, list[Stretch], set[str]]:
+) -> tuple[Members, list[Stretch], set[TrialFolder]]:
     """A whole population in which segments end in the order that `pick` says, and the folders that were released."""
     intervals = Intervals(rule.interval, 16)
     state = Members(rule, intervals, members, seed=5)
-    drawn, running, history, released = 0, list[Stretch](), list[Stretch](), set[str]()
+    drawn, running, history, released = 0, list[Stretch](), list[Stretch](), set[TrialFolder]()
     while True:
         while len(running) < slots and (stretch := state.next_stretch(drawn if drawn < members else None)) is not None:
             if stretch.trial is None:
                 stretch, drawn = dataclasses.replace(stretch, trial=drawn), drawn + 1
             if stretch.parent is not None:
-                assert paths.trial_folder(*stretch.parent) not in released, "what it continues from is still kept"
+                assert TrialFolder(*stretch.parent) not in released, "what it continues from is still kept"
             state.record_start(stretch)
             running.append(stretch)
             history.append(stretch)
@@ -213,7 +216,7 @@ def test_with_a_barrier_the_order_in_which_segments_end_changes_nothing(
     assert lineage(one_history) == lineage(other_history)
     assert one.used_steps == other.used_steps == 16 * members, "each member trains each step once"
     assert len(other_history) == 4 * members
-    assert released == {paths.trial_folder(member, step) for member in range(members) for step in (4, 8, 12)}
+    assert released == {TrialFolder(member, step) for member in range(members) for step in (4, 8, 12)}
 
 
 @given(st.integers(2, 10), st.integers(1, 10), st.integers(0, 2**32), st.floats(0, 1), st.integers(0, 5))
@@ -411,6 +414,21 @@ def test_a_population_continues_in_a_narrower_space(opened: Opened) -> None:
         train(ledger, request)
     assert copies
     assert ledger.counts.complete == 6
+
+
+def test_the_status_counts_the_checkpoints_that_are_still_needed(opened: Opened) -> None:
+    ledger = opened.open(study())
+    work, most = StudyWorkload(ledger, Slots(1)), 0
+    while (request := ledger.ask()) is not None:
+        train(ledger, request)
+        _, ended = list(ledger.attempts())[request.number]
+        assert ended is not None
+        work.record_end(request, ended)
+        most = max(most, work.progress.checkpoints)
+    assert most <= 12, "of the steps that some have not passed, and the next"
+    assert (work.progress.checkpoints, work.progress.checkpoint_bytes) == (6, 600)
+    reopened = StudyWorkload(opened.open(study()), Slots(1))
+    assert reopened.progress == work.progress
 
 
 def test_a_member_that_fails_ends_and_the_others_continue(opened: Opened) -> None:

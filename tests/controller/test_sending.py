@@ -22,6 +22,7 @@ from trialplane.controller.sending import PATIENCE, PAUSE, TRIES, FileSender
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.messages import FilesSent, SendFiles
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import FailureClass
 
@@ -136,7 +137,7 @@ def test_nothing_more_is_sent_once_the_run_is_to_end(fake: FakeRay, clock: list[
 
 def test_removals_that_are_under_way_hold_nothing_up(fake: FakeRay, clock: list[float]) -> None:
     end = End(fake, clock, [FilesSent()])
-    assert end.pool.remove_checkpoints(("trial-7",)) is not None  # and never answered
+    assert end.pool.remove_checkpoints((TrialFolder(7),)) is not None  # and never answered
     assert end.run({4: 44}) == []
 
 

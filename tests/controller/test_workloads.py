@@ -20,7 +20,7 @@ from tests.controller.trainings import LOSS, SEARCH, Opened, job
 
 from trialplane.controller import slots as pools
 from trialplane.controller import workloads
-from trialplane.controller.counts import Counts
+from trialplane.controller.counts import Counts, SavedCheckpoints
 from trialplane.controller.endings import Ending
 from trialplane.controller.iteration import Iteration
 from trialplane.controller.workloads.study import StudyWorkload
@@ -43,7 +43,7 @@ class Ledger:
         self.newest: dict[int, Any] = {0: None} if complete else {}
         self.reported: list[int] = []
         self.promotion = None
-        self.saved: dict[int, Any] = {}
+        self.saved = SavedCheckpoints()
 
     def report(self, report: TrialReport) -> bool:
         self.reported.append(report.step)

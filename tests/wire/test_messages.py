@@ -20,6 +20,7 @@ import trialplane
 from trialplane import errors
 from trialplane.wire import messages
 from trialplane.wire.messages import Direction
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Offer, Transfer, Unit
@@ -29,7 +30,7 @@ REQUEST = TrialRequest("toy", 3, 1, 7, {"lr": 0.1, "layers": [1, 2]}, 5, ("loss"
 OUTCOME = TrialOutcome(7, TrialState.FAILED, FailureClass.ERROR, {"loss": 0.5}, {"note": ["x"]}, "it failed")
 EXAMPLES = [
     (messages.START, messages.StartAttempt(REQUEST)),
-    (messages.REMOVE, messages.RemoveCheckpoints(("trial-3", "trial-4-step-8"))),
+    (messages.REMOVE, messages.RemoveCheckpoints((TrialFolder(3), TrialFolder(4, 8)))),
     (messages.SEND_FILES, messages.SendFiles(3, 7, 60.0)),
     (messages.FILES_SENT, messages.FilesSent("model.pt (too large)", again=True)),
     (messages.ANSWER, messages.AnswerReport()),

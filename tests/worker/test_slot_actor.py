@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from tests.controller.conftest import request
 
-from trialplane import errors
+from trialplane import __version__, errors
 from trialplane.wire import messages
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.units import Unit
@@ -156,5 +157,8 @@ def test_checkpoints_are_removed_from_where_the_slots_trials_save(tmp_path: Path
     slot.config = SlotConfig("toy", "/code", "train:run", str(tmp_path), "/cache")
     for trial in range(3):
         (tmp_path / "checkpoints" / "toy" / f"trial-{trial}" / "step-1").mkdir(parents=True)
-    made.remove(messages.encode(messages.RemoveCheckpoints(("trial-0", "trial-2", "trial-7"))))
+    for text in ('""', '"../other"', '{"trial": "..", "step": 0}'):
+        with pytest.raises(errors.MessageError):
+            made.remove(f'["RemoveCheckpoints","{__version__}",{{"folders":[{text}]}}]'.encode())
+    made.remove(messages.encode(messages.RemoveCheckpoints((TrialFolder(0), TrialFolder(2), TrialFolder(7)))))
     assert [place.name for place in (tmp_path / "checkpoints" / "toy").iterdir()] == ["trial-1"]

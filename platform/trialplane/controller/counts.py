@@ -10,7 +10,8 @@ from typing import Any
 
 from trialplane.job.resources import Retries
 from trialplane.job.search import Objective
-from trialplane.wire.records import BestReport, TrialOutcome, TrialRequest
+from trialplane.wire.paths import TrialFolder
+from trialplane.wire.records import BestReport, CheckpointSummary, TrialOutcome, TrialRequest
 from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 
 
@@ -284,3 +285,31 @@ class AlikeFailures:
             return ()
         candidates = sorted(self._alike, key=lambda request: request.number)[: self._limit]
         return tuple(candidates) if all(request.number > candidates[-1].number for request in running) else ()
+
+
+class SavedCheckpoints:
+    """The checkpoints of a study's trials.
+
+    Attributes:
+        number: Number of all of them.
+        bytes: Their size.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.bytes = 0
+        self._summaries: dict[TrialFolder, CheckpointSummary] = {}
+
+    def add(self, folder: TrialFolder, summary: CheckpointSummary) -> None:
+        """Count a folder as it is now."""
+        self.forget((folder,))
+        self._summaries[folder] = summary
+        self.number += summary.number
+        self.bytes += summary.bytes
+
+    def forget(self, folders: Iterable[TrialFolder]) -> None:
+        """Do not count these folders any more; those that are not counted change nothing."""
+        for folder in folders:
+            if (summary := self._summaries.pop(folder, None)) is not None:
+                self.number -= summary.number
+                self.bytes -= summary.bytes

@@ -18,6 +18,7 @@ from trialplane import errors
 from trialplane.controller.pool import Pool, SlotCall, SlotReady, SlotTrial
 from trialplane.wire import causes, messages
 from trialplane.wire.messages import LogGrown, TrialEnded
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -125,7 +126,7 @@ class GangPool:
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
-    def remove_checkpoints(self, folders: tuple[str, ...]) -> SlotCall[None] | None:
+    def remove_checkpoints(self, folders: tuple[TrialFolder, ...]) -> SlotCall[None] | None:
         """Let any slot remove checkpoints, see `Pool.remove_checkpoints`."""
         return self._pool.remove_checkpoints(folders)
 

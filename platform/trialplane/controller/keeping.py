@@ -19,13 +19,15 @@ from collections.abc import Collection, Iterable
 from trialplane import errors
 from trialplane.controller.pool import Pool, SlotCall
 from trialplane.job.kinds import Study
-from trialplane.wire import paths, rows
+from trialplane.wire import rows
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 30.0  # seconds to wait for removals at the end of a run
+_MOST = 1000  # folders in one removal
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)  # states after which no attempt follows
 
 
@@ -43,9 +45,8 @@ class CheckpointRemover:
         self._most = None if job.keep is None else job.keep.best  # trials whose checkpoints stay; None for all complete ones
         self._slots = slots
         self._best: list[TrialRow] = []
-        self._unwanted: set[str] = set()  # names of folders
-        self._removed: set[str] = set()
-        self._removal: tuple[SlotCall[None], frozenset[str]] | None = None  # the pending call, and its folders
+        self._unwanted: set[TrialFolder] = set()
+        self._removal: tuple[SlotCall[None], tuple[TrialFolder, ...]] | None = None  # the pending call, and its folders
         for row in newest:
             self.record_end(row)
 
@@ -57,11 +58,11 @@ class CheckpointRemover:
         complete = [other for other in best if other.state is TrialState.COMPLETE]
         self._best = complete if self._most is None else [other for other in complete if other.feasible][: self._most]
         beaten = {other.trial for other in best} - {other.trial for other in self._best}
-        self._unwanted |= {paths.trial_folder(trial) for trial in beaten}
+        self._unwanted |= {TrialFolder(trial) for trial in beaten}
 
-    def release(self, names: Collection[str]) -> None:
-        """Take the names of further folders that are not needed any more."""
-        self._unwanted |= set(names)
+    def release(self, folders: Collection[TrialFolder]) -> None:
+        """Take further folders that are not needed any more."""
+        self._unwanted |= set(folders)
 
     @property
     def best(self) -> tuple[TrialRow, ...]:
@@ -69,14 +70,14 @@ class CheckpointRemover:
         return tuple(self._best)
 
     @property
-    def unwanted(self) -> set[str]:
-        """The names of folders of checkpoints that were removed or are to be removed."""
-        return self._removed | self._unwanted
+    def unwanted(self) -> Collection[TrialFolder]:
+        """The folders of checkpoints that are to be removed."""
+        return self._unwanted
 
     def advance(self) -> None:
         """Take the answer to a removal that has ended, and start the next one if a slot is ready."""
         if self._removal is not None:
-            call, names = self._removal
+            call, folders = self._removal
             if not call.done():
                 return
             self._removal = None
@@ -85,13 +86,13 @@ class CheckpointRemover:
             except errors.SlotError as error:
                 log.info("checkpoints are removed by another slot: %s", error)
             except errors.CheckpointError as error:  # another attempt to remove them would fail too
-                self._unwanted -= names
-                log.warning("checkpoints that `keep` does not need are left where they are: %s", error)
+                self._unwanted.difference_update(folders)
+                log.warning("checkpoints that are not needed any more are left where they are: %s", error)
             else:
-                self._unwanted -= names
-                self._removed |= names
-        if self._unwanted and (removal := self._slots.remove_checkpoints(tuple(sorted(self._unwanted)))) is not None:
-            self._removal = removal, frozenset(self._unwanted)
+                self._unwanted.difference_update(folders)
+        folders = tuple(sorted(self._unwanted)[:_MOST])
+        if folders and (removal := self._slots.remove_checkpoints(folders)) is not None:
+            self._removal = removal, folders
 
     def finish(self) -> None:
         """Wait for at most `PATIENCE` seconds until all unwanted checkpoints are removed."""

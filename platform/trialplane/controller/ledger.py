@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
 from trialplane.controller import history, points, replaying, samplers, suggesting
-from trialplane.controller.counts import BestReports, Counts, Repeats
+from trialplane.controller.counts import BestReports, Counts, Repeats, SavedCheckpoints
 from trialplane.controller.curves import Curves
 from trialplane.controller.patience import Patience
 from trialplane.controller.population import Members
@@ -39,10 +39,10 @@ from trialplane.job.kinds import Job, Study
 from trialplane.job.population import Intervals
 from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
-from trialplane.wire import earlier, labels, messages, paths, records, rows
+from trialplane.wire import earlier, labels, messages, records, rows
 from trialplane.wire.earlier import EarlierTrial
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import (
-    CheckpointSummary,
     Desired,
     Parent,
     ReportRow,
@@ -103,7 +103,7 @@ class Ledger:
         counts: Numbers of trials by state.
         newest: Row of the newest attempt of each trial, by trial.
         best: Row of the best trial; None before one is complete.
-        saved: Summary of the checkpoints of each trial that has any, by trial.
+        saved: Checkpoints of the trials, without those that are not needed any more.
         status: Last status of the run in the database when it was opened; None without one.
         promotion: Rungs of the study; None without promotion.
         pruning: Pruner of the study.
@@ -131,7 +131,7 @@ class Ledger:
         self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
-        self.saved: dict[str, CheckpointSummary] = {}
+        self.saved = SavedCheckpoints()
         self.status: RunStatus | None = None
         self._status_refusal = ""  # message of the last refusal of a status, so that it is logged only once
         self._code = samplers.JobCode(code)
@@ -259,8 +259,8 @@ class Ledger:
         """Whether a new trial may be drawn."""
         return self._next < self.job.trials and not self.is_exhausted
 
-    def take_released_folders(self) -> Collection[str]:
-        """Return the names of folders of checkpoints that no member of a population needs any more; each once."""
+    def take_released_folders(self) -> Collection[TrialFolder]:
+        """Return the folders of checkpoints that no member of a population needs any more; each once."""
         return self.promotion.take_released() if isinstance(self.promotion, Members) else ()
 
     def take_dropped(self) -> list[tuple[TrialRequest, TrialOutcome]]:
@@ -706,7 +706,7 @@ class Ledger:
     def _count_end(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
         """Count the end of an attempt, also under an earlier controller."""
         if outcome.checkpoints is not None:
-            self.saved[paths.trial_folder(request.trial, request.folder)] = outcome.checkpoints
+            self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
         self.counts.add_end(request.trial, outcome)
         self._busy += outcome.seconds or 0.0
         self.pruning.record_end(outcome)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from trialplane.wire import messages
 from trialplane.wire.messages import FromSlot, Suggest, TrialEnded
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass
 
@@ -171,7 +172,7 @@ class Pool(Protocol):
             SlotError: Slots repeatedly failed to start, and too few are left.
         """
 
-    def remove_checkpoints(self, folders: tuple[str, ...]) -> SlotCall[None] | None:
+    def remove_checkpoints(self, folders: tuple[TrialFolder, ...]) -> SlotCall[None] | None:
         """Let a slot remove these folders of checkpoints, and return the call; return None if no slot is ready."""
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:

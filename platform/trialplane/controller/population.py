@@ -22,7 +22,7 @@ from trialplane.controller.promotion import Losses, Stretch
 from trialplane.job import space
 from trialplane.job.population import Intervals, Population
 from trialplane.job.space import AnyParameter
-from trialplane.wire import paths
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.states import TrialState
 
 _SHOWN = 5  # steps in the status
@@ -166,7 +166,7 @@ class Members:
         self._open: set[int] = set()  # members that have begun and not ended for good
         self._waiting: set[int] = set()
         self._running: dict[int, Stretch] = {}
-        self._unreleased: set[tuple[int, int]] = set()  # member and step of checkpoints that may be needed
+        self._unreleased: set[TrialFolder] = set()  # may be needed
 
     def first_stretch(self, trial: int) -> Stretch:
         """The first stretch of a member."""
@@ -187,7 +187,7 @@ class Members:
             done = max(done, stretch.rung)  # else a segment would be repeated forever
         self.used_steps += max(0, done - stretch.done)
         if stretch.rung:
-            self._unreleased.add((trial, stretch.rung))
+            self._unreleased.add(TrialFolder(trial, stretch.rung))
         if state is TrialState.PAUSED:
             loss = losses[0] if losses[0] == losses[0] else math.inf
             self._pauses.setdefault(stretch.rung, {})[trial] = _Pause(loss, done)
@@ -209,8 +209,11 @@ class Members:
         """
         if trial is not None:
             return dataclasses.replace(self.first_stretch(trial), trial=None)
-        ready = (member for member in sorted(self._waiting, key=lambda member: (self._steps[member], member)))
-        return next((self._continued(member) for member in ready if self._has_quorum(self._steps[member])), None)
+        at = self._steps
+        for step in sorted({at[member] for member in self._waiting}):
+            if self._has_quorum(step):
+                return self._continued(min(member for member in self._waiting if at[member] == step))
+        return None
 
     def params(
         self, stretch: Stretch, space_: Mapping[str, AnyParameter], params: Mapping[str, Any]
@@ -245,13 +248,13 @@ class Members:
         for step in sorted(self._pauses)[-_SHOWN:]:
             yield step, len(self._pauses[step]), sum(self._steps[member] == step for member in self._waiting)
 
-    def take_released(self) -> set[str]:
+    def take_released(self) -> set[TrialFolder]:
         """Return folders of checkpoints that no member needs any more, and forget them: all have passed their step."""
         lowest = min((self._steps[member] for member in self._open), default=math.inf)
         lowest = 0 if len(self._steps) < self._number else lowest  # some have not begun
-        passed = {(member, step) for member, step in self._unreleased if step < lowest}
+        passed = {folder for folder in self._unreleased if folder.step < lowest}
         self._unreleased -= passed
-        return {paths.trial_folder(member, step) for member, step in passed}
+        return passed
 
     def _has_quorum(self, step: int) -> bool:
         if self._population.schedule:

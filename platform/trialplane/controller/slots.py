@@ -19,6 +19,7 @@ from trialplane.controller.pool import SlotCall, SlotEvent, SlotReady, SlotTrial
 from trialplane.controller.slot_host import Actor, SlotHost
 from trialplane.wire import backoff, messages, states
 from trialplane.wire.messages import TrialEnded
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -269,7 +270,7 @@ class SlotPool:
         """Let the process in a slot save itself and end, see `Pool.stop`."""
         self._send_end(slot, messages.StopTrial(message))
 
-    def remove_checkpoints(self, folders: tuple[str, ...]) -> SlotCall[None] | None:
+    def remove_checkpoints(self, folders: tuple[TrialFolder, ...]) -> SlotCall[None] | None:
         """Let a slot remove folders of checkpoints, see `Pool.remove_checkpoints`."""
         if (actor := self._ready_actor()) is None:
             return None

@@ -30,6 +30,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from trialplane import __version__, errors
 from trialplane.wire import records
+from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.units import Offer, Transfer, Unit
@@ -121,9 +122,9 @@ class StartAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class RemoveCheckpoints:
-    """Remove folders of trials' checkpoints, by their names; see `paths.trial_folder`."""
+    """Remove folders of trials' checkpoints."""
 
-    folders: tuple[str, ...]
+    folders: tuple[TrialFolder, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -95,14 +96,27 @@ def trial_arrays(workdir: Path) -> Path:
     return workdir.with_suffix(".arrays")
 
 
-def trial_folder(trial: int, step: int = 0) -> str:
-    """Return the name of the folder of a trial's checkpoints, or of those at a step, which are for other trials as well."""
-    return f"trial-{trial}-step-{step}" if step else f"trial-{trial}"
+@dataclasses.dataclass(frozen=True, order=True)
+class TrialFolder:
+    """Folder of a trial's checkpoints, or of those at a step, which are for other trials as well.
+
+    Attributes:
+        trial: Number of the trial.
+        step: Number of steps. 0 for the trial's own folder.
+    """
+
+    trial: int
+    step: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return f"trial-{self.trial}-step-{self.step}" if self.step else f"trial-{self.trial}"
 
 
 def trial_checkpoints(location: str, run: str, trial: int, step: int = 0) -> str:
-    """Return the location of a trial's checkpoints, see `trial_folder`, within `location`, a folder or an fsspec URL."""
-    return f"{location.rstrip('/')}/{run}/{trial_folder(trial, step)}"
+    """Return the location of a trial's checkpoints, see `TrialFolder`, within `location`, a folder or an fsspec URL."""
+    return f"{location.rstrip('/')}/{run}/{TrialFolder(trial, step).name}"
 
 
 def shards(location: str, run: str, iteration: int) -> str:

@@ -73,7 +73,7 @@ class Segment:
         series: Number of the attempt that began the series. A series is the consecutive segments of a trial without a
             failure between them. None if this attempt begins it.
         folder: Number of steps in the name of the folder of its checkpoints, if other trials may continue from them; see
-            `paths.trial_folder`. 0 for the trial's own folder.
+            `paths.TrialFolder`. 0 for the trial's own folder.
         top: Number of steps of a whole trial, whose last state is always saved. 0 without one.
     """
 

@@ -369,18 +369,17 @@ def checkpoint_location(config: records.SlotConfig, run: str) -> str:
 
 
 def checkpoints(config: records.SlotConfig, run: str, trial: int, step: int = 0) -> str:
-    """Return the folder or URL of the checkpoints of one trial, or of those at a step; see `paths.trial_folder`."""
+    """Return the folder or URL of the checkpoints of one trial, or of those at a step; see `paths.TrialFolder`."""
     return paths.trial_checkpoints(checkpoint_location(config, run), run, trial, step)
 
 
-def remove_checkpoints(config: records.SlotConfig, names: Iterable[str]) -> None:
-    """Remove folders of trials' checkpoints, by their names.
+def remove_checkpoints(config: records.SlotConfig, outdated: Iterable[paths.TrialFolder]) -> None:
+    """Remove folders of trials' checkpoints.
 
     Raises:
         CheckpointError: Some cannot be removed; the others have been.
     """
-    location = checkpoint_location(config, config.run).rstrip("/")
-    folders.remove_each(f"{location}/{config.run}/{name}" for name in names)
+    folders.remove_each(checkpoints(config, config.run, folder.trial, folder.step) for folder in outdated)
 
 
 class Reporter:

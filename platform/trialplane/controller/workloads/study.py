@@ -33,7 +33,7 @@ class StudyWorkload(Workload):
         self._keeps_files = False
         if isinstance(job, Study) and (job.keep is not None or ledger.promotion is not None):
             self._remover = CheckpointRemover(job, slots, ledger.newest.values())
-            self._remover.release(ledger.take_released_folders())
+            self._release_checkpoints(self._remover)
             self._keeps_files = bool(job.keep and job.keep.files)
         self._alike = AlikeFailures(job.budget.failed_alike, bool(counts.complete or counts.pruned))
 
@@ -45,7 +45,12 @@ class StudyWorkload(Workload):
         self._alike.record_end(request, outcome)
         if self._remover is not None:
             self._remover.record_end(self._ledger.newest[request.trial])
-            self._remover.release(self._ledger.take_released_folders())
+            self._release_checkpoints(self._remover)
+
+    def _release_checkpoints(self, remover: CheckpointRemover) -> None:
+        """Let the checkpoints be removed that members of a population have passed, and do not count any of the unneeded."""
+        remover.release(self._ledger.take_released_folders())
+        self._ledger.saved.forget(remover.unwanted)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
         """Yield the attempts' events, see `Workload.events`; before that, start the removal of unneeded checkpoints."""
@@ -89,14 +94,12 @@ class StudyWorkload(Workload):
     @property
     def progress(self) -> StudyProgress:
         """The rungs and the checkpoints of the study; the counts of trials are in the status itself."""
-        unwanted = set[str]() if self._remover is None else self._remover.unwanted
-        summaries = [summary for folder, summary in self._ledger.saved.items() if folder not in unwanted]
         promotion = self._ledger.promotion
         return StudyProgress(
             steps=0 if promotion is None else promotion.used_steps,
             rungs=() if promotion is None else tuple(RungProgress(*counts) for counts in promotion.rung_counts()),
-            checkpoints=sum(summary.number for summary in summaries),
-            checkpoint_bytes=sum(summary.bytes for summary in summaries),
+            checkpoints=self._ledger.saved.number,
+            checkpoint_bytes=self._ledger.saved.bytes,
         )
 
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
