@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.client.conftest import complete
+from tests.client.conftest import complete, failed
 
 from trialplane.client import exporting, folder
+from trialplane.client.run import submit
 from trialplane.job.kinds import Study
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest
@@ -28,6 +29,12 @@ def job_of(runs, name: str) -> Study:
     job = folder.load_job(RunPaths.of(runs.home, name))
     assert isinstance(job, Study)
     return job
+
+
+def trained(request: TrialRequest, gap: float) -> TrialOutcome:
+    """The outcome of a trial of two configurations that differ by a gap."""
+    loss = 1.0 + 0.01 * (request.trial // 2) + gap * (request.trial % 2)
+    return TrialOutcome(request.number, TrialState.COMPLETE, metrics={"loss": loss}, started=1.0, ended=2.0)
 
 
 def test_a_run_again_with_its_own_code(platform, runs, done, workplace, double):
@@ -116,12 +123,8 @@ def test_a_tie_is_called_a_tie(platform, runs, done, double, gap, verdict):
     platform("refit", "mine", "--top", "2", "--seeds", "4", "--name", "again", "--local", "--detach")
     again = RunPaths.of(runs.home, "again")
 
-    def tell(request: TrialRequest) -> TrialOutcome:
-        loss = 1.0 + 0.01 * (request.trial // 2) + gap * (request.trial % 2)
-        return TrialOutcome(request.number, TrialState.COMPLETE, metrics={"loss": loss}, started=1.0, ended=2.0)
-
     platform("cancel", "again", "--yes")
-    runs.drive(again, tell)
+    runs.drive(again, lambda request: trained(request, gap))
     result = platform("refit", "again", "--show")
     assert (result.exit_code, verdict in result.stdout) == (0, True), result.stdout + result.stderr
     assert "is found in 80 % of refits" in result.stdout
@@ -134,6 +137,35 @@ def test_only_a_refit_is_compared(platform, done):
     assert (result.exit_code, "is no refit" in result.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("state", "failing", "message"),
+    [
+        (RunState.RUNNING, (1,), "again has not ended"),
+        (RunState.PAUSED, (), "again has not ended"),
+        (RunState.SUCCEEDED, (1, 3, 5), "those of trials 2 have fewer"),
+        (RunState.FAILED, (0, 2, 3, 5), "those of trials 4, 2 have fewer"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_was_not_compared_is_not_registered(platform, runs, monkeypatch, state, failing, message):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////none/mlflow.db")
+
+    def tell(request: TrialRequest) -> TrialOutcome:
+        return failed(request) if request.trial in failing else trained(request, 5.0)
+
+    again = runs.make("again", tell=tell, description="refit of mine: trials 4, 2", trials=6)
+    runs.say(again, state)
+    result = platform("refit", "again", "--show", "--register", "winner")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def test_the_winner_of_a_refit_on_a_cluster_is_not_registered(platform, target, namespace, planned):
+    submit(target, planned("a"))
+    for words in ((), ("--show",)):
+        result = platform("refit", "a", *words, "--register", "winner", "--context", "lab")
+        assert (result.exit_code, "--register is for local runs" in result.stderr) == (2, True), result.stderr
+
+
 def registered(platform, runs, mlflow_uri: str, gap: float) -> None:
     """A refit that has ended, whose trials have a model in MLflow."""
     from mlflow.tracking import MlflowClient
@@ -141,11 +173,7 @@ def registered(platform, runs, mlflow_uri: str, gap: float) -> None:
     platform("refit", "mine", "--top", "2", "--seeds", "3", "--name", "again", "--local", "--detach")
     platform("cancel", "again", "--yes")
 
-    def tell(request: TrialRequest) -> TrialOutcome:
-        loss = 1.0 + 0.01 * (request.trial // 2) + gap * (request.trial % 2)
-        return TrialOutcome(request.number, TrialState.COMPLETE, metrics={"loss": loss}, started=1.0, ended=2.0)
-
-    runs.drive(RunPaths.of(runs.home, "again"), tell)
+    runs.drive(RunPaths.of(runs.home, "again"), lambda request: trained(request, gap))
     exporting.export_to_mlflow(runs.target, "again", mlflow_uri)
     client = MlflowClient(mlflow_uri)
     for experiment in client.search_experiments():

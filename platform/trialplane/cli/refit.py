@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import click
 
@@ -28,7 +29,8 @@ from trialplane.wire.states import RunState
     "--register",
     "model",
     metavar="NAME",
-    help="Name in MLflow's model registry to add the winner to, with seeds, interval and origin. A tie adds nothing.",
+    help="Name in MLflow's model registry to add the winner to, with seeds, interval and origin. A tie adds nothing. "
+    "For local runs only.",
 )
 @click.option("--show", is_flag=True, help="RUN is a refit: compare what has ended, and start nothing.")
 @click.option("--detach", is_flag=True, help="Return at once. The run continues in the background.")
@@ -52,6 +54,11 @@ def refit_command(
     tie. All of its statements hold together in 95 % of refits.
     """
     handle = names.find_run(run, target_name)
+    if model is not None and handle.target.remote:
+        raise InputError(
+            f"{handle.name} is on a cluster, and --register is for local runs: the models are in the cluster's MLflow, "
+            "which only its runs write; drop --register"
+        )
     uri = report.mlflow_uri(handle) if model is not None else ""
     if show:
         _print_comparison(handle, output_format, model, uri)
@@ -91,7 +98,7 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
         uri: Tracking URI of the MLflow with this registry.
 
     Raises:
-        InputError: The run is not a refit, or nothing can be registered.
+        InputError: The run is not a refit, or nothing can be registered, see `_check_complete`.
         TargetError: MLflow cannot be written.
     """
     job = handle.job
@@ -101,6 +108,7 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
     output.emit(output_format, records.to_dict(comparison), lambda: _comparison_text(job.objectives[0].metric, comparison))
     if model is None:
         return
+    _check_complete(handle, {trial: len(numbers) for trial, numbers in values.items()})
     if (winner := comparison.winner) is None:
         raise InputError(
             "nothing was registered: no configuration is better than the others for certain. More --seeds may tell them "
@@ -108,6 +116,26 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
         )
     version = exporting.register(cloning.registration(handle, winner, trials[winner.trial], model), uri)
     output.note(f"trial {winner.trial} is version {version} of {model} in {escapes.mask_passwords(uri)}")
+
+
+def _check_complete(handle: RunHandle, seeds: Mapping[int, int]) -> None:
+    """Check that a refit has ended and compares all of its configurations.
+
+    Args:
+        handle: The refit.
+        seeds: Number of values of each configuration.
+
+    Raises:
+        InputError: It has not ended, or a configuration has less than two values.
+    """
+    run = handle.name
+    if not handle.status().state.is_ended:
+        raise InputError(f"nothing was registered: {run} has not ended; `platform status {run}` shows it")
+    if uncompared := [str(trial) for trial, number in seeds.items() if number < 2]:
+        raise InputError(
+            f"nothing was registered: each configuration needs two values, and those of trials {', '.join(uncompared)} have "
+            f"fewer; `platform results {run}` shows why, and `platform retry {run} --failed` tries again"
+        )
 
 
 def _comparison_text(metric: str, comparison: refit.Comparison) -> str:
