@@ -401,3 +401,36 @@ def test_numbers_that_are_calculated_are_searched(platform, written: Path) -> No
     write(written, {"fit.py": text})
     assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
     assert set(made().search.parameters) == {"lr", "dropout", "hidden"}
+
+
+def test_names_outside_of_the_project_are_no_settings(platform, written: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"apart/config.yaml": "lr: 0.1\n"})
+    outside = tmp_path / "apart"
+    names = [f"{outside}/*.json", f"{outside}/config.yaml", "conf/**.ini", f"{'x' * 300}.json", f"a. {'word ' * 60}."]
+    text = f"import glob\nnames = {names!r}\nglob.glob(names[0])\ndropout = 0.5\nprint('loss=1')\n"
+    write(written, {"fit.py": text})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.output
+    assert set(made().search.parameters) == {"dropout"}
+    result = platform("init", "--from", f"echo --config {outside}/config.yaml")
+    assert result.exit_code == 2 and "has no numbers with names" in result.stderr, result.output
+
+
+@pytest.mark.parametrize("name", ["f'{root}/exp.yaml'", "root + '/exp.yaml'", "'../exp.yaml'"])
+def test_a_settings_file_may_be_named_from_a_folder(platform, written: Path, name: str) -> None:
+    text = f"import yaml\nroot = 'conf'\nprint('loss=%f' % yaml.safe_load(open({name}))['lr'])\n"
+    write(written, {"fit.py": text, ("../" if ".." in name else "conf/") + "exp.yaml": "lr: 0.1\n"})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    [file] = [path for path in (written / "job.yaml", written.parent / "job.yaml") if path.exists()]
+    job = job_in(str(file.parent))
+    assert job.arguments is not None and job.arguments.file in ("conf/exp.yaml", "exp.yaml")
+
+
+def test_a_long_command_is_no_file(platform, written: Path) -> None:
+    write(Path(), {"fit.py": PRINTS})
+    result = platform("init", "--from", f"python fit.py --lr 0.1 --layers 2 {'x' * 300}", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    for words in ("x" * 300, f"{'x' * 300}.yaml", f"{'x' * 300}/fit.py", f"python {'x' * 300}.py"):
+        result = platform("init", "--from", words)
+        assert result.exit_code == 2 and "there is no xxx" in result.stderr, result.output

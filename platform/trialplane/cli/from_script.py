@@ -125,8 +125,9 @@ def make(file: Path, *, with_smoke: bool) -> int:
         InputError: The script cannot be read, or ends before it reads its arguments.
         SpecError: It is not Python, or its configuration is not YAML.
     """
-    if not file.exists():
-        near = errors.nearest(file.name, [sibling.name for sibling in file.parent.glob("*.py")])
+    if not script_folder.exists(file):
+        siblings = file.parent.glob("*.py") if script_folder.exists(file.parent) else ()
+        near = errors.nearest(file.name, [sibling.name for sibling in siblings])
         raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
     if file.is_file() and file.suffix == ".ipynb":
         file = _exported(file)

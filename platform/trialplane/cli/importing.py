@@ -71,7 +71,7 @@ def is_tune(script: Path) -> bool:
 
 def source_of(file: Path) -> str:
     """Return the tool whose search a YAML or JSON file is, a name of `SOURCES`; "" for any other file."""
-    if file.suffix not in (".yaml", ".yml", ".json") or not file.is_file():
+    if file.suffix not in (".yaml", ".yml", ".json") or not (script_folder.exists(file) and file.is_file()):
         return ""
     for source in ("katib", "wandb", "sagemaker", "hydra"):
         with contextlib.suppress(SpecError, InputError):

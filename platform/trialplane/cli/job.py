@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from trialplane.cli import from_script, importing, kinds, names, output
+from trialplane.cli import from_script, importing, kinds, names, output, script_folder
 from trialplane.errors import EXIT_OK, InputError
 from trialplane.job import load, requirements, schema
 from trialplane.job.kinds import base
@@ -59,7 +59,7 @@ def init_command(name: str | None, source: str | None, no_smoke: bool, kind: str
         raise click.UsageError("--no-smoke needs --from: a job created without it is not run")
     if script is not None and name is not None:
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
-    if source is not None and script is not None and len(source.split()) > 1 and not script.exists():
+    if source is not None and script is not None and len(source.split()) > 1 and not script_folder.exists(script):
         return from_script.make_of_command(source, with_smoke=not no_smoke)
     if script is not None and (tool := importing.source_of(script)):
         return importing.create_job(tool, script, Path(load.FOLDER, importing.job_name(script)))

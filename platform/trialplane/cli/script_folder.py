@@ -91,10 +91,10 @@ def start(file: Path, read: Script, text: str) -> Start:
     config = str(Path(read.config).parent) if read.config else ""  # Hydra looks for it beside the script
     paths = [path for path in read.paths if not config or os.path.normpath(path) != os.path.normpath(config)]
     upward = [(home / path).resolve() for path in paths if path.startswith("../")]
-    upward = [path if path.is_dir() else path.parent for path in upward if path.exists() and _is_below(path, above)]
+    upward = [path if path.is_dir() else path.parent for path in upward if exists(path) and _is_below(path, above)]
     downward = [path for path in paths if not path.startswith("../")]
-    missing = [path for path in downward if not (home / path).exists()]
-    folder_above = next((folder for path in missing for folder in above if (folder / path).exists()), None)
+    missing = [path for path in downward if not exists(home / path)]
+    folder_above = next((folder for path in missing for folder in above if exists(folder / path)), None)
     # The job's folder has everything that the script imports or names.
     first_root = roots[0] if module else home
     folder = Path(os.path.commonpath([first_root, *roots, *([folder_above] if folder_above else []), *upward]))
@@ -145,6 +145,14 @@ def _module(file: Path) -> str:
 def has_module(folder: Path, name: str) -> bool:
     """Return whether a folder has a module or a package."""
     return (folder / name).is_dir() or (folder / f"{name}.py").is_file()
+
+
+def exists(path: Path) -> bool:
+    """Return whether a file or a folder exists; False for a name that no file can have."""
+    try:
+        return path.exists()
+    except OSError:  # the name is too long, for example
+        return False
 
 
 def is_installed(name: str) -> bool:

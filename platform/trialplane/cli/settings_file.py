@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
+from trialplane.cli import script_folder
 from trialplane.errors import SpecError
 from trialplane.importing import guess, script
 from trialplane.importing.script import Script, Style
@@ -40,9 +42,12 @@ class SettingsFile:
     arguments: tuple[str, ...] | None = None
     others: tuple[str, ...] = ()
 
-    def below(self, folder: Path) -> SettingsFile:
-        """Return the file with its name in a folder above."""
-        return dataclasses.replace(self, folder=folder, name=(self.folder / self.name).relative_to(folder).as_posix())
+    def below(self, folder: Path) -> SettingsFile | None:
+        """Return the file with its name in a folder above; None if it is outside of that."""
+        file = Path(os.path.normpath(self.folder / self.name))
+        if not file.is_relative_to(folder):
+            return None
+        return dataclasses.replace(self, folder=folder, name=file.relative_to(folder).as_posix())
 
 
 def find(file: Path, read: Script) -> SettingsFile | None:
@@ -78,7 +83,8 @@ def named(command: str, folder: Path) -> tuple[str, list[Option]]:
     """Return the first file that a command line names and that has values worth a search, with these; "" without one."""
     for word in re.split(r"[\s=\"']+", command):
         name = word.removeprefix("./")
-        if name.endswith(settings.SUFFIXES) and (folder / name).is_file() and ".." not in Path(name).parts:
+        is_below = not Path(name).is_absolute() and os.pardir not in Path(name).parts
+        if name.endswith(settings.SUFFIXES) and is_below and script_folder.exists(folder / name):
             values = _options(folder / name)
             if guess.space(values):
                 return name, values
@@ -92,11 +98,11 @@ def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
     elif not is_home:
         folders = [
             folder,
-            *(entry for entry in sorted(folder.iterdir()) if _CONFIG_FOLDER.match(entry.name) and entry.is_dir()),
+            *(entry for entry in sorted(folder.glob("*")) if _CONFIG_FOLDER.match(entry.name) and entry.is_dir()),
         ]
         files = [file for home in folders for file in (home.glob(pattern) if home == folder else home.rglob(pattern))]
         yield from (file.relative_to(folder).as_posix() for file in sorted(files)[:_MOST_FILES] if pattern != "*.py")
-    if is_home and not (folder / pattern).exists():
+    if is_home and not script_folder.exists(folder / pattern):
         below = (file.relative_to(folder) for file in folder.rglob(PurePath(pattern).name))
         names = sorted(below, key=lambda path: (len(path.parts), path))
         if pattern == "*.py":  # which is a configuration in a folder of these

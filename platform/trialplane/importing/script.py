@@ -50,6 +50,9 @@ ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred|\bplac\b"
 )
 _SETTINGS = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg|conf|gin)\b")
+_JOINED = re.compile(r"""\}|\+\s*f?["']$""")  # before the rest of a name: f"{root}/a.yaml", root + "/a.yaml"
+_PART_OF_STARS = re.compile(r"\*\*+(?!/)|(?<=[^/])\*\*+")  # `a**.yaml`; pathlib refuses two stars with anything beside them
+_LONGEST_FILE_NAME = 255  # bytes
 _PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")
 _LOADS = re.compile(
     r"\b(?:safe_load|full_load|yaml\.load|tomllib\.load|toml\.load|OmegaConf\.load|json\.load|ConfigParser)\("
@@ -242,6 +245,17 @@ def _config_modules(tree: ast.Module) -> Iterator[str]:
                 yield from (f"{name.replace('.', '/')}.py", f"{name.replace('.', '/')}/__init__.py")
 
 
+def _settings_names(text: str) -> Iterator[str]:
+    """Yield the relative names in a text that settings files could have, and patterns of such names."""
+    for match in _SETTINGS.finditer(text):
+        name = match[0]
+        if name.startswith("/") and _JOINED.search(text[max(0, match.start() - 20) : match.start()]):
+            name = name.lstrip("/")
+        is_short = all(len(part.encode()) <= _LONGEST_FILE_NAME for part in name.split("/"))
+        if is_short and not name.startswith("/"):
+            yield _PART_OF_STARS.sub("*", name)
+
+
 def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
     """Return the names of settings files in the text of a script and its modules: DVC's first, then in order.
 
@@ -250,7 +264,7 @@ def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
         by_argument: Whether any file may be the settings file, as an argument names it.
     """
     names = ["params.yaml"] if "params_show(" in text else []
-    names += [name for name in _SETTINGS.findall(text) if not _RESULTS.search(name)]
+    names += [name for name in _settings_names(text) if not _RESULTS.search(name)]
     names += [f"{name}.yaml" for name in _HYDRA_NAME.findall(text)]
     # The script may load any file, perhaps one that its text names without a suffix.
     if by_argument := by_argument or (not names and bool(_LOADS.search(text))):
