@@ -149,6 +149,18 @@ def test_a_pause_says_once_how_the_run_is_continued(runs, reason, said):
     assert stream.getvalue().count("platform resume a") == said
 
 
+def test_the_best_of_a_population_is_a_schedule(runs):
+    (runs.jobs / "demo" / "train.py").write_text("def run(ctx):\n    state = ctx.restored\n")
+    run = runs.make("a", population={"interval": 2, "steps": 8})
+    status = runs.say(run, RunState.SUCCEEDED, complete=6, best=BEST)
+    progress.summary(RunHandle("a", runs.target), status, stream := io.StringIO())
+    assert "`platform best a --schedule`" in stream.getvalue()
+    assert "--params best.yaml" not in stream.getvalue()
+    job = RunHandle("a", runs.target).job
+    for hint in (kinds.of(job).finished_hint(job), job.continuation_advice("a", "")):
+        assert ("--schedule" in hint, "resume" in hint) == (True, False)
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_job_is_named_for_the_best_only_where_it_is_found(runs, tmp_path, monkeypatch, is_there):
     """A script that was submitted by its path, or a function, has no name that a submission knows."""

@@ -325,9 +325,11 @@ def test_a_member_continues_from_the_checkpoint_of_a_better_one(opened: Opened) 
         assert (before.trial, before.attempt + 1, before.seed) == (request.trial, request.attempt, request.seed)
         if parent.trial == request.trial:
             assert (request.params, request.series) == (before.params, before.series)
+            assert not segment.changed
         else:
             copies += 1
             assert request.params != parent.params
+            assert segment.changed
             assert request.series == request.number, "MLflow has another run of it"
             assert ("extra" in request.params) == (request.params["kind"] == "a")
             assert {**JOB["params"], **ledger.newest[request.trial].params}.keys() >= {"x", "kind", "epochs"}

@@ -61,6 +61,8 @@ def test_a_parameter_may_have_factors_of_its_own(folder: Path) -> None:
     assert population.exploration("layers") == ((0.8, 1.25), 1.0)
 
 
+LATER = "step: 8, params: {lr: 1, layers: 1}"
+REPLAY = "population: {{interval: 8, steps: epochs, schedule: [{{step: 0, params: {{lr: 1, layers: 1}}}}, {{{}}}], {}}}"
 GOOD = "population: {interval: 8, steps: epochs}\n"
 
 
@@ -105,6 +107,20 @@ GOOD = "population: {interval: 8, steps: epochs}\n"
             "population.schedule.0.params",
             "lacks layers",
         ),
+        (
+            REPLAY.format("step: 64, params: {lr: 1, layers: 1}", ""),
+            "population.schedule.1.step",
+            "64 must be under 64, the steps of a trial",
+        ),
+        (REPLAY.format(LATER, "exploit: tournament"), "population.exploit", "has no effect beside schedule"),
+        (REPLAY.format(LATER, "share: 0.5"), "population.share", "has no effect beside schedule"),
+        (REPLAY.format(LATER, "factors: [2]"), "population.factors", "has no effect beside schedule"),
+        (REPLAY.format(LATER, "resample: 0"), "population.resample", "has no effect beside schedule"),
+        (REPLAY.format(LATER, "explore: {lr: {resample: 0}}"), "population.explore", "has no effect beside schedule"),
+        (REPLAY.format(LATER, "fixed: [lr]"), "population.fixed", "has no effect beside schedule"),
+        (REPLAY.format(LATER, "quorum: 0"), "population.quorum", "has no effect beside schedule"),
+        (REPLAY.format(LATER, "") + "\nenqueue: [{lr: 1}]", "enqueue", "stands beside population.schedule"),
+        (GOOD + "constraints: [{metric: loss, max: 1}]", "constraints", "members are compared at every interval"),
         (GOOD + "pruner: median", "pruner", "drop it"),
         (GOOD + "pruner: {name: asha, promote: true, max_resource: 64}", "pruner", "drop it"),
         (GOOD + "budget: {steps: 100}", "budget.steps", "is for pruner: {name: asha, promote: true"),

@@ -125,7 +125,8 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
         {"step": segment.done, "trial": segment.trial, "params": dict(segment.params)}
         for segment in lineage.schedule(alone.attempts(), best)
     ]
-    replay = study.submit("replay", trials=1, parallel=1, **{"population.schedule": entries})
+    fields = {"population.schedule": entries, "population.exploit": "truncation"}
+    replay = study.submit("replay", trials=1, parallel=1, **fields)
     assert replay.wait(600).state is RunState.SUCCEEDED
     (row,) = replay.rows()
     assert (row.metrics, row.returned) == (best.metrics, best.returned)

@@ -162,13 +162,16 @@ def test_a_job_that_does_not_read_the_state_fails_before_it_trains_on(bench: Ben
 
 def test_an_optimizer_with_the_donors_learning_rate_is_reported(bench: Bench) -> None:
     donor = first(bench, "plants", 5)
-    kept, _ = ended(bench, "saves", 3, second(donor), attempt=2, lr=0.08)
+    changed_segment = dataclasses.replace(second(donor), changed=True)
+    kept, _ = ended(bench, "saves", 3, changed_segment, attempt=2, lr=0.08)
     assert kept.state is TrialState.PAUSED
     assert kept.remark == (
         "the optimizer has lr 0.1 of the trial whose checkpoint was restored, and ctx.params has 0.08: "
-        "set param_groups[…]['lr'] after the state is loaded"
+        "set param_groups[…]['lr'] and, with a scheduler, ['initial_lr'] and its base_lrs after the state is loaded"
     )
-    changed, _ = ended(bench, "sets", 4, second(donor), attempt=2, lr=0.08)
+    own, _ = ended(bench, "saves", 5, second(donor), attempt=2, lr=0.08)
+    assert (own.state, own.remark) == (TrialState.PAUSED, ""), "another schedule than that of the segment is its own"
+    changed, _ = ended(bench, "sets", 4, changed_segment, attempt=2, lr=0.08)
     assert (changed.state, changed.remark) == (TrialState.PAUSED, "")
 
 
@@ -178,6 +181,9 @@ def test_values_that_a_schedule_has_changed_are_not_reported() -> None:
     restored = optimizers.values(state, params)
     assert restored == {("/optimizer", 0, "lr"): 0.1, ("/optimizer", 0, "learning_rate"): 0.1}
     assert "learning_rate" in optimizers.stale(restored, restored, {"learning_rate": 0.3})
+    scheduled = [{"param_groups": [{"lr": lr, "initial_lr": initial}]} for lr, initial in ((0.05, 0.1), (0.04, 0.1))]
+    old, new = (optimizers.values({"optimizer": state}, params) for state in scheduled)
+    assert "lr 0.1 of the trial" in optimizers.stale(old, new, params), "the schedule moves the donor's rate"
     moved = optimizers.values({"optimizer": {"param_groups": [{"lr": 0.05}]}}, params)
     assert optimizers.stale(restored, moved, params) == ""
     assert optimizers.stale(restored, restored, {"lr": 0.1}) == ""

@@ -340,7 +340,7 @@ def _submit(
         handle, outcome = platform.start(prepared.plan)
         on_start(handle)
         target_choice.remember(platform.target.name, handle.name)
-        hint = kinds.of(prepared.plan.job).finished_hint if outcome is SubmissionOutcome.FINISHED else ""
+        hint = kinds.of(prepared.plan.job).finished_hint(prepared.plan.job) if outcome is SubmissionOutcome.FINISHED else ""
         output.note(f"{_NOTES[outcome]}{hint}".format(handle.name))
         if outcome is SubmissionOutcome.FINISHED:
             return handle.exit_code

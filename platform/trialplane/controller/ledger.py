@@ -573,7 +573,7 @@ class Ledger:
         if isinstance(self.promotion, Members):
             sampled = self.promotion.params(stretch, self._search.parameters, donor.params)
         if sampled is not None:  # MLflow never changes a parameter
-            segment = dataclasses.replace(segment, series=None)
+            segment = dataclasses.replace(segment, series=None, changed=sampled != donor.params)
         return self._repeat(previous, segment, sampled)
 
     def _first_segment(self, trial: int) -> Segment | None:

@@ -18,6 +18,8 @@ Values = Mapping[tuple[str, int, str], float]
 def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[str, int, str], float]:
     """Return the values in a state's parameter groups that have the name of one of the trial's parameters.
 
+    They are those before any schedule, which would change them from one step to the next.
+
     Args:
         state: State with states of optimizers, at any key.
         params: Parameters of the trial.
@@ -26,11 +28,11 @@ def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[st
         Values by path of the groups, index of the group and name of the parameter.
     """
     return {
-        (path, index, name): group[key]
+        (path, index, name): value
         for path, groups in _groups(state)
         for index, group in enumerate(groups)
         for name, key in _keys(params)
-        if isinstance(group, Mapping) and _is_number(group.get(key))
+        if isinstance(group, Mapping) and _is_number(value := _initial(group, key))
     }
 
 
@@ -58,7 +60,7 @@ def different(groups: Iterable[Mapping[str, Any]], params: Mapping[str, Any]) ->
     """
     all_groups = list(groups)
     for name, key in _keys(params):
-        group_values = [group.get(f"initial_{key}", group.get(key)) for group in all_groups]
+        group_values = [_initial(group, key) for group in all_groups]
         numbers = [value for value in group_values if _is_number(value)]
         if numbers and params[name] not in numbers:
             return _sentence(name, numbers[0], params)
@@ -66,10 +68,17 @@ def different(groups: Iterable[Mapping[str, Any]], params: Mapping[str, Any]) ->
 
 
 def _sentence(name: str, value: float, params: Mapping[str, Any]) -> str:
+    key = _ALIASES.get(name, name)
+    schedule = " and, with a scheduler, ['initial_lr'] and its base_lrs" if key == "lr" else ""
     return (
         f"the optimizer has {name} {value!r} of the trial whose checkpoint was restored, and ctx.params has "
-        f"{params[name]!r}: set param_groups[…][{_ALIASES.get(name, name)!r}] after the state is loaded"
+        f"{params[name]!r}: set param_groups[…][{key!r}]{schedule} after the state is loaded"
     )
+
+
+def _initial(group: Mapping[str, Any], key: str) -> Any:
+    """Return a value of a group before any schedule, if a scheduler has stored that; otherwise the value now."""
+    return group.get(f"initial_{key}", group.get(key))
 
 
 def _keys(params: Mapping[str, Any]) -> list[tuple[str, str]]:

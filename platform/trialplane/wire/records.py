@@ -74,6 +74,7 @@ class Segment:
             failure between them. None if this attempt begins it.
         folder: Number of steps in the name of the folder of its checkpoints, if other trials may continue from them; see
             `paths.TrialFolder`. 0 for the trial's own folder.
+        changed: Whether the trial's parameters are not those with which the checkpoint was trained.
         top: Number of steps of a whole trial, whose last state is always saved. 0 without one.
     """
 
@@ -84,6 +85,7 @@ class Segment:
     parent: Parent | None = None
     series: int | None = None
     folder: int = 0
+    changed: bool = False
     top: int = 0
 
 

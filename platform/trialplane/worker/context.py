@@ -86,6 +86,7 @@ class Origin:
         was_read: Whether the job has read it.
         step: Step of the checkpoint. None for the newest.
         is_required: Whether the trial takes over the state of another trial, and has none of its own yet.
+        is_changed: Whether the trial has other parameters than those with which that checkpoint was trained.
         is_exact: Whether only the newest checkpoint there is right. An older one is of other steps.
     """
 
@@ -93,6 +94,7 @@ class Origin:
     was_read: bool = False
     is_required: bool = False
     step: int | None = None
+    is_changed: bool = False
     is_exact: bool = False
 
 
@@ -329,7 +331,7 @@ class Context:
                 raise errors.CheckpointError(
                     f"there is no checkpoint of ctx.save{which} at {other} to continue from{advice}"
                 )
-            if self._origin.is_required:
+            if self._origin.is_required and self._origin.is_changed:
                 from trialplane.training import optimizers  # only a population's trial needs it
 
                 self._saving.taken_over = optimizers.values(restored.state, self.params)
@@ -350,7 +352,7 @@ class Context:
         Args:
             groups: Parameter groups of the optimizers, just after their states were restored.
         """
-        if self._origin.is_required:
+        if self._origin.is_required and self._origin.is_changed:
             from trialplane.training import optimizers  # only a population's trial needs it
 
             self._saving.remark = optimizers.different(groups, self.params)

@@ -342,6 +342,7 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
     return context.Origin(
         checkpoints(config, request.run, parent.trial, parent.folder),
         is_exact=True,
+        is_changed=request.segment is not None and request.segment.changed,
         is_required=not _has_checkpoints(location),  # else a former attempt has read it, and saved a newer state
     )
 

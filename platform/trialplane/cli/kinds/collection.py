@@ -24,7 +24,6 @@ class CollectionPresenter(Presenter):
     noun = "iteration"
     scaled_noun = "worker"
     max_failed_field = "collect.max_failed"
-    finished_hint = "`platform results {0}` shows its iterations, `platform resume {0} --iterations N` runs more"
     starter = starters.COLLECTION
 
     def job_summary(self, job: Job) -> str:
@@ -37,6 +36,10 @@ class CollectionPresenter(Presenter):
         worker_gpus = f" with {errors.counted(workers, 'GPU')} each" if workers else ""
         parts = f"{work}, {errors.counted(collect.workers, 'worker')}{worker_gpus}"
         return f"{parts}, results to {destination}{learner_gpus}, at most {collect.in_flight} in flight"
+
+    def finished_hint(self, job: Job) -> str:
+        """See `Presenter`."""
+        return "`platform results {0}` shows its iterations, `platform resume {0} --iterations N` runs more"
 
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""

@@ -48,18 +48,19 @@ class Presenter(Protocol):
         noun: Noun for a trial.
         scaled_noun: Noun for the things whose number `platform scale` sets.
         max_failed_field: Field of the job that `platform resume --max-failed` sets.
-        finished_hint: Next commands after the submission of a run that has already succeeded; `{0}` stands for its name.
         starter: Texts of job.yaml and train.py of `platform init`; `{name}` in them stands for the job's name.
     """
 
     noun: str = "trial"
     scaled_noun: str = "trial"
     max_failed_field: str = "budget.max_failed"
-    finished_hint: str
     starter: tuple[str, str]
 
     def job_summary(self, job: Job) -> str:
         """Return a one-line summary of a valid job."""
+
+    def finished_hint(self, job: Job) -> str:
+        """Return the next commands after the submission of a run that has already succeeded; `{0}` stands for its name."""
 
     def line(self, status: RunStatus) -> str:
         """Return the state of a run that has begun, in one line, without the time left."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class StudyPresenter(Presenter):
     """See `Presenter`."""
 
-    finished_hint = "`platform results {0}` shows its trials, `platform resume {0} --trials N` runs more"
     starter = starters.STUDY
 
     def job_summary(self, job: Job) -> str:
@@ -38,6 +37,12 @@ class StudyPresenter(Presenter):
             f"sampler {study.sampler.name}, pruner {study.pruner.name}{comparison}"
         )
 
+    def finished_hint(self, job: Job) -> str:
+        """See `Presenter`."""
+        is_population = job.search.population is not None
+        more = "`platform best {0} --schedule` its best parameters by step" if is_population else ""
+        return f"`platform results {{0}}` shows its trials, {more or '`platform resume {0} --trials N` runs more'}"
+
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""
         return "; ".join(filter(None, (counts(status), f"best {best(status)}" if best(status) else "")))
@@ -53,7 +58,9 @@ class StudyPresenter(Presenter):
         yield f"logs are in {handle.log_location()}: `platform logs {name}`, `platform logs {name} TRIAL`"
         if status.ended_trials:
             yield f"see them all: `platform results {name}`, `platform ui`"
-        if status.best is not None and status.job not in names.jobs():  # `platform submit hpo NAME` would not find the job
+        if status.best is not None and handle.job.search.population is not None:
+            yield f"the parameters of the best by step, for population.schedule: `platform best {name} --schedule`"
+        elif status.best is not None and status.job not in names.jobs():  # `platform submit hpo NAME` would not find the job
             yield f"the best as YAML: `platform best {name}`"
         elif status.best is not None:
             local = "" if handle.target.remote else " --local"

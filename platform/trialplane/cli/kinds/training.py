@@ -32,7 +32,6 @@ _RATES = {"tokens_per_second": "tokens/s", "samples_per_second": "samples/s"}
 class TrainingPresenter(Presenter):
     """See `Presenter`."""
 
-    finished_hint = "`platform results {0}` shows its metrics; another training needs another --name"
     starter = starters.TRAINING
 
     def job_summary(self, job: Job) -> str:
@@ -41,6 +40,10 @@ class TrainingPresenter(Presenter):
         gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if training.nodes > 1 else ''}"
         nodes = f"{errors.counted(training.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
         return f"{errors.counted(job.world_size, 'rank')} on {nodes}, {presenter.goals(job)}"
+
+    def finished_hint(self, job: Job) -> str:
+        """See `Presenter`."""
+        return "`platform results {0}` shows its metrics; another training needs another --name"
 
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""

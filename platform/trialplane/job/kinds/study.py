@@ -25,6 +25,7 @@ from trialplane.job.search import Constraint, Ladder, Search
 # A larger grid would take years, and each draw iterates over all remaining points.
 _MOST_POINTS = 100_000
 _NOT_LEARNING = ("random", "qmc", "grid", "bruteforce")  # samplers that do not learn from trials
+_SEARCHING = ("exploit", "share", "factors", "resample", "explore", "fixed", "quorum")  # fields without use in a replay
 _MOST_STEPS = 1_000_000  # of one parameter; the gp sampler evaluates each
 
 
@@ -218,6 +219,8 @@ class Study(Ranked):
             run: Name of the run.
             target_flags: Flags for a submission to the same target: " --local".
         """
+        if self.population is not None:
+            return f"`platform best {run} --schedule` prints the parameters of the best member by step"
         return f"`platform resume {run} --trials N` runs more than {self.trials}"
 
     def functions(self) -> Iterator[base.Function]:
@@ -406,6 +409,11 @@ def _promotion_issues(job: Study) -> Iterator[Issue]:
 def _population_issues(job: Study, population: Population, broken: Collection[Any]) -> Iterator[Issue]:
     """Yield issues of a population beside other fields."""
     steps = population.steps
+    if population.schedule:
+        yield from _replay_issues(job, population)
+    if job.constraints:
+        problem = "bound the result of a whole trial, and members are compared at every interval, by their losses; drop them"
+        yield Issue(("constraints",), problem)
     if isinstance(steps, str) and steps not in job.params:
         searched = "is searched, and must be the same in all trials" if steps in job.search.names else ""
         hint = searched or f"is no parameter in params; {errors.nearest(steps, job.params)}".rstrip("; ")
@@ -439,6 +447,22 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
         yield from (Issue(field, _unknown_parameter(job, name)) for field, name in named if name not in job.search.names)
         for index, entry in enumerate(population.schedule):
             yield from _schedule_issues(job, ("population", "schedule", index, "params"), entry.params)
+
+
+def _replay_issues(job: Study, population: Population) -> Iterator[Issue]:
+    """Yield issues of a schedule: fields without an effect beside it, and steps that no trial reaches."""
+    if job.enqueue:
+        yield Issue(("enqueue",), "stands beside population.schedule, whose first entry has the parameters; drop it")
+    for name, field in Population.model_fields.items():
+        is_default = getattr(population, name) == field.get_default(call_default_factory=True)
+        if name in _SEARCHING and not is_default:
+            yield Issue(("population", name), "has no effect beside schedule, as members are not compared; drop it")
+    assert isinstance(job.search.ladder, Intervals)
+    top = job.search.ladder.top
+    for index, entry in enumerate(population.schedule):
+        if entry.step >= top > 0:
+            problem = f"{entry.step} must be under {top}, the steps of a trial"
+            yield Issue(("population", "schedule", index, "step"), problem)
 
 
 def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Iterator[Issue]:
