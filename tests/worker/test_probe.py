@@ -18,10 +18,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from tests.gateway.certificates import Authority
 
 from trialplane import policies
+from trialplane.gateway.tls import Certificate
 from trialplane.policies import protobuf
-from trialplane.wire import records
+from trialplane.wire import env, records
 from trialplane.wire.findings import Finding, Verdict
 from trialplane.worker.probe import devices, pod
 from trialplane.worker.probe.pod import Reachability
@@ -154,7 +156,7 @@ def test_a_data_volume_is_read(tmp_path) -> None:
 
 
 @contextlib.contextmanager
-def server(status: int) -> Iterator[str]:
+def server(status: int, certificate: Certificate | None = None) -> Iterator[str]:
     """A gateway that says of MLflow with one status how it is."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -168,10 +170,12 @@ def server(status: int) -> Iterator[str]:
             return
 
     made = HTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        made.socket = certificate.context.wrap_socket(made.socket, server_side=True)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{made.server_port}/mlflow"
+        yield f"http{'' if certificate is None else 's'}://127.0.0.1:{made.server_port}/mlflow"
     finally:
         made.shutdown()
         made.server_close()
@@ -184,6 +188,14 @@ def test_the_gateway_is_asked_whether_mlflow_answers() -> None:
     with server(403) as url:
         assert pod.query(f"{url}/") == (403, "said")
     assert pod.query(url)[0] == 0
+
+
+def test_a_gateway_with_a_certificate_is_asked_with_its_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Authority().write(tmp_path, "127.0.0.1")
+    with server(200, Certificate(tmp_path)) as url:
+        assert "CERTIFICATE_VERIFY_FAILED" in pod.query(url)[1]
+        monkeypatch.setenv(env.MLFLOW_CA, str(tmp_path / "ca.crt"))
+        assert pod.query(url) == (200, "")
 
 
 def test_a_port_that_listens_is_open_and_one_that_does_not_refuses() -> None:

@@ -6,6 +6,7 @@ import enum
 import importlib
 import os
 import socket
+import ssl
 import tempfile
 import time
 import urllib.error
@@ -16,7 +17,7 @@ from types import ModuleType
 
 from trialplane import errors, policies
 from trialplane.policies import protobuf
-from trialplane.wire import findings
+from trialplane.wire import env, findings
 from trialplane.wire.findings import Finding
 
 PROC_STATUS = Path("/proc/self/status")
@@ -181,7 +182,8 @@ def query(url: str) -> tuple[int, str]:
     """Return status and body of the gateway's answer about MLflow's health; without an answer 0 and the error."""
     address = f"{url.rstrip('/')}/health"
     try:
-        with urllib.request.urlopen(address, timeout=2 * TIMEOUT) as answer:
+        context = ssl.create_default_context(cafile=os.environ.get(env.MLFLOW_CA))
+        with urllib.request.urlopen(address, timeout=2 * TIMEOUT, context=context) as answer:
             return answer.status, ""
     except urllib.error.HTTPError as error:
         return error.code, error.read(200).decode(errors="replace")
