@@ -111,7 +111,7 @@ def play(rule: Promotion, ladder: Ladder, trials: int, loss: Any) -> collections
         rule.record_start(stretch)
         done = stretch.rung or ladder.top
         losses = (loss(trial, done),)
-        rule.top = rule.top_after(trial, done, losses)
+        rule.raise_top(trial, done, losses)
         rule.record_end(trial, TrialState.PAUSED if stretch.rung else TrialState.COMPLETE, done, losses)
         ends[done] += 1
         for other in rule.find_hopeless():
@@ -151,7 +151,7 @@ def skip_rung_4(loss: Any, skipping: range) -> tuple[Promotion, list[int]]:
         done = stretch.rung or AUTO.top
         done = 5 if trial in skipping and not stretch.done else done
         losses = (loss(trial, stretch.rung),)
-        rule.top = rule.top_after(trial, done, losses)
+        rule.raise_top(trial, done, losses)
         rule.record_end(trial, TrialState.PAUSED if stretch.rung else TrialState.COMPLETE, done, losses)
         ends.append(done)
         for other in rule.find_hopeless():

@@ -44,7 +44,7 @@ def test_members_are_paused_at_each_interval(folder: Path, fields: str, rungs: t
     assert isinstance(ladder, Intervals)
     assert ladder.rungs() == rungs
     for done in range(ladder.top):
-        assert ladder.above(done) == next((rung for rung in rungs if rung > done), 0)
+        assert ladder.next_rung(done) == next((rung for rung in rungs if rung > done), 0)
     assert job.keeps_checkpoints
     assert kinds.read(job.model_dump_json()) == job
     assert jsonschema.Draft202012Validator(schema.json_schema()).is_valid(document.read(folder / "job.yaml").data)

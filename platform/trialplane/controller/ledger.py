@@ -105,7 +105,7 @@ class Ledger:
         best: Row of the best trial; None before one is complete.
         saved: Checkpoints of the trials, without those that are not needed any more.
         status: Last status of the run in the database when it was opened; None without one.
-        promotion: Rungs of the study; None without promotion.
+        promotion: Rule by which paused trials continue; None if trials are not paused.
         pruning: Pruner of the study.
         storage: Connection to the database.
 
@@ -577,7 +577,7 @@ class Ledger:
         return self._repeat(previous, segment, sampled)
 
     def _first_segment(self, trial: int) -> Segment | None:
-        """Return the first segment of a trial; None in a study without promotion."""
+        """Return the first segment of a trial; None if trials are not paused."""
         return None if self.promotion is None else self._segment_of(self.promotion.first_stretch(trial))
 
     def _segment_of(self, stretch: Stretch) -> Segment:
@@ -653,7 +653,7 @@ class Ledger:
             attempt: Number of attempts at the trial, with this one.
             retry_of: Number of the attempt that it repeats; None for the first.
             sampled: Drawn parameters.
-            segment: Segment of the trial; None in a study without promotion.
+            segment: Segment of the trial; None if trials are not paused.
         """
         population = self._search.population
         seeded = trial if population is None else population.seeded(trial)
@@ -727,10 +727,9 @@ class Ledger:
         """Update the rung up to which trials are promoted, and store it in an attribute of the study, see `_write`."""
         if not isinstance(self.promotion, Promotion) or outcome.retried:
             return
-        top = self.promotion.top_after(request.trial, self._steps_done(request, outcome), self._losses(outcome))
-        if top != self.promotion.top:
-            self.promotion.top = top
-            self._memory.set_study_system_attr(self._study_id, _TOP, top)
+        done, losses = self._steps_done(request, outcome), self._losses(outcome)
+        if self.promotion.raise_top(request.trial, done, losses):
+            self._memory.set_study_system_attr(self._study_id, _TOP, self.promotion.top)
 
     def _count_start(self, request: TrialRequest) -> None:
         """Count the start of an attempt, also under an earlier controller."""
@@ -854,7 +853,7 @@ class Ledger:
         self._saved_attributes = attributes
         self.pruning.restore(attributes)
         if isinstance(self.promotion, Promotion) and _TOP in attributes:
-            self.promotion.top = attributes[_TOP]
+            self.promotion.restore_top(attributes[_TOP])
         interrupted = [attempt.request for attempt in attempts if attempt.outcome is None]
         curves, unfinished = self._load_reports({request.number for request in interrupted})
         for attempt in attempts:

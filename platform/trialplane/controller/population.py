@@ -170,7 +170,7 @@ class Members:
 
     def first_stretch(self, trial: int) -> Stretch:
         """The first stretch of a member."""
-        return Stretch(trial, self._intervals.above(0))
+        return Stretch(trial, self._intervals.next_rung(0))
 
     def record_start(self, stretch: Stretch) -> None:
         """Record that an attempt at a segment starts."""
@@ -271,4 +271,4 @@ class Members:
         if not self._population.schedule:
             parent = choose_donor(self._population, self._seed, member, step, losses)
         done = pauses[parent].done
-        return Stretch(member, self._intervals.above(done), done, (parent, step))
+        return Stretch(member, self._intervals.next_rung(done), done, (parent, step))

@@ -153,23 +153,33 @@ class Promotion:
                 rung.paused.add(trial)
                 self._paused_at[trial] = stretch.rung
 
-    def top_after(self, trial: int, done: int, losses: Losses) -> int:
-        """Return the steps of the top rung after the end of a stretch. This is called before `record_end`.
+    def raise_top(self, trial: int, done: int, losses: Losses) -> bool:
+        """Raise the top rung if the end of a stretch requires it. This is called before `record_end`.
 
         Args:
             trial: Number of the trial.
             done: Number of steps that the trial has done in all.
             losses: Losses at the rung.
+
+        Returns:
+            Whether the top was raised.
         """
         rung = self._running[trial].rung  # above the top if the trial has skipped the top, as it reports less often
         if not self._ladder.is_auto or rung < self.top or done < rung:
-            return self.top
+            return False
         losses_at = {step: self._rungs[0][step].first_losses for step in self._ladder.rungs() if step <= rung}
         losses_at[rung].setdefault(trial, _comparable(losses)[0])
         rungs = [by_trial for by_trial in losses_at.values() if by_trial]
         if len(rungs) < 2 or ranking.agree(rungs[-2], rungs[-1], 0.0):
-            return self.top
-        return self.top if ranking.agree(rungs[-2], rungs[-1], ranking.noise(rungs)) else self._rung_above(rung)
+            return False
+        if ranking.agree(rungs[-2], rungs[-1], ranking.noise(rungs)):
+            return False
+        self.top = self._rung_above(rung)
+        return True
+
+    def restore_top(self, top: int) -> None:
+        """Set the top rung to that of an earlier controller."""
+        self.top = top
 
     def drop(self, trial: int) -> None:
         """Record that a paused trial will not continue."""

@@ -32,8 +32,8 @@ class Intervals:
         """Return the numbers of steps, from the lowest."""
         return tuple(range(self.interval, self.top, self.interval))
 
-    def above(self, done: int, bracket: int = 0) -> int:
-        """Return the lowest of them over `done` steps. 0 if a trial with these trains to its end."""
+    def next_rung(self, done: int, bracket: int = 0) -> int:
+        """Return the lowest of them above `done` steps. 0 if a trial with these trains to its end."""
         rung = (done // self.interval + 1) * self.interval
         return rung if rung < self.top else 0
 

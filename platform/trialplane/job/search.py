@@ -151,8 +151,7 @@ class Search:
         enqueue: Points to try first.
         constraints: Metrics with bounds.
         suggests: Whether the entrypoint is an objective of Optuna, which draws its parameters one by one.
-        ladder: Rungs at which trials are paused. None without promotion and without a
-            population.
+        ladder: Numbers of steps at which trials are paused. None if they are not paused.
         duplicates: Treatment of parameters that an earlier trial has: "redraw", "allow" or "answer".
         population: Settings of a population. None if trials are independent.
     """
