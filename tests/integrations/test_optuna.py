@@ -10,6 +10,7 @@ import optuna
 import pytest
 
 from trialplane.integrations.optuna import objective_of
+from trialplane.worker import context
 
 SCRIPT = """
 import sys
@@ -56,3 +57,25 @@ def test_a_script_without_a_search_has_no_objective(tmp_path: Path) -> None:
     (tmp_path / "search.py").write_text(textwrap.dedent("x = 1\n"))
     with pytest.raises(LookupError, match=r"ended without a call of study\.optimize"):
         objective_of(str(tmp_path / "search.py"))
+
+
+def test_each_trial_has_a_copy_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "code"
+    (code / "data").mkdir(parents=True)
+    for name in ("rows.csv", "data/more.csv"):
+        (code / name).write_text("1")
+    (code / "search.py").write_text(
+        "import os, optuna\ndef objective(trial):\n    for name in ('rows.csv', 'data/more.csv'):\n"
+        "        with open(name, 'a') as file: file.write('2')\n    return os.path.getsize('rows.csv')\n"
+        "optuna.create_study().optimize(objective)\n"
+    )
+    objective = objective_of(str(code / "search.py"))
+    for number in range(2):
+        workdir = tmp_path / f"trial-{number}"
+        workdir.mkdir()
+        monkeypatch.chdir(workdir)
+        trial = context.Context({}, number, "toy", 0, 1, 1, 0, code, code, workdir, lambda *_: False, 0, 0, 1, "")
+        with context.activate(trial):
+            assert objective(optuna.trial.FixedTrial({})) == 2
+        assert (workdir / "data" / "more.csv").read_text() == "12"
+    assert [(code / name).read_text() for name in ("rows.csv", "data/more.csv")] == ["1", "1"]

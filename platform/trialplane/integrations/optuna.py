@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import shutil
 import sys
 import types
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class _Study:
 def objective_of(script: str) -> Callable[..., Any]:
     """Run a script without arguments up to `study.optimize`, and return the function that it passes there.
 
-    No study or storage is created. In a trial, the files of the script's folder are links in the working directory.
+    No study or storage is created. A trial has a separate copy of the script's folder as its working directory.
 
     Args:
         script: Path of the script, relative to the folder of the calling module.
@@ -73,16 +74,22 @@ def objective_of(script: str) -> Callable[..., Any]:
             objective = reached.objective
 
             def objective_with_files(trial: Any) -> Any:
-                _link(file.parent)
+                _copy(file.parent)
                 return objective(trial)
 
             return objective_with_files
     raise LookupError(f"{script} ended without a call of study.optimize")
 
 
-def _link(folder: Path) -> None:
-    """Link the files of the script's folder into the working directory of a trial."""
-    if trialplane.current() is not None:
-        for entry in folder.iterdir():
-            with contextlib.suppress(FileExistsError):
-                Path(entry.name).symlink_to(entry)
+def _copy(folder: Path) -> None:
+    """Copy the files of the script's folder into the working directory of a trial, except those that it has already."""
+    if trialplane.current() is None:
+        return
+    for entry in folder.iterdir():
+        target = Path(entry.name)
+        if target.is_symlink() or target.exists():
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.copytree(entry, target, symlinks=True)
+        else:
+            shutil.copy2(entry, target, follow_symlinks=False)
