@@ -152,6 +152,24 @@ def test_a_notebook_becomes_a_script(platform, written: Path) -> None:
     assert "it is no notebook" in platform("init", "--from", str(written / "other.ipynb")).stderr
 
 
+def test_nothing_is_written_beside_a_notebook_that_no_job_is_made_of(platform, written: Path, tmp_path: Path) -> None:
+    text = json.dumps({"cells": [{"cell_type": "code", "source": "import argparse\nargparse.ArgumentParser()\n"}]})
+    write(written, {"fit.ipynb": text})
+    before = sorted(written.rglob("*"))
+    result = platform("init", "--from", str(written / "fit.ipynb"))
+    assert result.exit_code == 2 and "Nothing was changed" in result.stderr, result.output
+    assert sorted(written.rglob("*")) == before
+    write(written, {"fit.ipynb": text.replace("import argparse\\nargparse.ArgumentParser()", "lr = 0.1")})
+    outside = tmp_path / "outside"
+    for name in ("fit.py", "job.yaml"):
+        (written / name).symlink_to(outside)
+        result = platform("init", "--from", str(written / "fit.ipynb"), "--no-smoke")
+        assert result.exit_code == 2 and f"{name} already exists" in result.stderr and not outside.exists()
+        (written / name).unlink()
+    assert platform("init", "--from", str(written / "fit.ipynb"), "--no-smoke").exit_code == 0
+    assert (made().script, set(made().search.parameters)) == ("fit.py", {"lr"})
+
+
 FIT = "def fit(lr): return lr ** 2\n"
 TAKES_LR = """
     import argparse

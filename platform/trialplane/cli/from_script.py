@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,21 @@ class _Job:
         return [name for name, (value, _) in self.params.items() if value is None]
 
 
+@dataclasses.dataclass(frozen=True)
+class _NewFile:
+    """A file beside the script that the job needs.
+
+    Attributes:
+        path: Path of the file.
+        text: Content of the file.
+        remark: Meaning of the file, for messages.
+    """
+
+    path: Path
+    text: str
+    remark: str
+
+
 def make(file: Path, *, with_smoke: bool) -> int:
     """Write a job.yaml beside a script, or nothing at all, and say whether the job can run.
 
@@ -129,9 +144,11 @@ def make(file: Path, *, with_smoke: bool) -> int:
         siblings = file.parent.glob("*.py") if script_folder.exists(file.parent) else ()
         near = errors.nearest(file.name, [sibling.name for sibling in siblings])
         raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
+    new_files: tuple[_NewFile, ...] = ()
     if file.is_file() and file.suffix == ".ipynb":
-        file = _exported(file)
-    if not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
+        new_files = (_exported(file),)
+        file = new_files[0].path
+    elif not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
         runner = _RUNNERS.get(file.suffix.lower(), "./{name}").format(name=file.name)
         raise InputError(
             f"{file} is not a Python script, a notebook, a shell script, a Makefile or an MLproject; for another program, "
@@ -141,7 +158,7 @@ def make(file: Path, *, with_smoke: bool) -> int:
         )
     real = file.resolve()  # Python imports from the folder of a link's target
     if file.suffix == ".py":
-        modules = script_folder.modules(real)
+        modules = script_folder.modules(real, new_files[0].text if new_files else None)
         text = modules[Path(real.name)][0]
         module_texts = [*(text for text, _ in modules.values()), script_folder.package_text(real)]
         read = script.read(text, str(file), "\n".join(module_texts))
@@ -151,30 +168,29 @@ def make(file: Path, *, with_smoke: bool) -> int:
             text = _INCLUDE.sub(lambda match: _included(real.parent / match[1]), text)
         read = launcher.read(text, str(file))
     read = dataclasses.replace(read, options=_with_dotenv(read, real.parent / ".env"))
-    return _make(file, real, text, read, with_smoke=with_smoke)
+    return _make(file, real, text, read, with_smoke=with_smoke, new_files=new_files)
 
 
 def _included(file: Path) -> str:
     return script_folder.source(file) if file.is_file() else ""
 
 
-def _exported(file: Path) -> Path:
-    """Write the code of a notebook beside it, and return that file.
+def _exported(file: Path) -> _NewFile:
+    """Return the file with the code of a notebook.
 
     Raises:
-        InputError: It cannot be read or written, or a file of that name exists.
+        InputError: The notebook cannot be read, or a file of that name exists.
     """
     target = file.with_name(f"{re.sub(r'[^A-Za-z0-9_-]+', '_', file.stem)}.py")
-    if target.exists():
+    if target.is_symlink() or target.exists():
         raise InputError(
             f"{target} already exists, and would be the code of {file.name}: `{_INIT} {importing.shell_path(target)}`"
         )
     try:
-        _write(target, notebook.exported(script_folder.source(file)))
+        text = notebook.exported(script_folder.source(file))
     except ValueError as error:
         raise InputError(f"{file} cannot be read: {error}; nothing was changed") from error
-    output.note(f"{importing.shell_path(target)} is written: the code of {file.name}, without its magics and shell commands")
-    return target
+    return _NewFile(target, text, f"the code of {file.name}, without its magics and shell commands")
 
 
 def make_of_command(text: str, *, with_smoke: bool) -> int:
@@ -186,7 +202,9 @@ def make_of_command(text: str, *, with_smoke: bool) -> int:
     return _make(Path(text), Path.cwd() / "command", "", read, with_smoke=with_smoke, title=text)
 
 
-def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, title: str = "") -> int:
+def _make(
+    file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, title: str = "", new_files: Sequence[_NewFile] = ()
+) -> int:
     """Write the job of a script or a launcher.
 
     Args:
@@ -196,6 +214,7 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
         read: Content of the file.
         with_smoke: See `make`.
         title: Name for messages. Default: the name of the file.
+        new_files: Files to write beside the job's.
     """
     title = title or file.name
     in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
@@ -204,7 +223,7 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
     in_file = in_file.below(start.folder) if in_file else None
     folder = start.folder
     job_file = folder / load.FILE
-    if job_file.exists():
+    if job_file.is_symlink() or job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")
     _tell_missing(file, [*read.top, *read.late], [real.parent, folder, folder / "src", *start.roots])
     if notebook.is_notebook(text):
@@ -212,7 +231,7 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
     for lost in read.notes:
         output.note(f"{file}: {lost}")
     if read.style is Style.OPTUNA:
-        return _of_optuna(file, real, read, folder)
+        return _of_optuna(file, real, read, folder, new_files)
     if read.style is Style.WANDB:
         imported = wandb.read(json.dumps({**read.search, "program": real.name}), str(file), {real.name: text})
         fields = {name: value for name, value in imported.job.items() if name != "command"}
@@ -220,15 +239,18 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
         for note in imported.notes:
             if not note.field.startswith(("program", "command")):
                 output.note(f"{title}: {note}")
-        return _written(folder, _heading(title) + output.as_yaml(job), "the sweep in the script is the job")
+        return _written(folder, _heading(title) + output.as_yaml(job), "the sweep in the script is the job", new_files)
     if (sweep := _hydra_sweep(real, read, folder)) is not None:
-        return _written(folder, _heading(title) + output.as_yaml(sweep), "the sweep in the configuration is the job")
+        summary = "the sweep in the configuration is the job"
+        return _written(folder, _heading(title) + output.as_yaml(sweep), summary, new_files)
     packed = packing.pack(folder)
     name = real.relative_to(folder).as_posix()
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         code, used = Path(scratch, "code"), Path(scratch, "smoke")
         for target in (code, used):
             packing.unpack(packed.data, target)
+            for new_file in new_files:
+                (target / new_file.path.resolve().relative_to(folder)).write_text(new_file.text, encoding="utf-8")
             if notebook.is_notebook(text):
                 (target / name).write_text(ast.unparse(notebook.parse(text)), encoding="utf-8")
         declared = Declared(in_file.options) if in_file else Declared()
@@ -289,33 +311,38 @@ def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, 
         summary += f"; {_without_objective(new_job, result, os.path.relpath(job_file))}"
     if result is not None and result.failure:
         summary += f"; if it needs other arguments, {_BY_COMMAND}"
-    return _written(folder, _text(new_job, result), summary)
+    return _written(folder, _text(new_job, result), summary, new_files)
 
 
-def _of_optuna(file: Path, real: Path, read: Script, folder: Path) -> int:
+def _of_optuna(file: Path, real: Path, read: Script, folder: Path, new_files: Sequence[_NewFile]) -> int:
     """Write the job of a script with an Optuna objective, by a module of its own if a trial cannot import the objective."""
     summary, fields = "the objective of Optuna is the job", dict(read.search)
-    if fields["entrypoint"]:
-        job_file = folder / load.FILE
-        _write(job_file, _heading(file.name) + output.as_yaml(fields))
-        try:
-            planning.check_job(folder)
-            is_importable = True
-        except SpecError as error:  # for example a search starts when the script is imported
-            is_importable = not any(issue.field == "entrypoint" for issue in error.issues)
-        if is_importable:
-            return _verdict(folder, summary)
-        job_file.unlink()
+    if fields["entrypoint"] and _is_importable(folder, fields, new_files):
+        return _written(folder, _heading(file.name) + output.as_yaml(fields), summary, new_files)
     module = f"{re.sub(r'[^a-zA-Z0-9]+', '_', f'_{file.stem}' if file.stem[:1].isdigit() else file.stem)}_objective"
     target = real.parent / f"{module}.py"
-    if target.exists():
+    if target.is_symlink() or target.exists():
         raise InputError(f"{target} already exists; nothing was changed; remove it")
-    _write(target, _OBJECTIVE.format(name=real.name))
-    output.note(
-        f"{importing.shell_path(target)} is written: it runs {file.name} up to study.optimize, for the function there"
-    )
+    remark = f"it runs {file.name} up to study.optimize, for the function there"
+    new_file = _NewFile(target, _OBJECTIVE.format(name=real.name), remark)
     fields["entrypoint"] = f"optuna:{module}:objective"
-    return _written(folder, _heading(file.name) + output.as_yaml(fields), summary)
+    return _written(folder, _heading(file.name) + output.as_yaml(fields), summary, [*new_files, new_file])
+
+
+def _is_importable(folder: Path, fields: Mapping[str, Any], new_files: Sequence[_NewFile]) -> bool:
+    """Return whether a trial could import the entrypoint of a job, by a check of the job in a copy of its folder."""
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+        copied_folder = Path(scratch, "job")
+        packing.unpack(packing.pack(folder).data, copied_folder)
+        for new_file in new_files:
+            path = copied_folder / new_file.path.resolve().relative_to(folder)
+            path.write_text(new_file.text, encoding="utf-8")
+        (copied_folder / load.FILE).write_text(output.as_yaml(dict(fields)), encoding="utf-8")
+        try:
+            planning.check_job(copied_folder)
+        except SpecError as error:  # for example a search starts when the script is imported
+            return not any(issue.field == "entrypoint" for issue in error.issues)
+    return True
 
 
 def _with_dotenv(read: Script, file: Path) -> tuple[Option, ...]:
@@ -381,16 +408,23 @@ def _hydra_sweep(file: Path, read: Script, folder: Path) -> dict[str, Any] | Non
     return {**imported.job, "script": file.relative_to(folder).as_posix()}
 
 
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror or error}") from error
+def _written(folder: Path, text: str, summary: str, new_files: Sequence[_NewFile] = ()) -> int:
+    """Write the job's file and those that it needs, and say whether the job can run; return the exit code.
 
-
-def _written(folder: Path, text: str, summary: str) -> int:
-    """Write the job's file, and say whether the job can run; return the exit code."""
-    _write(folder / load.FILE, text)
+    Raises:
+        InputError: A file exists, or cannot be written. None is left.
+    """
+    with contextlib.ExitStack() as undone:
+        for path, content in [*((file.path, file.text) for file in new_files), (folder / load.FILE, text)]:
+            try:
+                with path.open("x", encoding="utf-8") as stream:  # also refuses a link, whatever it leads to
+                    undone.callback(path.unlink, missing_ok=True)
+                    stream.write(content)
+            except OSError as error:
+                raise InputError(f"{path} cannot be written: {error.strerror or error}; nothing was changed") from error
+        undone.pop_all()
+    for file in new_files:
+        output.note(f"{importing.shell_path(file.path)} is written: {file.remark}")
     return _verdict(folder, summary)
 
 
@@ -445,8 +479,8 @@ def _declared(
     has_values = bool(guess.space(read.values))
     by_values = dataclasses.replace(read, style=Style.GLOBALS, options=read.values)
     if read.style is Style.PARSED:
-        if _GIN.search(script_folder.source(file)):
-            raise InputError(f"{_advice(file)}. Nothing was changed")
+        if _GIN.search(script_folder.source(code / name)):
+            raise InputError(f"{_advice(file, code / name)}. Nothing was changed")
         declared, where = _parse_in_process(file, code, name, start, scratch)
         if declared.overrides:
             return dataclasses.replace(read, style=Style.HYDRA), declared
@@ -463,7 +497,7 @@ def _declared(
     if read.style is Style.UNKNOWN and has_values:
         return by_values, Declared(read.values)
     if read.style is Style.UNKNOWN or (read.style is Style.GLOBALS and not guess.space(read.options)):
-        advice = _advice(file)
+        advice = _advice(file, code / name)
         if read.style is Style.UNKNOWN or "wandb.config" in advice:
             raise InputError(f"{advice}. Nothing was changed")
         output.note(f"{advice}. Until then, the job is one trial without parameters")
@@ -497,9 +531,9 @@ def _of_hydra(file: Path, read: Script, code: Path, name: str, start: script_fol
     )
 
 
-def _advice(file: Path) -> str:
-    """Return advice for a script with unknown arguments."""
-    text = script_folder.source(file)
+def _advice(file: Path, copied_file: Path) -> str:
+    """Return advice for a script with unknown arguments, from a copy of it."""
+    text = script_folder.source(copied_file)
     if "gin" in text and (flag := _GIN.search(text)):
         more = f"--set 'arguments=[\"--{flag[1]}=FUNCTION.NAME={{FUNCTION.NAME}}\"]'"
         return f"{file.name} is configured by gin; this searches a value: {_command(file, more, space='FUNCTION.NAME')}"

@@ -163,8 +163,12 @@ def is_installed(name: str) -> bool:
         return False
 
 
-def modules(file: Path) -> dict[Path, tuple[str, Script]]:
+def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str, Script]]:
     """Return a script, and the modules in its folder that it imports, directly or indirectly; 200 files at most.
+
+    Args:
+        file: Path of the script.
+        script_text: Text of a script that is not written yet. Default: the text of the file.
 
     Returns:
         Text and content of each file, by path relative to the script's folder. The script comes first.
@@ -178,7 +182,7 @@ def modules(file: Path) -> dict[Path, tuple[str, Script]]:
     while todo and len(by_path) < _MOST_FILES:
         path = todo.pop(0)
         if path not in by_path:
-            text = source(home / path)
+            text = script_text if script_text is not None and path == Path(file.name) else source(home / path)
             read = script.read(text, str(home / path))
             by_path[path] = text, read
             todo += [module_file for name in (*read.top, *read.late) for module_file in _module_files(home, name)]
