@@ -128,8 +128,9 @@ def test_messages_reach_the_services_that_want_them(service: tuple[int, queue.Qu
     notifier.show(dataclasses.replace(RUNNING, best=best(0, 0.5)))
     notifier.end(ENDED)
     notifier.close()
-    sent = [received.get_nowait() for _ in range(received.qsize())]
+    sent = [received.get(timeout=60) for _ in range(2)]
     assert [message["title"] for message in sent] == ["toy-1: new best trial", "toy-1 SUCCEEDED"]
+    assert received.empty()
     assert sent[1]["message"].startswith("all 8 trials ended\n8 complete")
 
 
@@ -146,7 +147,7 @@ def test_a_secret_holds_the_url(
     notifier = Notifier((Notify(url="secret:HOOK"),), tmp_path if on_cluster else None, None)
     notifier.end(ENDED)
     notifier.close()
-    assert received.get_nowait()["title"] == "toy-1 SUCCEEDED"
+    assert received.get(timeout=60)["title"] == "toy-1 SUCCEEDED"
 
 
 @pytest.mark.parametrize(
