@@ -114,16 +114,19 @@ def _facts(team: Team) -> dict[str, Any]:
 
 @pytest.mark.parametrize("life", LIVES)
 def test_killed_after_each_effect_it_makes_no_second_anything(life: str, make_team: Callable[[], Team]) -> None:
-    team, effects = make_team(), [0]
+    totals = []
+    for _ in range(4):  # a status is written once more in a life during which the clock's second changes
+        team, effects = make_team(), [0]
 
-    def count() -> None:
-        effects[0] += 1
+        def count(effects: list[int] = effects) -> None:
+            effects[0] += 1
 
-    _watched(team, count)
-    for change in LIVES[life]:
-        change(team)
-        team.settle()
-    expected, total = _facts(team), effects[0]
+        _watched(team, count)
+        for change in LIVES[life]:
+            change(team)
+            team.settle()
+        totals.append(effects[0])
+    expected, total = _facts(team), min(totals)
     assert total >= 6, "what it does is no longer counted"
     for last in range(1, total + 1):
         team, left = make_team(), [last]
