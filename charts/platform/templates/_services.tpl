@@ -33,6 +33,11 @@
 {{ ternary "url" .Values.externalDatabase.mlflow.key .Values.postgresql.enabled }}
 {{- end -}}
 
+{{/* Scheme of the gateway's URLs. */}}
+{{- define "platform.gateway.scheme" -}}
+{{ ternary "http" "https" (empty .Values.gateway.tls.secret) }}
+{{- end -}}
+
 {{/* Host name of MLflow's service, good in every namespace. */}}
 {{- define "platform.mlflow.host" -}}
 {{ include "platform.fullname" . }}-mlflow.{{ .Release.Namespace }}.svc

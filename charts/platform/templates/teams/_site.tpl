@@ -26,7 +26,7 @@
       "release" .Release.Name
       "control" .Release.Namespace
       "images" $images
-      "gateway" (dict "service" (printf "%s-gateway" $fullname) "port" 8080 "tls" (not (empty .Values.gateway.tls.secret)))
+      "gateway" (dict "service" (printf "%s-gateway" $fullname) "port" 8080 "tls" (eq (include "platform.gateway.scheme" .) "https"))
       "database" (include "platform.database" .)
       "ledger" (dict "name" (include "platform.ledger.secret" .) "key" (include "platform.ledger.key" .))
       "runs" (dict "claim" (include "platform.runs.claim" .))
