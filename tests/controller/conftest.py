@@ -9,10 +9,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.ports import free_port
 
 from trialplane.wire.records import TrialOutcome, TrialRequest
@@ -100,3 +101,13 @@ def request(number: int, **changes: Any) -> TrialRequest:
 def outcome(number: int, **changes: Any) -> TrialOutcome:
     values: dict[str, Any] = {"state": TrialState.COMPLETE, "metrics": {"score": 0.5}, "started": 2000.0, "ended": 2003.0}
     return TrialOutcome(number, **{**values, **changes})
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Any]:
+    """Ledgers over one study's file."""
+    from tests.controller.trainings import Opened  # which imports this module
+
+    made = Opened(tmp_path)
+    yield made
+    made.close()

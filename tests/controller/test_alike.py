@@ -6,7 +6,7 @@ Not checked here: where the line of the job's code comes from (tests/worker/test
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,13 +100,6 @@ def test_a_failure_that_every_trial_would_have_is_enough_by_itself() -> None:
 def test_a_study_that_has_results_and_one_that_wants_none_of_it_go_on() -> None:
     assert found(ended(0), ended(1), ended(2), ended_well=True) == []
     assert found(ended(0), ended(1), ended(2), most=None) == []
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def play(opened: Opened, end: Callable[[Slots, int, TrialRequest], None], size: int = 1, **fields: object) -> Ending:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,13 +26,6 @@ SEARCH: dict[str, Any] = {
     "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
     "trials": 3,
 }
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def report(ledger: Ledger, of: TrialRequest, *values: float, first: int = 0) -> None:

@@ -5,7 +5,6 @@ The ledger and the samplers are real. Not checked here: which fields may change 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,6 @@ SEARCH: dict[str, Any] = {
     "trials": 30,
     "retries": {"crashed": 0, "lost": 0},
 }
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def play(ledger: Ledger, trials: int) -> list[dict[str, Any]]:

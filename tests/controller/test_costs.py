@@ -6,8 +6,6 @@ The ledger is real; slots, MLflow and the clock are doubles. Not checked: hours 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +23,6 @@ from trialplane.wire.records import RunStatus, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
 GPUS: dict[str, Any] = {**SEARCH, "trials": 9, "resources": {"gpus": 2}, "ranks": 1}
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 class Clock:

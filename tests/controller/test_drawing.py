@@ -10,7 +10,6 @@ import contextlib
 import json
 import sqlite3
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,6 @@ SEARCH: dict[str, Any] = {
     "trials": 12,
 }
 FINITE = {"layers": {"type": "categorical", "choices": LAYERS}, "n": {"type": "int", "low": 1, "high": 3}}
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def drawn(ledger: Ledger) -> list[dict[str, Any]]:

@@ -42,13 +42,6 @@ HURRIED = dataclasses.replace(PAUSED, hurry=True)
 HOUR: dict[str, Any] = {"budget": {"time": "1h"}}
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
-
-
 class Clock:
     """The loop's, which goes as the test says."""
 

@@ -7,8 +7,6 @@ The ledger and the samplers are real. Not checked here: that a stop changes noth
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,13 +39,6 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "nsgaiii": {"name": "nsgaiii", "population_size": 8},
 }
 LIMITED = {"metric": "size", "max": 0.5}
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def metrics(request: TrialRequest) -> dict[str, float]:

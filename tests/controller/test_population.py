@@ -12,7 +12,7 @@ import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -274,13 +274,6 @@ JOB: dict[str, Any] = {
     "trials": 6,
     "seed": 11,
 }
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def study(**fields: Any) -> Any:

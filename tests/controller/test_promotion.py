@@ -15,7 +15,7 @@ import random
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +180,6 @@ def test_brackets_start_one_rung_higher_and_are_smaller() -> None:
 
 
 # In the ledger
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 class Trainings:

@@ -6,7 +6,7 @@ The ledger is real. Not checked here: Optuna's pruners, which decide (tests/cont
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -26,13 +26,6 @@ SEARCH = {
     "trials": 9,
 }
 MEDIAN = {"name": "median", "n_startup_trials": 2}
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def report(ledger: Ledger, request: TrialRequest, step: int = 1, **metrics: float) -> bool:

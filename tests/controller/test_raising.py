@@ -12,11 +12,9 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.controller.conftest import outcome
@@ -31,13 +29,6 @@ from trialplane.wire.records import CheckpointSummary, TrialReport, TrialRequest
 from trialplane.wire.states import TrialState
 
 AUTO = Ladder(1, 4, 256, is_auto=True)
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 # The comparison

@@ -5,7 +5,7 @@ The ledger, Optuna and Ray Tune's searcher are real. Not checked here: what a jo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,10 @@ class Walk(optuna.samplers.BaseSampler):
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    made.run.code.mkdir()
-    (made.run.code / "walking.py").write_text(WALK)
-    yield made
-    made.close()
+def opened(opened: Opened) -> Opened:
+    opened.run.code.mkdir()
+    (opened.run.code / "walking.py").write_text(WALK)
+    return opened
 
 
 def drawn(opened: Opened, sampler: dict[str, Any], resumed: Sequence[int] = (), trials: int = 12) -> list[dict[str, Any]]:

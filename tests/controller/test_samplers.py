@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,6 @@ def test_other_samplers_are_made_anew_for_each_trial() -> None:
     job = JOB.model_copy(update={"sampler": JOB.sampler.model_copy(update={"name": "random"})})
     first = samplers.build_sampler(job, 0, CODE)
     assert samplers.build_sampler(job, 1, CODE, first) is not first
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 UNIT = {"type": "float", "low": 0.0, "high": 1.0}

@@ -6,9 +6,8 @@ study (tests/study/test_kept_files.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,13 +138,6 @@ def test_removals_that_are_under_way_hold_nothing_up(fake: FakeRay, clock: list[
     end = End(fake, clock, [FilesSent()])
     assert end.pool.remove_checkpoints((TrialFolder(7),)) is not None  # and never answered
     assert end.run({4: 44}) == []
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("wanted", [None, PAUSED, CANCELLED])

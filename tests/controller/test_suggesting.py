@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,6 @@ def drawn(ledger: Ledger) -> list[dict[str, Any]]:
 def attempts(opened: Opened) -> list[reading.Attempt]:
     with contextlib.closing(sqlite3.connect(opened.run.ledger)) as connection:
         return reading.attempts_since(lambda query, values: connection.execute(query, values).fetchall(), "toy-1")
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -7,8 +7,6 @@ The ledger is real. Not checked here: the loop (test_training_loop.py), training
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +21,6 @@ from trialplane.job.kinds import Job
 from trialplane.wire import labels, records
 from trialplane.wire.records import RunStatus, StopRule, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_training_is_one_trial_with_the_parameters_it_was_given(opened: Opened) -> None:

@@ -7,7 +7,6 @@ trainings with processes (tests/study/test_training.py).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 def saves_itself(slots: Slots) -> None:

@@ -7,8 +7,6 @@ Slots and, where they do not matter, the ledger are doubles. Not checked here: a
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,13 +208,6 @@ def test_of_a_resumed_collection_one_bad_worker_is_one_bad_worker(monkeypatch: p
 
 
 # What the status shows of slots
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(("parallel", "nodes"), [(1, ("pod-0",)), (None, ())])

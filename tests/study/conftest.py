@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import json
 import os
+import random
 import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +225,50 @@ class Study:
     def slot_workers(self, name: str = "toy") -> list[Process]:
         parents = {p.parent for p in self.templates(name)}
         return [p for p in self.processes(name) if p.pid in parents]
+
+    def rows(self, name: str, query: str) -> list[tuple[Any, ...]]:
+        """What a query finds in the ledger; nothing before it has tables."""
+        if not self.files(name).ledger.exists():
+            return []
+        with contextlib.closing(sqlite3.connect(f"file:{self.files(name).ledger}?mode=ro", uri=True)) as connection:
+            if not connection.execute("select name from sqlite_master where name = 'reports'").fetchall():
+                return []
+            found: list[tuple[Any, ...]] = connection.execute(query).fetchall()
+        return found
+
+    def curves(self, name: str) -> dict[tuple[int, int], set[float]]:
+        """By trial and step the reported loss: more than one value if attempts differ."""
+        found: dict[tuple[int, int], set[float]] = {}
+        for trial, step, metrics in self.rows(name, "select trial, step, metrics from reports"):
+            found.setdefault((trial, step), set()).add(json.loads(metrics)["loss"])
+        return found
+
+    def kill_between_reports(self, run: RunHandle, victims: Iterable[str], steps: Sequence[int]) -> None:
+        """Kill one victim after the other until the run has ended, and resume a run whose controller was killed.
+
+        Args:
+            run: the run.
+            victims: "controller", or the name of a method that returns processes.
+            steps: numbers of newly reported steps before a kill, of which one is drawn.
+        """
+        generator = random.Random(5)
+        for victim in victims:
+            goal = len(self.curves(run.name)) + generator.choice(steps)
+            reaches = functools.partial(lambda goal: run.status().state.is_ended or len(self.curves(run.name)) >= goal, goal)
+            wait_until(reaches, f"{goal} steps are reported")
+            if run.status().state.is_ended:
+                break
+            if victim == "controller":
+                pid, everyone = self.controller(run.name), self.pids(run.name)
+                assert pid
+                kill(pid)
+                wait_until(lambda pids=everyone: not any(alive(one) for one in pids), "everything below it is gone too")
+                run.resume()
+            else:
+                find = getattr(self, victim)
+                wait_until(
+                    lambda find=find: any(kill(process.pid) for process in find(run.name)), f"one of the {victim} is killed"
+                )
 
     def close(self) -> None:
         for handle in self.handles:

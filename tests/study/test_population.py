@@ -7,14 +7,11 @@ Not checked here: the rule by itself (tests/controller/test_population.py), the 
 
 from __future__ import annotations
 
-import functools
 import json
-import random
 from typing import Any
 
 import pytest
-from tests.study.conftest import Study, alive, kill, wait_until
-from tests.study.test_promotion import curves, rows
+from tests.study.conftest import Study
 
 from trialplane.pages import lineage
 from trialplane.training.steps import record
@@ -57,7 +54,7 @@ retries: {crashed: 9, lost: 9}
 def segments(study: Study, name: str) -> dict[tuple[int, int], tuple[Any, float]]:
     """By trial and steps done before: the trial and folder that a segment continues from, and its parameter."""
     found: dict[tuple[int, int], tuple[Any, float]] = {}
-    for (text,) in rows(study, name, "select request from attempts order by number"):
+    for (text,) in study.rows(name, "select request from attempts order by number"):
         fields = json.loads(text)
         parent = fields["segment"]["parent"]
         what = None if parent is None else (parent["trial"], parent["folder"]), fields["params"]["x"]
@@ -72,24 +69,7 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
     alone = study.submit("alone", parallel=2)
     assert alone.wait(600).state is RunState.SUCCEEDED
     run = study.submit("killed", parallel=2, **{"params.pause": 0.1, "params.every": 0.1})
-    generator = random.Random(5)
-    for victims in ["trials", "controller", "trials", "slot_workers", "controller"]:
-        goal = len(curves(study, "killed")) + generator.randrange(3, 7)
-        reaches = functools.partial(lambda goal: run.status().state.is_ended or len(curves(study, "killed")) >= goal, goal)
-        wait_until(reaches, f"{goal} steps are reported")
-        if run.status().state.is_ended:
-            break
-        if victims == "controller":
-            pid, everyone = study.controller("killed"), study.pids("killed")
-            assert pid
-            kill(pid)
-            wait_until(lambda pids=everyone: not any(alive(one) for one in pids), "everything below it is gone too")
-            run.resume()
-        else:
-            find = getattr(study, victims)
-            wait_until(
-                lambda find=find: any(kill(process.pid) for process in find("killed")), f"one of the {victims} is killed"
-            )
+    study.kill_between_reports(run, ["trials", "controller", "trials", "slot_workers", "controller"], range(3, 7))
     status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     assert status.retried >= 2
@@ -99,7 +79,7 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
     assert segments(study, "killed") == lineages
     assert len(lineages) == 6 * 4
     assert any(parent is not None and parent[0] != trial for (trial, _), (parent, _) in lineages.items())
-    killed, undisturbed = curves(study, "killed"), curves(study, "alone")
+    killed, undisturbed = study.curves("killed"), study.curves("alone")
     assert all(len(values) == 1 for values in undisturbed.values())
     assert {(trial, step) for trial in range(6) for step in (2, 4, 6, 8)} <= killed.keys(), "written with the ends"
     assert killed == {key: undisturbed[key] for key in killed}, "to the last bit"
@@ -135,6 +115,6 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
 
 def last_parent(study: Study, name: str, number: int) -> dict[str, Any]:
     """The checkpoint that an attempt continued from."""
-    ((text,),) = rows(study, name, f"select request from attempts where number = {number}")
+    ((text,),) = study.rows(name, f"select request from attempts where number = {number}")
     parent: dict[str, Any] = json.loads(text)["segment"]["parent"]
     return parent

@@ -7,16 +7,11 @@ Not checked here: the rule by itself (tests/controller/test_promotion.py), the p
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
-import random
-import sqlite3
-from typing import Any
 
 import pytest
 from tests.controller.test_promotion import play
-from tests.study.conftest import Study, alive, kill, wait_until
+from tests.study.conftest import Study
 
 from trialplane.job.search import Ladder
 from trialplane.wire import records
@@ -69,30 +64,10 @@ retries: {{crashed: 9, lost: 9}}
 """
 
 
-def rows(study: Study, name: str, query: str) -> list[tuple[Any, ...]]:
-    """What a query finds in the ledger; nothing before it has tables."""
-    if not study.files(name).ledger.exists():
-        return []
-    with contextlib.closing(sqlite3.connect(f"file:{study.files(name).ledger}?mode=ro", uri=True)) as connection:
-        if not connection.execute("select name from sqlite_master where name = 'reports'").fetchall():
-            return []
-        found: list[tuple[Any, ...]] = connection.execute(query).fetchall()
-    return found
-
-
-def curves(study: Study, name: str) -> dict[tuple[int, int], set[float]]:
-    """By trial and step what was reported: more than one value if attempts differ."""
-    found: dict[tuple[int, int], set[float]] = {}
-    for trial, step, metrics in rows(study, name, "select trial, step, metrics from reports"):
-        found.setdefault((trial, step), set()).add(json.loads(metrics)["loss"])
-    return found
-
-
 def segments(study: Study, name: str) -> list[tuple[int, int, int]]:
     """The trial, the rung, and the steps done before of each segment, in the order in which they began."""
     begun = []
-    for request, before in rows(
-        study,
+    for request, before in study.rows(
         name,
         """
         select one.request, other.outcome from attempts as one left join attempts as other
@@ -110,43 +85,27 @@ def test_kills_change_neither_promotions_nor_metrics(study: Study) -> None:
     study.write(CODE, SPEC)
     whole = study.submit("whole", parallel=2)
     assert whole.wait(600).state is RunState.SUCCEEDED
-    undisturbed = curves(study, "whole")
+    undisturbed = study.curves("whole")
     assert len(undisturbed) == TRIALS * TOP
     assert all(len(values) == 1 for values in undisturbed.values())
 
     pruner = {"name": "asha", "promote": True, "max_resource": "epochs"}
     run = study.submit("killed", pruner=pruner, parallel=1, **{"params.pause": 0.1})
-    generator = random.Random(5)
-    for victims in ["trials", "controller", "trials", "slot_workers", "controller", "trials", "controller"]:
-        goal = len(curves(study, "killed")) + generator.randrange(2, 6)
-        reaches = functools.partial(lambda goal: run.status().state.is_ended or len(curves(study, "killed")) >= goal, goal)
-        wait_until(reaches, f"{goal} steps are reported")
-        if run.status().state.is_ended:
-            break
-        if victims == "controller":
-            pid, everyone = study.controller("killed"), study.pids("killed")
-            assert pid
-            kill(pid)
-            wait_until(lambda pids=everyone: not any(alive(one) for one in pids), "everything below it is gone too")
-            run.resume()
-        else:
-            find = getattr(study, victims)
-            wait_until(
-                lambda find=find: any(kill(process.pid) for process in find("killed")), f"one of the {victims} is killed"
-            )
+    victims = ["trials", "controller", "trials", "slot_workers", "controller", "trials", "controller"]
+    study.kill_between_reports(run, victims, range(2, 6))
     status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     assert status.retried >= 3
 
     rule, history, _ = play(LADDER, TRIALS, lambda trial, done: min(undisturbed[trial, done]))
     assert segments(study, "killed") == [(stretch.trial, stretch.rung, stretch.done) for stretch in history]
-    paused = curves(study, "killed")
+    paused = study.curves("killed")
     assert len(paused) == rule.used_steps, "no step was left out, and none was trained beyond"
     assert paused == {key: undisturbed[key] for key in paused}, "to the last bit"
     assert status.complete >= 1
     assert status.ended_trials == TRIALS
     series = {
-        records.from_json(TrialRequest, text).series for (text,) in rows(study, "killed", "select request from attempts")
+        records.from_json(TrialRequest, text).series for (text,) in study.rows("killed", "select request from attempts")
     }
     recorded = study.mlflow_runs("killed")
     assert sorted(int(one["tags"]["trialplane.number"]) for one in recorded) == sorted(series), "one run for each series"
