@@ -108,20 +108,32 @@ def test_ignored_as_git_ignores(tmp_path: Path) -> None:
 def test_a_hidden_file_travels_where_a_line_names_just_it(tmp_path: Path) -> None:
     folder = fill(tmp_path / "one")
     before = pack.pack(folder).files
-    for name in (".env", ".project-root", "conf/.env", ".streamlit/config.toml", ".streamlit/.env", ".streamlit/a.pyc"):
+    for name in (".env", ".marker", "conf/.env", ".streamlit/config.toml", ".streamlit/.env", ".streamlit/a.pyc"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
     for lines in ("!*", "!.*", "!**/.e*", "!conf/", "!conf", "!.streamlit/**"):
         (folder / ".jobignore").write_text(lines)
         assert pack.pack(folder).files == before, lines
-    (folder / ".jobignore").write_text("!.project-root\n!/.streamlit/\n")
-    assert set(pack.pack(folder).files) - set(before) == {".project-root", ".streamlit/config.toml"}
+    (folder / ".jobignore").write_text("!.marker\n!/.streamlit/\n")
+    assert set(pack.pack(folder).files) - set(before) == {".marker", ".streamlit/config.toml"}
     (folder / ".jobignore").write_text("!conf/.env\n")
     assert set(pack.pack(folder).files) - set(before) == {"conf/.env"}
     (folder / ".jobignore").write_text("!/.env\n")
     assert set(pack.pack(folder).files) - set(before) == {".env"}
     (folder / ".jobignore").write_text("!.env\n")
     assert set(pack.pack(folder).files) - set(before) == {".env", "conf/.env"}
+
+
+def test_hidden_files_without_secrets_travel(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "one")
+    before = pack.pack(folder).files
+    for name in (".project-root", "lib/.here", "logs/.gitkeep", ".cache/.gitkeep", ".env", ".netrc"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("" if name.endswith(".gitkeep") else "# do not delete\n")
+    packed = {".project-root", "lib/.here", "logs/.gitkeep"}
+    assert set(pack.pack(folder).files) - set(before) == packed
+    (folder / ".jobignore").write_text("lib/\n")
+    assert set(pack.pack(folder).files) - set(before) == packed - {"lib/.here"}
 
 
 def test_no_line_takes_a_cache_of_python_along(tmp_path: Path) -> None:

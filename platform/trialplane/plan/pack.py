@@ -30,6 +30,8 @@ PART = 2**20  # bytes of one ConfigMap
 MAX_BYTES = 8 * PART  # packed; stored in etcd while the run exists, and in the ledger
 MOST_ENTRIES = 20_000  # files and folders; links can multiply a few to any number
 MAX_UNPACKED = 64 * 2**20  # bytes of the tar
+# Hidden files that mark the root of a project: rootutils and pyprojroot look for them. They have no settings, so no secrets.
+_ROOT_MARKERS = frozenset((".project-root", ".here"))
 _LARGEST_SHOWN = 5
 _MIB = 2**20
 
@@ -57,10 +59,11 @@ class Pack:
 
 
 def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, bytes] = MappingProxyType({})) -> Pack:
-    """Pack a folder, without Python's caches, files that `.jobignore` ignores, and most hidden files.
+    """Pack a folder, without Python's caches, files that `.jobignore` ignores, and hidden files that may have secrets.
 
     Args:
-        folder: The job's folder. Hidden files are packed if its `.jobignore` names them with `!`.
+        folder: The job's folder. Of its hidden files, those that are empty, that mark the root of a project, or that its
+            `.jobignore` names with `!` are packed.
         packages: Folders outside of it that are packed beside its files, each under its own name and with its own
             `.jobignore`.
         additions: Contents of other files, by name.
@@ -246,7 +249,7 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
     """
     file = folder / IGNORE_FILE
     if not os.path.lexists(file):
-        return lambda name: _is_cache(name) or _is_hidden(name)
+        return lambda name: _is_cache(name) or (_is_hidden(name) and not _is_harmless(folder / name))
     if not file.is_file():  # reading a pipe would block
         raise InputError(f"{file} is not a file; nothing was started")
     try:
@@ -268,14 +271,15 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
             "\n".join([f"{file} has lines that are not valid gitignore patterns; nothing was started", *invalid])
         )
     patterns = GitIgnoreSpec.from_lines(lines)
-    # A hidden file is packed if a line names it, as `!.project-root` does. `!*` and `!config/` do not name `config/.env`.
+    # A hidden file is packed if a line names it, as `!.marker` does. `!*` and `!config/` do not name `config/.env`.
     # As in git, a line with a / before its end means one path; any other line means all files with this name.
     included_lines = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
     included = {f"/{line.lstrip('/')}" if "/" in line else line for line in included_lines}
 
     def is_ignored(name: str) -> bool:
         is_named = not included.isdisjoint({f"/{name.rstrip('/')}", _base_name(name)})
-        return _is_cache(name) or (_is_hidden(name) and not is_named) or patterns.match_file(name)
+        is_left_out = _is_hidden(name) and not is_named and not _is_harmless(folder / name)
+        return _is_cache(name) or is_left_out or patterns.match_file(name)
 
     return is_ignored
 
@@ -327,6 +331,15 @@ def _exclusion_message(name: str) -> str:
 
 def _is_hidden(name: str) -> bool:
     return _base_name(name).startswith(".")
+
+
+def _is_harmless(path: Path) -> bool:
+    """Return whether a hidden path is a file without secrets: one that marks the root of a project, or an empty one.
+
+    An empty file is often needed, too: `.gitkeep` keeps a folder in which a script writes.
+    """
+    is_own_file = path.is_file() and not path.is_symlink()
+    return is_own_file and (path.name in _ROOT_MARKERS or path.stat().st_size == 0)
 
 
 def _is_cache(name: str) -> bool:
