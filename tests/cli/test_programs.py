@@ -74,6 +74,61 @@ def test_a_command_line_is_a_job(
     assert job.search.enqueue == (start,)
 
 
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        (
+            "API_KEY=hush1 python src/fit.py --lr 0.1 --layers 2",
+            ("python", "src/fit.py", "--lr", "{lr}", "--layers", "{layers}"),
+        ),
+        (
+            "python src/fit.py --api-key hush1 --lr 0.1 --layers 2",
+            ("bash", "-c", 'python src/fit.py --api-key "$API_KEY" --lr {lr} --layers {layers}'),
+        ),
+    ],
+)
+def test_secrets_of_a_command_line_stay_in_the_environment(
+    platform, written: Path, line: str, command: tuple[str, ...]
+) -> None:
+    reads = "import os\nassert os.environ['API_KEY'] == 'hush1'"
+    write(written, {"fit.py": f"{reads}\n{PRINTS}".replace("args =", "parser.add_argument('--api-key')\nargs =")})
+    result = platform("init", "--from", line)
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    assert "type `export API_KEY=…` before `platform submit`" in result.stderr
+    assert job_in(".").command == command
+    assert "hush1" not in Path("job.yaml").read_text() + result.output
+
+
+def test_a_command_line_with_a_secret_and_without_arguments_is_its_script(platform, written: Path) -> None:
+    write(written, {"fit.py": "import os\nlr = 0.1\nprint(f'loss={lr}', len(os.environ['HF_TOKEN']))\n"})
+    result = platform("init", "--from", "HF_TOKEN=hush1 python src/fit.py")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert made().script == "fit.py" and "hush1" not in (written / "job.yaml").read_text()
+
+
+def test_defaults_that_are_secrets_stay_out_of_the_job(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hush-in-environment")
+    text = "import argparse, os\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
+    text += "p.add_argument('--auth', default=os.environ['HF_TOKEN'])\np.add_argument('--password', default='hush1')\n"
+    write(written, {"fit.py": f"{text}print(f'loss={{p.parse_args().lr}}')\n"})
+    assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
+    assert "hush" not in (written / "job.yaml").read_text() and made().params == {}
+
+
+def test_a_required_secret_is_not_to_be_written(platform, written: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
+    write(written, {"fit.py": f"{text}p.add_argument('--api-key', required=True)\np.parse_args()\n"})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 2 and "let fit.py read an environment variable in its place" in result.stderr
+    assert "--param api-key" not in result.stderr
+
+
+def test_a_secret_in_a_shell_script_is_named(platform, written: Path) -> None:
+    write(written, {"fit.py": PRINTS, "fit.sh": "export WANDB_API_KEY=hush1\npython fit.py --lr 0.1 --layers 2\n"})
+    result = platform("init", "--from", str(written / "fit.sh"), "--no-smoke")
+    assert result.exit_code == 0 and "sets WANDB_API_KEY, which looks like a secret" in result.stderr, result.output
+
+
 def test_a_command_line_without_numbers_is_told_what_to_write(platform, written: Path) -> None:
     result = platform("init", "--from", "python src/fit.py --name x")
     assert result.exit_code == 2 and "write `--lr 0.1`, `lr=0.1` or {lr=0.1} where a value goes" in result.stderr

@@ -178,7 +178,7 @@ def test_a_pattern_that_python_cannot_read_is_named(loaded) -> None:
 def test_what_a_container_has(loaded) -> None:
     more = (
         'env: [{name: A, value: "x{y}"}, {name: T, value: "${trialParameters.name}"}, '
-        "{name: S, valueFrom: {secretKeyRef: {}}}], "
+        "{name: S, valueFrom: {secretKeyRef: {}}}, {name: API_KEY, value: hush1}], "
         "resources: {limits: {cpu: 500m, memory: 3Gi, nvidia.com/gpu: 2, lab/fpga: 1}}, args:"
     )
     template = TEMPLATE.replace("args:", more).replace("trialParameters: [", "trialParameters: [{name: name, reference: "
@@ -188,6 +188,7 @@ def test_what_a_container_has(loaded) -> None:
     assert job.command == ("env", "A=x{{y}}", "T={run}-{trial}", "fit", "--rate={rate}")
     assert (job.resources.cpus, job.resources.memory, job.resources.gpus, job.ranks) == (0.5, "3Gi", 2, 1)
     found = {field.rpartition("containers.1.")[2]: reason for field, reason in reasons(made).items()}
+    assert "looks like a secret" in found["env.3.value"]
     assert "secrets" in found["env.2.valueFrom"] and "GPUs" in found["resources.limits.lab/fpga"]
 
 

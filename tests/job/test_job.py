@@ -323,3 +323,17 @@ def test_a_study_with_nothing_to_search_is_told(space: object, trials: int, is_t
     study = {"name": "demo", "kind": "hpo", "objectives": [{"metric": "f1", "direction": "maximize"}]}
     remarks = list(kinds.read({**study, "space": space, "trials": trials}).advice())
     assert [f"all {trials} trials have the same parameters" in remark for remark in remarks] == [True] * is_told
+
+
+@pytest.mark.parametrize(
+    ("fields", "remark"),
+    [
+        ({"params": {"hf_token": "x1", "lr": 0.1}}, "sees hf_token, which looks like a secret"),
+        ({"command": ["fit", "--api-key", "x1"]}, "sees the secret in command"),
+        ({"command": ["bash", "-c", 'API_KEY="$API_KEY" fit']}, ""),
+    ],
+)
+def test_a_secret_in_a_job_is_told(fields: dict[str, object], remark: str) -> None:
+    study = {"name": "demo", "kind": "hpo", "objectives": [{"metric": "f1", "direction": "maximize"}], "trials": 1}
+    remarks = list(kinds.read({**study, **fields}).advice())
+    assert len(remarks) == bool(remark) and all(remark in text for text in remarks)

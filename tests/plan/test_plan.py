@@ -15,7 +15,13 @@ from trialplane.plan import plan as planning
 from trialplane.plan.plan import Provenance
 
 JOB = kinds.read({"name": "demo", "kind": "hpo", "objectives": [{"metric": "loss", "direction": "minimize"}]})
-ORIGIN = Provenance(job_folder="/jobs/demo", user="ann", version="1", command=("platform", "submit"), git_revision="abc")
+ORIGIN = Provenance(
+    job_folder="/jobs/demo",
+    user="ann",
+    version="1",
+    command=("platform", "submit", "--param", "api_key=hush1"),
+    git_revision="abc",
+)
 NOON = time.struct_time((2026, 5, 1, 12, 30, 9, 4, 121, 0))
 
 
@@ -62,7 +68,7 @@ def test_a_plan_holds_the_packed_code_and_the_facts_of_the_submission(tmp_path):
     assert facts["code_hash"] == made.pack.sha256
     assert facts["spec_hash"] == planning.spec_hash(JOB)
     assert (facts["submitted"], facts["user"], facts["git_revision"], facts["git_dirty"]) == (12.5, "ann", "abc", False)
-    json.dumps(facts)
+    assert "hush1" not in json.dumps(facts)
 
 
 def test_the_spec_hash_names_the_spec():

@@ -20,7 +20,7 @@ from trialplane.cli import bounded, importing, output, script_folder, settings_f
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, hydra, launcher, script, wandb
 from trialplane.importing.script import Script, Style
-from trialplane.job import arguments, document, load, notebook, settings
+from trialplane.job import arguments, credentials, document, load, notebook, settings
 from trialplane.job.program import MetricSource
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
@@ -31,6 +31,7 @@ from trialplane.wire.declared import Declared, Option
 _PATIENCE = 60.0  # seconds until a script reads its arguments, with its imports
 _MOST_PARAMS = 40  # a script with more arguments has those as comments that are neither searched nor required
 _MOST_SEARCHED = 6  # searched parameters; other likely ones are comments
+_SHORTEST_SECRET = 8  # characters of a secret that is recognized by its value alone
 _TRIALS, _PARALLEL = 20, 2
 _REST: dict[Style, str] = {
     Style.HYDRA: arguments.HYDRA,
@@ -73,6 +74,19 @@ from trialplane.integrations.optuna import objective_of
 objective = objective_of("{name}")
 '''
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The options of `platform init --from`.
+
+    Attributes:
+        with_smoke: Whether to run the script once, to find its metrics.
+        secrets: Secrets that the user's command had, by the environment variable that stands for each one in the job.
+    """
+
+    with_smoke: bool = True
+    secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,12 +140,12 @@ class _NewFile:
     remark: str
 
 
-def make(file: Path, *, with_smoke: bool) -> int:
+def make(file: Path, request: Request) -> int:
     """Write a job.yaml beside a script, or nothing at all, and say whether the job can run.
 
     Args:
         file: The script.
-        with_smoke: Whether to run the script once, to find its metrics.
+        request: Options of the user.
 
     Returns:
         The exit code.
@@ -168,7 +182,7 @@ def make(file: Path, *, with_smoke: bool) -> int:
             text = _INCLUDE.sub(lambda match: _included(real.parent / match[1]), text)
         read = launcher.read(text, str(file))
     read = dataclasses.replace(read, options=_with_dotenv(read, real.parent / ".env"))
-    return _make(file, real, text, read, with_smoke=with_smoke, new_files=new_files)
+    return _make(file, real, text, read, request, new_files=new_files)
 
 
 def _included(file: Path) -> str:
@@ -193,17 +207,43 @@ def _exported(file: Path) -> _NewFile:
     return _NewFile(target, text, f"the code of {file.name}, without its magics and shell commands")
 
 
-def make_of_command(text: str, *, with_smoke: bool) -> int:
-    """Write a job.yaml for a command line into the working directory; arguments, result and errors as of `make`."""
+def make_of_command(text: str, request: Request) -> int:
+    """Write a job.yaml for a command line into the working directory, without the secrets in it.
+
+    Args:
+        text: Command line as the user types it.
+        request: Options of the user.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InputError, SpecError: See `make`.
+    """
+    text, secrets = credentials.extract(text)
+    request = dataclasses.replace(request, secrets=secrets)
+    if secrets:
+        output.note(_without_secrets(list(secrets)))
     if script_file := launcher.script_of(text):  # without any arguments
-        return make(Path(script_file), with_smoke=with_smoke)
+        return make(Path(script_file), request)
     config, values = settings_file.named(text, Path.cwd())
     read = launcher.of_command_line(text, config, values)
-    return _make(Path(text), Path.cwd() / "command", "", read, with_smoke=with_smoke, title=text)
+    return _make(Path(text), Path.cwd() / "command", "", read, request, title=text)
+
+
+def _without_secrets(variables: Sequence[str]) -> str:
+    """Return the message that job.yaml has environment variables in place of secrets."""
+    names = " and ".join(variables)
+    exports = "; ".join(f"export {name}=…" for name in variables)
+    return (
+        f"{names}: the value looks like a secret, and is not written into {load.FILE}, which everyone who may see the run "
+        f"can read. Trials on this machine read the environment variable: type `{exports}` before `platform submit`. For a "
+        "cluster see `platform docs scripts`"
+    )
 
 
 def _make(
-    file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, title: str = "", new_files: Sequence[_NewFile] = ()
+    file: Path, real: Path, text: str, read: Script, request: Request, *, title: str = "", new_files: Sequence[_NewFile] = ()
 ) -> int:
     """Write the job of a script or a launcher.
 
@@ -212,7 +252,7 @@ def _make(
         real: The path without links.
         text: Text of the file; "" for a command line.
         read: Content of the file.
-        with_smoke: See `make`.
+        request: Options of the user.
         title: Name for messages. Default: the name of the file.
         new_files: Files to write beside the job's.
     """
@@ -270,7 +310,7 @@ def _make(
         if not text:
             new_job = dataclasses.replace(new_job, comments=[f"Made from {title} by `platform init --from`."])
         result = None
-        if with_smoke and not new_job.missing:
+        if request.with_smoke and not new_job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
             program = _command_line(new_job) if new_job.command else [sys.executable, "-u", name]
             command = [*program, *_line(new_job)]
@@ -279,12 +319,13 @@ def _make(
                 f"{title} runs once with its defaults{shown}, in a copy of {importing.shell_path(folder)}, for {limit}, "
                 "to find its metrics; --no-smoke skips this"
             )
-            result = smoke.run(command, real.stem, used, Path(scratch), read.printed)
+            result = smoke.run(command, real.stem, used, Path(scratch), read.printed, request.secrets)
             if _RANK.search(result.failure) and not new_job.command:
                 output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
                 torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", name]
                 new_job = dataclasses.replace(new_job, command=torchrun, arguments=new_job.arguments or arguments.FLAGS)
-                result = smoke.run([*torchrun, *_line(new_job)], real.stem, used, Path(scratch), read.printed)
+                command = [*torchrun, *_line(new_job)]
+                result = smoke.run(command, real.stem, used, Path(scratch), read.printed, request.secrets)
             _print_result(title, result)
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
@@ -292,8 +333,11 @@ def _make(
         others = ", ".join(in_file.others)
         output.note(f"the values are those of {in_file.name}; for those of another ({others}) change its name in {job_file}")
     for missing in new_job.missing:
-        output.note(f"{title} needs a value for {missing}: write it into {job_file}")
-    if new_job.missing:
+        remedy = f"write it into {job_file}"
+        if credentials.is_secret(missing, "VALUE"):
+            remedy = f"it looks like a secret, which no job may have: let {title} read an environment variable in its place"
+        output.note(f"{title} needs a value for {missing}: {remedy}")
+    if new_job.missing and not any(credentials.is_secret(missing, "VALUE") for missing in new_job.missing):
         flags = " ".join(f"--param {missing}=VALUE" for missing in new_job.missing)
         words = f"platform submit hpo {importing.shell_path(folder)} {flags} --objective METRIC:min --local"
         output.note(f"or give it when the job is submitted: `{words}`")
@@ -612,6 +656,7 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
     style = next((candidate for candidate in ("negated", "switch", "value") if candidate in booleans), "switch")
     # A switch is off by default, and a job has one style for all booleans.
     options = [option for option in declared.options if not (option.style == "switch" and style == "negated")]
+    options = [option for option in options if not _is_secret(option)]
     options = [_with_value(option, start.folder) for option in options]
     likely = guess.space(options) or guess.any_float(options)
     space = {name: parameter for name, parameter in likely.items() if name in list(likely)[:_MOST_SEARCHED]}
@@ -689,6 +734,14 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
         uses_wandb=not in_environment and any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
         returned="" if command and read.style is Style.HYDRA else read.returned,  # which no command can report
     )
+
+
+def _is_secret(option: Option) -> bool:
+    """Return whether the default of an option is a secret: by its name, or as the script read it from the environment."""
+    secrets = {
+        value for name, value in os.environ.items() if len(value) >= _SHORTEST_SECRET and credentials.is_secret(name, value)
+    }
+    return credentials.is_secret(option.name, option.default) or str(option.default) in secrets
 
 
 def _with_value(option: Option, folder: Path) -> Option:

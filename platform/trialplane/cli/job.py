@@ -60,7 +60,7 @@ def init_command(name: str | None, source: str | None, no_smoke: bool, kind: str
     if script is not None and name is not None:
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
     if source is not None and script is not None and len(source.split()) > 1 and not script_folder.exists(script):
-        return from_script.make_of_command(source, with_smoke=not no_smoke)
+        return from_script.make_of_command(source, from_script.Request(with_smoke=not no_smoke))
     if script is not None and (tool := importing.source_of(script)):
         return importing.create_job(tool, script, Path(load.FOLDER, importing.job_name(script)))
     if script is not None and importing.is_tune(script):
@@ -68,7 +68,7 @@ def init_command(name: str | None, source: str | None, no_smoke: bool, kind: str
             output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
         return importing.create_job("ray", script, Path(load.FOLDER, importing.job_name(script)))
     if script is not None:
-        return from_script.make(script, with_smoke=not no_smoke)
+        return from_script.make(script, from_script.Request(with_smoke=not no_smoke))
     if name is None:
         raise click.UsageError("name the job, or the script to create it from: --from train.py")
     if not re.fullmatch(base.NAME, name):

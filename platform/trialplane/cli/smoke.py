@@ -42,7 +42,7 @@ class Smoke:
     ended: bool
 
 
-def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed: str) -> Smoke:
+def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed: str, environ: Mapping[str, str]) -> Smoke:
     """Run a script to its end, or for `LONGEST` seconds.
 
     Args:
@@ -51,10 +51,12 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
         unnamed: Name for the metric of a script that only prints a number in its last line.
         folder: Working directory, to which the script may write.
         scratch: Another folder, for the output of the script.
+        environ: Secrets of the user's command, by the name of the variable that the command reads.
     """
     log, report_log, database = scratch / "output.log", scratch / "printed.log", scratch / "mlflow.db"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # as for a trial
     variables = {
+        **environ,
         "PATH": path,
         "WANDB_MODE": "offline",
         "PYTHONUNBUFFERED": "1",

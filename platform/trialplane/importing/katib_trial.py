@@ -11,7 +11,7 @@ from typing import Any
 from trialplane.errors import Place
 from trialplane.importing import search
 from trialplane.importing.source import Source
-from trialplane.job import values
+from trialplane.job import credentials, values
 
 _MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")
 _TRIAL_SPEC_FIELD = re.compile(r"\$\{trialSpec\.(\w+)(?:\[(.+)\])?\}")
@@ -187,6 +187,9 @@ def _environment(source: Source, field: Place, references: Mapping[str, str]) ->
             )
             continue
         value_field = (*field, index, "value")
+        if credentials.is_secret(name, source.look(*value_field)):
+            source.skip(f"{name} looks like a secret, and everyone who may see a run sees its job", *value_field)
+            continue
         yield f"{name}={_fill_placeholders(source, source.text(*value_field), references, value_field)}"
 
 

@@ -20,7 +20,7 @@ from trialplane import errors
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import guess
 from trialplane.importing.script import Script, Style
-from trialplane.job import document, settings
+from trialplane.job import credentials, document, settings
 from trialplane.wire.declared import Option
 
 _MLPROJECT = "MLproject"
@@ -82,7 +82,13 @@ def read(text: str, name: str) -> Script:
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
     config = PurePath(name).name if in_text else ""
     paths = tuple(dict.fromkeys(_PATH.findall(text)))
-    return Script(Style.COMMAND, (*options, *in_text), config, command=tuple(command), paths=paths)
+    secrets = credentials.extract(text)[1]
+    notes = [
+        f"sets {variable}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
+        f"`export {variable}=…` before `platform submit`"
+        for variable in secrets
+    ]
+    return Script(Style.COMMAND, (*options, *in_text), config, command=tuple(command), paths=paths, notes=tuple(notes))
 
 
 def _split(text: str) -> list[str]:

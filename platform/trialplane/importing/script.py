@@ -98,7 +98,7 @@ class Script:
         top: Modules that it imports at its top level, in their order.
         late: Modules that it imports only in other places, such as functions, in their order.
         search: With OPTUNA, fields of the job. With WANDB, the sweep. Otherwise empty.
-        notes: With OPTUNA, remarks on settings of the search that the job lacks.
+        notes: With OPTUNA, remarks on settings of the search that the job lacks. With COMMAND, remarks on secrets.
         returned: With HYDRA and SACRED, expression that the decorated function returns, or "".
         is_module: Whether it imports from its own package, as in `from .model import Model`.
         settings: Names in its text, or patterns of names, of settings files that may have its parameters.

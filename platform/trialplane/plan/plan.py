@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
-from trialplane.job import entrypoint, inputs, load, requirements
+from trialplane.job import credentials, entrypoint, inputs, load, requirements
 from trialplane.job.kinds import Job
 from trialplane.job.requirements import Requirements
 from trialplane.plan import datasets
@@ -39,7 +39,7 @@ class Provenance:
         job_folder: Path of the job's folder on the user's machine.
         user: Login name of the user.
         version: Version of trialplane.
-        command: Command line.
+        command: Command line. Its secrets are not stored.
         git_revision: Commit of the job's folder; "" outside of a repository.
         git_dirty: Whether the folder has uncommitted changes.
     """
@@ -95,7 +95,7 @@ class Plan:
             "spec_hash": spec_hash(self.job),
             "version": self.provenance.version,
             "job_folder": self.provenance.job_folder,
-            "command": list(self.provenance.command),
+            "command": credentials.masked(self.provenance.command),
         }
 
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import draft, models, program, values
+from trialplane.job import credentials, draft, models, program, values
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds.roles import Role
 from trialplane.job.notify import Notify
@@ -314,8 +314,12 @@ class Base(models.Model):
         return iter(())
 
     def advice(self) -> Iterator[str]:
-        """Yield remarks about a valid job for the user."""
-        return iter(())
+        """Yield remarks about a valid job for the user: its secrets."""
+        if names := [name for name, value in self.params.items() if credentials.is_secret(name, value)]:
+            yield (
+                f"everyone who may see the run sees {' and '.join(names)}, which looks like a secret: drop it from params, "
+                "and let the code read an environment variable; see `platform docs scripts`"
+            )
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Yield issues that concern several fields. Models find issues of their own fields.

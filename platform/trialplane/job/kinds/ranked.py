@@ -9,7 +9,7 @@ from pydantic import Field
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import values
+from trialplane.job import credentials, values
 from trialplane.job.kinds import program
 from trialplane.job.kinds.base import Base, Function
 from trialplane.job.search import Stop, Stops
@@ -101,7 +101,13 @@ class Ranked(Base):
         return self.resources.shm_bytes or self.ranks_per_node * bytes_per_rank
 
     def advice(self) -> Iterator[str]:
-        """Yield remarks about ranks that do not match the resources of a node."""
+        """Yield remarks about secrets, and about ranks that do not match the resources of a node."""
+        yield from super().advice()
+        if self.command and credentials.masked(self.command) != list(self.command):
+            yield (
+                "everyone who may see the run sees the secret in command: drop it, and let the program read an environment "
+                "variable; see `platform docs scripts`"
+            )
         ranks, resources = self.ranks_per_node, self.resources
         if resources.gpus > ranks:
             yield (

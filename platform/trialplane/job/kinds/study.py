@@ -240,7 +240,7 @@ class Study(Ranked):
             yield from (base.Function((field, *option_path), text) for option_path, text in sampling.functions(kind, flat))
 
     def advice(self) -> Iterator[str]:
-        """Yield remarks about ranks, and about a search with nothing to search."""
+        """Yield remarks about secrets and ranks, and about a search with nothing to search."""
         yield from super().advice()
         if not self.search.is_code and self.trials > 1 and space.count_points(dict(self.search.parameters)) == 1:
             yield (
