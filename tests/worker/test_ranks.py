@@ -274,7 +274,7 @@ def test_memory_that_ranks_share_counts_once(tmp_path: Path) -> None:
         notes(tmp_path)
         running = bench.running
         assert sessions.resident_memory(running.pid) > 400 << 20
-        assert sessions.resident_memory(running.pid, enough=330 << 20) < 330 << 20
+        assert sessions.resident_memory(running.pid, limit=330 << 20) < 330 << 20
         bench.slot.kill(FailureClass.STOPPED, "enough")
         next_outcome(bench, event)
         assert "over its limit of 0.3 GiB" in bench.outcome("hog", mib=100, folder=str(tmp_path)).message

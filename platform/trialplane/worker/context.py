@@ -22,7 +22,7 @@ from trialplane.worker import pausing, stopping
 
 if TYPE_CHECKING:  # numpy, which a job may not need
     from trialplane.training import optimizers
-    from trialplane.training.states import States
+    from trialplane.training.states import Restored, States
 
 Result = Mapping[str, Any] | Sequence[float] | float
 Run = Callable[["Context"], Result]
@@ -38,7 +38,7 @@ class Finished(Exception):
 
 
 class Stopped(Exception):
-    """Raised by the job, from `Context.stopped`, to end the attempt. The trial continues in another one."""
+    """Raised by the job, from `Context.stopped`, to end the attempt. The trial continues in another attempt."""
 
 
 class Paused(Stopped):
@@ -50,7 +50,7 @@ class Invalid(Exception):
 
 
 class Unsaved(Invalid):
-    """A trial that is to be paused at a rung and has no checkpoint."""
+    """An error of a job whose trial must be paused at a rung and has saved no checkpoint."""
 
 
 class ArgumentsRefused(Invalid):
@@ -58,7 +58,7 @@ class ArgumentsRefused(Invalid):
 
     Args:
         message: Message of the program.
-        certain: Whether it refuses the arguments of every trial.
+        certain: Whether the program would refuse the arguments of every trial of the study.
     """
 
     def __init__(self, message: str, *, certain: bool) -> None:
@@ -70,7 +70,12 @@ class Reporter(Protocol):
     """A receiver of reports."""
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
-        """Send the metrics of one step; return whether the trial is to end as pruned, always False without `waits`.
+        """Send the metrics of one step; return whether the trial must end as pruned.
+
+        Args:
+            step: Step of the report.
+            metrics: Metrics by name.
+            waits: Whether to wait for the answer. Without it, False is returned, and the slot ends a pruned trial.
 
         Raises:
             Finished: A stop rule ends the trial as complete. Only with `waits`.
@@ -79,15 +84,17 @@ class Reporter(Protocol):
 
 @dataclasses.dataclass
 class Origin:
-    """The location of other checkpoints to start from, or None, and whether the job has read it.
+    """The checkpoints of another run or trial, from which the trial starts as long as it has none of its own.
 
     Attributes:
-        location: Location of another run's checkpoints, or of another trial's in a population.
-        was_read: Whether the job has read it.
+        location: Location of another run's checkpoints, or of another trial's in a population. None for a trial that starts
+            from scratch.
+        was_read: Whether the job has read the location, or a checkpoint at it.
         step: Step of the checkpoint. None for the newest.
         is_required: Whether the trial takes over the state of another trial, and has none of its own yet.
         is_changed: Whether the trial has other parameters than those with which that checkpoint was trained.
-        is_exact: Whether only the newest checkpoint there is right. An older one is of other steps.
+        is_exact: Whether only the newest checkpoint there may be used, even if it is damaged. An older one has fewer steps
+            of training than the segment that continues it expects.
     """
 
     location: str | None = None
@@ -99,25 +106,26 @@ class Origin:
 
 
 class Points:
-    """The selection of a trial's points, so that a metric that arrives in several ways is recorded once.
+    """A filter of reported metrics that counts each metric from one source, so that no value is recorded twice.
 
-    The way in which a metric arrives first counts: the job's own reports, or a library whose calls are captured. The job's
-    own reports take over a metric later; their first point is left out if its value was recorded already.
+    Sources are the job's own reports, and libraries whose calls are captured. A metric counts from the source that reports
+    it first. If the job itself reports it later, it counts from the job from then on; the job's first value is left out if
+    it equals the library's newest value, which was recorded already.
 
     Attributes:
         newest: Newest step that the job itself has reported; -1 before the first.
         is_paused: Whether metrics that libraries log are left out now.
-        lock: Held until a report or a request is answered, as libraries log from threads of their own.
+        lock: Held until a report or a request is answered, because libraries log from threads of their own.
     """
 
     def __init__(self) -> None:
         self.newest = -1
         self.is_paused = False
         self.lock = threading.RLock()
-        self._sources: dict[str, tuple[str, float]] = {}  # metric → the way in which it counts, and its newest value
+        self._sources: dict[str, tuple[str, float]] = {}  # metric → the source from which it counts, and its newest value
 
     def counted_metrics(self, source: str, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics of a report that count.
+        """Return the metrics of a report that count from its source, and record this source and their values.
 
         Args:
             source: Library that logs them; "" for the job's own reports.
@@ -135,13 +143,15 @@ class Points:
 
 
 class Saving:
-    """The states of a trial that `Context.save` writes, and the time of the last one.
+    """The states that `Context.save` writes and `Context.restored` reads.
 
     Attributes:
         states: Store of the states; None before the first use.
-        saved_at: Time of the last state, by the monotonic clock.
-        taken_over: Values of the optimizer in a state that was taken over from another trial; None once they are compared.
-        remark: Remark on such values that the trial has kept, or "".
+        saved_at: Time at which the last state was written, by the monotonic clock. At first the start of the trial.
+        taken_over: Values of the optimizer in a state that was taken over from another trial with other parameters; None
+            once they are compared, or if there was no such state.
+        remark: Remark for the user on such values that the trial still trains with, though its own parameters differ; "" if
+            there are none.
     """
 
     def __init__(self) -> None:
@@ -151,7 +161,7 @@ class Saving:
         self.remark = ""
 
     def compare(self, state: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-        """Compare the optimizer's values in the first state after one that was taken over."""
+        """Compare the optimizer's values in the first new state with those that were taken over, and set the remark."""
         if self.taken_over is not None:
             from trialplane.training import optimizers  # only a population's trial needs it
 
@@ -287,7 +297,8 @@ class Context:
         self._saving.compare(state, self.params)
 
         def choose() -> SaveChoice:
-            # A state at the rung is written even before the rung's report, which `is_requested` needs: a job may save first.
+            # A job may save before it reports. So a state at the rung is written even if its report, which requests the
+            # pause, is still missing.
             is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
             return SaveChoice(self._stop.is_requested, pause.is_requested, is_due, pause.is_last(step))
 
@@ -316,33 +327,40 @@ class Context:
         _ = self._stop.is_requested  # from here on SIGTERM is a request
         restored = self._states().restore(self.is_usable)
         self._origin.was_read = True
-        if restored is None and (other := self._origin.location) is not None:
-            from trialplane.training.states import States  # imports numpy
-
-            wanted = self._origin.step
-            states = States(other, self.rank, self.world_size)
-            restored = (
-                states.restore_newest() if self._origin.is_exact else states.restore(lambda step: wanted in (None, step))
-            )
-            if restored is None:
-                which = "" if wanted is None else f" of step {wanted}"
-                advice = ". To start from step 0, submit without --resume or --checkpoint"
-                advice = "" if self._origin.is_required else advice
-                raise errors.CheckpointError(
-                    f"there is no checkpoint of ctx.save{which} at {other} to continue from{advice}"
-                )
-            if self._origin.is_required and self._origin.is_changed:
-                from trialplane.training import optimizers  # only a population's trial needs it
-
-                self._saving.taken_over = optimizers.values(restored.state, self.params)
+        if restored is None and self._origin.location is not None:
+            restored = self._restore_other(self._origin.location)
         return None if restored is None else {**restored.state, "step": restored.step}
+
+    def _restore_other(self, location: str) -> Restored:
+        """Return the state at the location of another run or trial, and restore the random generators.
+
+        Raises:
+            CheckpointDamaged: The checkpoint is damaged.
+            CheckpointError: There is none, or none of the given step.
+        """
+        from trialplane.training.states import States  # imports numpy
+
+        states, requested_step = States(location, self.rank, self.world_size), self._origin.step
+        if self._origin.is_exact:
+            restored = states.restore_newest()
+        else:
+            restored = states.restore(lambda step: requested_step in (None, step))
+        if restored is None:
+            which = "" if requested_step is None else f" of step {requested_step}"
+            advice = "" if self._origin.is_required else ". To start from step 0, submit without --resume or --checkpoint"
+            raise errors.CheckpointError(f"there is no checkpoint of ctx.save{which} at {location} to continue from{advice}")
+        if self._origin.is_required and self._origin.is_changed:
+            from trialplane.training import optimizers  # only a population's trial needs it
+
+            self._saving.taken_over = optimizers.values(restored.state, self.params)
+        return restored
 
     def is_usable(self, step: int) -> bool:
         """Return whether the trial can continue from its checkpoint of a step.
 
-        A checkpoint at the attempt's rung, or beyond it, is not usable: an attempt that continued from it would never report
-        the rung's step, where the trial is paused. Nor is one of the last step, which the attempt has to report. A lost
-        attempt can leave one. The retry continues from an earlier one.
+        A lost attempt may leave a checkpoint at its rung or beyond it. A retry that continued from it would never report the
+        rung's step, where the trial must be paused. In the same way, a checkpoint of the last step would leave nothing to
+        report. Such checkpoints are not usable, and the retry continues from an earlier one.
         """
         return not self._pause.reaches(step) and not self._pause.is_last(step)
 
@@ -362,6 +380,7 @@ class Context:
         self._pause.saved_step = max(self._pause.saved_step, step)
 
     def _states(self) -> States:
+        """Return the store of the trial's own states; create it at the first call."""
         if self._saving.states is None:
             from trialplane.training.states import States  # imports numpy
 
@@ -369,7 +388,10 @@ class Context:
         return self._saving.states
 
     def _pause_error(self) -> Paused | Unsaved:
-        """Return the exception for a job that trains on after its rung: Paused if it has saved a checkpoint by itself."""
+        """Return the exception for a job that reports a step after its rung's, and so has not ended at the pause.
+
+        It is Paused if the job has saved a checkpoint in a way of its own, from which it can continue; otherwise Unsaved.
+        """
         from trialplane.training.steps import folders  # only a paused trial needs it
 
         saved = folders.summary(self.checkpoints)
@@ -378,7 +400,7 @@ class Context:
         return self._unsaved_error()
 
     def _unsaved_error(self) -> Unsaved:
-        """Return the exception for a trial that is at its rung without a checkpoint."""
+        """Return the exception for a trial that is at its rung and has saved no checkpoint."""
         return Unsaved(
             "the trial is at a rung, where it is paused (pruner.promote or population), and has saved no checkpoint to "
             "continue from: call ctx.save(step, state) after each ctx.report, and continue from ctx.restored; or drop "
@@ -422,7 +444,7 @@ class Context:
 
         Args:
             source: Name of the library. "" for the job's own reports.
-            step: Step as in `report`, moved into the valid range.
+            step: Step as in `report`. A step outside the valid range is replaced by the nearest valid one.
             metrics: Metrics by name.
             waits: Wait for the pruner, and raise its answer. Otherwise a pruned trial gets SIGTERM.
 
@@ -453,15 +475,27 @@ class Context:
         self.params[name] = value
 
     def _send(self, source: str, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> None:
-        """Send the metrics of a report that count, and raise the answer; without `waits` the slot ends the trial instead."""
+        """Send the metrics of a report that count from its source, and raise the answer as an exception.
+
+        Args:
+            source: Library that logs them; "" for the job's own reports.
+            step: Step, in the valid range.
+            metrics: Metrics by name. The report is dropped if it has some and none of them counts.
+            waits: Whether to wait for the answer. Without it only Invalid is raised, and the slot ends a pruned trial.
+
+        Raises:
+            Pruned, Finished, Paused, Unsaved: As in `report`.
+            Invalid: The trial must take over the state of another trial, and has trained without reading it.
+        """
         with self._points.lock:
             if not source:
                 self._points.newest = step
             counted = self._points.counted_metrics(source, metrics)
             if not counted and metrics:
                 return
-            trains = not source or not self._pause.metrics.isdisjoint(counted)  # a library may log facts before
-            if trains and self._origin.is_required and not self._origin.was_read:
+            # A library may log something before the training. Only the segment's metrics show that the job has trained.
+            has_trained = not source or not self._pause.metrics.isdisjoint(counted)
+            if has_trained and self._origin.is_required and not self._origin.was_read:
                 raise Invalid(
                     f"the trial takes over the state at {self._origin.location}, and the job has trained without reading "
                     "it: begin with ctx.restored, or with an integration's callback"
@@ -482,6 +516,7 @@ class Context:
 
         Raises:
             InputError: The parameter is null or a list.
+            KeyError: There is no such parameter.
         """
         if isinstance(self.params[name], list):
             raise errors.InputError(f"params.{name} is a list, and this job reads one file: name one path")
@@ -492,6 +527,7 @@ class Context:
 
         Raises:
             InputError: The parameter is null.
+            KeyError: There is no such parameter.
         """
         value = self.params[name]
         if value is None:
@@ -499,8 +535,8 @@ class Context:
         return [self.code / Path(str(path)).expanduser() for path in (value if isinstance(value, list) else [value])]
 
 
-# The trial of this process, with the pid: a process that the job forks has no trial, as the channel to the slot belongs to
-# its parent. State of the module, as a process has one trial, to which all of its threads belong.
+# The trial of this process, with the pid of the process: a process that the job forks has no trial, because the channel to
+# the slot belongs to its parent. It is a global, because all threads of a process belong to its one trial.
 _active: list[tuple[int, Context]] = []
 
 

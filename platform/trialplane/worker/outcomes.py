@@ -1,4 +1,7 @@
-"""Make the outcome of a trial from what the job's function returned or raised."""
+"""Make the outcome of a trial from the value that the job's function returned, or the exception that it raised.
+
+`trial.run_job` calls these functions in the trial's process; the slot calls some of them for a process that has ended.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,10 @@ from trialplane.worker import context
 # Files of trialplane and of Python's library, and generated code (`<frozen …>`, and `<string>` of dataclasses). The location
 # of an error is the last frame of its traceback that is in none of these.
 _FOREIGN_CODE = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<")
-MAX_RETURNED = 4096  # characters of JSON for each trial in the ledger, all of which the controller has in memory
+MAX_RETURNED = 4096  # characters of JSON for each trial; the controller has those of all trials in memory
 _MAX_NAMED_FILES = 3  # in a remark
+_MAX_TRACEBACK = 20_000  # characters at the end of a traceback that the outcome has
+_MAX_DESCRIPTION = 1000  # characters of an error's description
 _SHORT_REPR = reprlib.Repr()
 _SHORT_REPR.maxstring = _SHORT_REPR.maxother = 60
 
@@ -39,7 +44,9 @@ def outcome_of_result(
     ended: str = "",
     newest: Mapping[str, float] = MappingProxyType({}),
 ) -> records.TrialOutcome:
-    """Return the outcome for a returned result; write parts that are too large for the ledger to the trial's arrays file.
+    """Return the outcome for a result: COMPLETE, or FAILED if a metric that the job needs is missing or not finite.
+
+    Values that are too large for the ledger are written to the trial's arrays file.
 
     Args:
         request: Request of the trial.
@@ -55,44 +62,52 @@ def outcome_of_result(
     if result is None and newest and request.metrics:
         result, ended = newest, "returned nothing"
     metrics, other_values = _split_metrics(_values_by_name(request, result))
-    for name in request.reported:  # the controller takes the best of all reports, so a returned NaN does no harm
+    for name in request.reported:  # for these the controller takes the best of all reports, so a returned NaN does no harm
         if name in newest and not math.isfinite(metrics.get(name, math.nan)):
             metrics[name] = newest[name]
     missing = [name for name in request.metrics if name not in metrics]
-    # Optuna accepts infinite values, and would take one as the best.
-    undefined = [name for name in request.metrics if not math.isfinite(metrics.get(name, 0.0))]
-    if missing or undefined:
-        wrong = [f"{name} is missing" for name in missing] + [f"{name} is {_defect(metrics[name])}" for name in undefined]
+    # An infinite value counts as a defect too: Optuna accepts it, and would take it as the best.
+    not_finite = [name for name in request.metrics if name in metrics and not math.isfinite(metrics[name])]
+    if missing or not_finite:
+        defects = [f"{name} is missing" for name in missing]
+        defects += [f"{name} is {'NaN' if math.isnan(metrics[name]) else 'infinite'}" for name in not_finite]
         source = f"{ended}, after reports of" if ended else "returned"
-        message = f"{'; '.join(wrong)}: run(ctx) must return a finite number for each objective and constraint"
+        message = f"{'; '.join(defects)}: run(ctx) must return a finite number for each objective and constraint"
         return records.TrialOutcome(
             number=request.number,
             state=TrialState.FAILED,
             failure=FailureClass.INVALID,
             metrics=metrics,
             message=f"{message}; it {source} {_result_text(request, result, metrics)}",
-            place="; ".join(wrong),  # results differ between trials, the defect does not
+            place="; ".join(defects),  # without the result, which differs between trials with the same defects
         )
     returned, large = _split_by_size(other_values)
-    size = 0
-    if large:
-        packed = transport.pack(large)
-        file, size = paths.trial_arrays(workdir), packed.nbytes
-        try:
-            file.write_bytes(packed.data)
-        except OSError as error:
-            file.unlink(missing_ok=True)
-            raise errors.TransportError(
-                f"the arrays of its result ({size / 1e6:,.1f} MB) cannot be written to {file}: {error.strerror or error}; "
-                "make room there, or return smaller ones"
-            ) from error
+    size = _write_arrays(large, paths.trial_arrays(workdir)) if large else 0
     return records.TrialOutcome(
         number=request.number, state=TrialState.COMPLETE, metrics=metrics, returned=returned, arrays=size
     )
 
 
+def _write_arrays(values: Mapping[str, Any], file: Path) -> int:
+    """Write values to a trial's arrays file; return its size in bytes.
+
+    Raises:
+        TransportError: The file cannot be written, or a value cannot be packed.
+    """
+    packed = transport.pack(values)
+    try:
+        file.write_bytes(packed.data)
+    except OSError as error:
+        file.unlink(missing_ok=True)
+        raise errors.TransportError(
+            f"the arrays of its result ({packed.nbytes / 1e6:,.1f} MB) cannot be written to {file}: "
+            f"{error.strerror or error}; make room there, or return smaller ones"
+        ) from error
+    return packed.nbytes
+
+
 def _values_by_name(request: records.TrialRequest, result: Any) -> Mapping[str, Any]:
-    """Return a result's values by name; empty if there are more values than metrics."""
+    """Return a result's values by name; an empty mapping if the result is a list of more values than metrics."""
     if isinstance(result, Mapping):
         return result
     values = result if isinstance(result, (list, tuple)) else [result]
@@ -100,24 +115,20 @@ def _values_by_name(request: records.TrialRequest, result: Any) -> Mapping[str, 
 
 
 def _result_text(request: records.TrialRequest, result: Any, metrics: Mapping[str, float]) -> str:
-    """Describe a result for a message: its names, with the values of metrics that are no numbers."""
+    """Describe a result for a message: its names, with the values of metrics that are not numbers."""
     if isinstance(result, Mapping):
-        wrong = [name for name in result if name in request.metrics and name not in metrics]
-        other_names = sorted(str(name) for name in result if name not in wrong)
-        return ", ".join([*(f"{name} = {_SHORT_REPR.repr(result[name])}" for name in wrong), *other_names]) or "no metrics"
+        not_numbers = [name for name in result if name in request.metrics and name not in metrics]
+        shown = [f"{name} = {_SHORT_REPR.repr(result[name])}" for name in not_numbers]
+        shown += sorted(str(name) for name in result if name not in not_numbers)
+        return ", ".join(shown) or "no metrics"
     if isinstance(result, (list, tuple)):
         expected = f"{', '.join(request.metrics)} {'are' if len(request.metrics) > 1 else 'is'} expected"
         return f"{_SHORT_REPR.repr(result)}, where {expected}"
     return _SHORT_REPR.repr(result)
 
 
-def _defect(value: float) -> str:
-    """Return the word for a number that is not finite."""
-    return "NaN" if math.isnan(value) else "infinite"
-
-
 def _split_metrics(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the scalars of a result as metrics, and its other values."""
+    """Return the values of a result that are single numbers, as metrics, and its other values."""
     metrics: dict[str, float] = {}
     other_values: dict[str, Any] = {}
     for name, value in result.items():
@@ -132,7 +143,10 @@ def _split_metrics(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[st
 
 
 def _split_by_size(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split values into those small enough for the outcome, and larger ones for a file."""
+    """Return the values that are small enough for the outcome, as JSON values, and the larger ones, unchanged.
+
+    In their order, values are small as long as together they have at most `MAX_RETURNED` characters of JSON.
+    """
     returned: dict[str, Any] = {}
     large: dict[str, Any] = {}
     budget = MAX_RETURNED
@@ -173,7 +187,7 @@ def copy_kept_files(location: str, folder: Path, patterns: Sequence[str]) -> str
 
 
 def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]) -> records.TrialOutcome:
-    """Add the attributes that an objective of Optuna has set to its outcome; too large ones are named in the message."""
+    """Return an outcome with the attributes that an objective of Optuna has set. Its message names too large ones."""
     if not attributes:
         return outcome
     recorded, large = _split_by_size(attributes)
@@ -187,13 +201,13 @@ def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]
     return dataclasses.replace(outcome, returned={**outcome.returned, **recorded}, message=message)
 
 
-def _json_size(value: Any, most: int) -> int | None:
-    """Characters of a value as JSON; None when there are more than `most`, or when it has no JSON form."""
+def _json_size(value: Any, limit: int) -> int | None:
+    """Return the number of characters of a value as JSON; None if it is over the limit, or the value has no JSON form."""
     size = 0
     try:
-        for piece in json.JSONEncoder().iterencode(value):  # piece by piece: a list may have millions of items
+        for piece in json.JSONEncoder().iterencode(value):  # stop at the limit: a list may have millions of items
             size += len(piece)
-            if size > most:
+            if size > limit:
                 return None
     except (TypeError, ValueError, RecursionError):
         return None
@@ -201,14 +215,16 @@ def _json_size(value: Any, most: int) -> int | None:
 
 
 def outcome_of_error(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
-    """Return the outcome for an exception that ended the job's function.
+    """Return the outcome for an exception that ended the job's function, and print the traceback of a failure.
+
+    The state is PRUNED or PAUSED if the exception says so, otherwise FAILED, with a class that depends on the exception.
 
     Args:
         request: Request of the trial.
         error: Exception.
         last: Metrics of the outcome.
     """
-    ended, error = error, cause(error)
+    raised, error = error, cause(error)
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
         return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=_error_text(error))
     if isinstance(error, context.Paused):
@@ -218,7 +234,7 @@ def outcome_of_error(request: records.TrialRequest, error: BaseException, last: 
             number=request.number, state=TrialState.FAILED, failure=FailureClass.LOST, metrics=last, message=str(error)
         )
     with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
-        traceback.print_exception(ended)
+        traceback.print_exception(raised)
     torch = sys.modules.get("torch")
     failure = FailureClass.ERROR
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
@@ -226,7 +242,7 @@ def outcome_of_error(request: records.TrialRequest, error: BaseException, last: 
     elif isinstance(error, MemoryError):
         failure = FailureClass.CRASHED
     elif isinstance(error, context.Invalid) or (isinstance(error, errors.TransportError) and request.worker is not None):
-        failure = FailureClass.INVALID  # a worker's job is at fault for a result that cannot be sent
+        failure = FailureClass.INVALID  # a worker's result that cannot be packed is a fault of the job
     return records.TrialOutcome(
         number=request.number,
         state=TrialState.FAILED,
@@ -234,7 +250,7 @@ def outcome_of_error(request: records.TrialRequest, error: BaseException, last: 
         metrics=last,
         message=describe(error),
         place="its arguments" if isinstance(error, context.ArgumentsRefused) else location(error),
-        traceback="".join(traceback.format_exception(ended))[-20_000:],
+        traceback="".join(traceback.format_exception(raised))[-_MAX_TRACEBACK:],
         certain=_is_certain(request, error),
     )
 
@@ -259,28 +275,31 @@ def missing_result_text(code: int) -> str:
 
 
 def cause(error: BaseException) -> BaseException:
-    """Return the exception in whose handler `sys.exit` was called with a number; otherwise the error itself.
+    """Return the exception that made the job call `sys.exit` with a number other than 0; otherwise the error itself.
 
-    Hydra handles every exception of a job in this way. An exception that was handled in an outer frame does not count: the
-    fallback for a missing import may call `sys.exit` much later.
+    Hydra, for one, catches every exception of a job and then calls `sys.exit(1)`, which hides the cause. The cause is the
+    exception whose `except` block has called `sys.exit`, in the same frame. A block in an outer frame does not count: a
+    fallback for a missing import may run a whole program, which calls `sys.exit` much later for another reason.
     """
     handled_error = error.__context__
     is_bare = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0
     if not (is_bare and isinstance(handled_error, Exception) and not error.__suppress_context__):
         return error
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    while frames and frames[-1].f_code.co_name == "exit":  # W&B puts a function of its own in place of `sys.exit`
+    while frames and frames[-1].f_code.co_name == "exit":  # W&B replaces `sys.exit` by a Python function, which has a frame
         frames.pop()
     handling_frame = next((frame for frame, _ in traceback.walk_tb(handled_error.__traceback__)), None)
     return handled_error if frames and frames[-1] is handling_frame else error
 
 
 def describe(error: BaseException) -> str:
-    """Describe an error in one line, with the file and line of the user's code that raised it."""
-    suffix = f" ({code_line})" if (code_line := location(error)) else ""
+    """Describe an error in one line: its type, the first line of its text, and the user's code that raised it, if any."""
+    code_line = location(error)
+    suffix = f" ({code_line})" if code_line else ""
     text = _error_text(error).strip()
-    first_line = text.splitlines()[0] if text else ""
-    return f"{type(error).__name__}: {first_line}{suffix}"[:1000] if first_line else f"{type(error).__name__}{suffix}"
+    if not text:
+        return f"{type(error).__name__}{suffix}"
+    return f"{type(error).__name__}: {text.splitlines()[0]}{suffix}"[:_MAX_DESCRIPTION]
 
 
 def _error_text(error: BaseException) -> str:
@@ -305,17 +324,19 @@ def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
-    """Return whether every trial of the study would fail in this way, as the error does not depend on parameters."""
+    """Return whether every trial of the study would fail in this way, because the error does not depend on parameters."""
     if isinstance(error, context.ArgumentsRefused):
         return error.certain
     if isinstance(error, context.Unsaved):
         return True
     if not isinstance(error, ImportError):
         return False
-    at_top = all(frame.name == "<module>" and frame.colno == 0 for frame in _own_frames(error))
-    return at_top or all(isinstance(value, float) or type(value) is int for value in request.params.values())
+    # Parameters cannot change an import outside of functions and conditions. Numbers seldom change any import.
+    is_unconditional = all(frame.name == "<module>" and frame.colno == 0 for frame in _own_frames(error))
+    has_only_numbers = all(isinstance(value, float) or type(value) is int for value in request.params.values())
+    return is_unconditional or has_only_numbers
 
 
 def _is_optuna_pruned(error: BaseException) -> bool:
-    """Return whether an error is Optuna's TrialPruned, found by its name, as the worker does not import Optuna."""
+    """Return whether an error is Optuna's TrialPruned, recognized by name, because the worker does not import Optuna."""
     return any(f"{cls.__module__}.{cls.__name__}" == "optuna.exceptions.TrialPruned" for cls in type(error).__mro__)

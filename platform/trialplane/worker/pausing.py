@@ -1,6 +1,7 @@
-"""The rung at which a trial is paused, and the checkpoints that a retry may continue from.
+"""Decide when a trial has reached its rung, where it is paused, and saved the checkpoint that this needs.
 
-Steps are the job's own. A job whose first report has step 0 has done one step by then, so its step 3 is the fourth one.
+A segment of a trial ends at a rung: a number of training steps. Steps in reports are the job's own. A job whose first report
+has step 0 has done one step by then, so its step 3 is the fourth one.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from trialplane.wire.records import Segment
 
 
 class Pause:
-    """The state of a trial with respect to the end of its segment.
+    """The progress of an attempt toward the end of its segment.
 
     Args:
-        segment: Segment of the attempt; None where trials are not paused.
+        segment: Segment of the attempt; None if the study does not pause trials.
 
     Attributes:
         metrics: Metrics of the segment, by which trials are compared at the rung.
-        is_requested: Whether the trial has reported the step at which it is paused.
-        pause_step: Step at which the trial is paused; -1 before it has reported that step.
+        is_requested: Whether the trial has reported all metrics of the segment at the rung, so that it must be paused.
+        pause_step: Step of the report that requested the pause; until then, of the newest report at the rung or beyond it.
+            -1 before such a report.
         saved_step: Last step with a saved checkpoint; -1 before the first.
         parent_digest: Digest of the checkpoint that the trial has continued from; "" without one.
     """
@@ -28,23 +30,23 @@ class Pause:
         segment = segment or Segment()
         self._rung = segment.rung
         self._top = segment.top
-        self._missing = set(segment.metrics)
+        self._missing = set(segment.metrics)  # metrics that were not reported at the rung yet
         self.metrics = frozenset(segment.metrics)
-        self._offset = segment.offset
+        self._offset = segment.offset  # steps done, less the job's number of the last one; None before the first step
         self.is_requested = False
         self.saved_step = -1
-        self.parent_digest = "" if segment is None or segment.parent is None else segment.parent.digest
+        self.parent_digest = "" if segment.parent is None else segment.parent.digest
         self.pause_step = -1
 
     def report(self, step: int, metrics: Iterable[str]) -> None:
-        """Record a report; a report of the rung with all of the segment's metrics requests the pause."""
+        """Record a report. The pause is requested once all of the segment's metrics were reported at or beyond the rung."""
         self._detect_offset(step)
         if not self.is_requested and self.reaches(step):
             self._missing.difference_update(metrics)
             self.is_requested, self.pause_step = not self._missing, step
 
     def is_past(self, step: int) -> bool:
-        """Return whether a step is beyond the one at which the trial was to be paused."""
+        """Return whether a step is beyond the one at which the trial should have been paused."""
         return self.is_requested and step > self.pause_step
 
     def reaches(self, step: int) -> bool:
@@ -63,6 +65,6 @@ class Pause:
         return self.is_requested and self.saved_step >= self.pause_step
 
     def _detect_offset(self, step: int) -> None:
-        """Detect by the first step whether the job counts from 0 or from 1."""
+        """Detect by the first step whether the job counts its steps from 0 or from 1, unless an earlier segment has."""
         if self._offset is None:
             self._offset = 1 if step == 0 else 0

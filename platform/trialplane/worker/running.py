@@ -1,20 +1,20 @@
 """The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
-This module communicates only with the trial's process; the slot starts it. Actions at later times are in `Timers`:
+This module communicates only with the trial's process, which the slot starts. Actions at later times are in `Timers`:
 
     timer         set by                          when it is due
     deadline      the start                       SIGABRT: the trial took too long. Moves with the controller's answers
     linger        the outcome                     SIGABRT: the process still has not exited
     abort         SIGABRT                         SIGKILL: the process has written its stacks, or never will
-    exit notice   the outcome                     the controller learns that the process has not exited
+    exit notice   the outcome                     the controller is told that the process has not exited
     hand over     a report, a request             messages of the process go to the controller
-    exchange      a message of a collection       the same
-    log           the start, each handing over    the same, if the log is sent and has grown
-    read          the start, each reading         a program's metrics are read from its output and files
+    exchange      a message of a collection       messages of the process go to the controller
+    log           the start, each hand-over       the log's new part goes to the controller, if the log is sent
+    read          the start, each read            a program's metrics are read from its output and files
     template      a request to the template       SIGKILL for the template, which does not answer (slot.py)
 
-Only the slot's thread uses them, and only while it waits for the process. Limits that must not wait for the controller
-have a thread: the limit of memory, and the time to end after SIGTERM.
+Only the slot's thread uses the timers, and only while it waits for the process. Limits that must also hold while the slot
+waits for the controller have a thread: the limit of memory, and the time to end after SIGTERM.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ WATCH_INTERVAL = 1.0  # seconds between checks of a state that other threads or 
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
 DECIDED_END_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned, or that a stop rule ended
 SEND_PATIENCE = 60.0  # seconds for the process to read a message of the slot; all of them are short
-MAX_SUGGESTIONS = 10_000  # requests of an objective for parameters; it may have a tenth as many parameters
+MAX_SUGGESTIONS = 10_000  # requests of an objective for parameters: ten times as many as it may have parameters
 STOP_MARGIN = 2.0  # seconds to report the end, added to the trial's grace period, which the process enforces itself
 TEMPLATE_PATIENCE = 60.0  # seconds for the template to start the process, or to report its exit; either takes milliseconds
 EXIT_NOTICE = 5.0  # seconds between a result and the message that its process has not exited
-KILLED_PATIENCE = 10.0  # seconds as TEMPLATE_PATIENCE, for a process that is to be killed, as a user waits for that
+KILLED_PATIENCE = 10.0  # seconds in place of TEMPLATE_PATIENCE once the process must be killed, because a user waits for it
 
-# Timers that an unread message may cancel or move: it may be the result, or a report that waits for an answer.
+# Timers that an unread message may cancel or move, because it may be the result, or a report that waits for an answer.
 AFTER_MESSAGES = ("deadline", "linger", "exchange")
 
 Messages = tuple[messages.FromSlot, ...]
@@ -73,7 +73,7 @@ class RunningTrial:
     start_method: str = ""
     reader: Reader | None = None  # reads a program's metrics
     timers: Timers[Messages | None] = dataclasses.field(default_factory=Timers)  # an action returns messages to hand over
-    is_open: bool = True  # whether the process has not closed its end of the channel
+    is_open: bool = True  # whether messages of the process can still come
     log_size: int = 0  # bytes of its log, written before it ended
     printed_bytes: int | None = None  # bytes of its log when it exited; the rest is from other processes
     suggestion_requests: int = 0
@@ -84,26 +84,27 @@ class RunningTrial:
     # The reports that the controller received last.
     delivered_reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     exit_message: messages.TrialExited | None = None  # how the process ended; None also when the template is gone
-    last_metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
+    # Metrics of the newest report. Of a program, the newest value of each metric.
+    last_metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     final_outcome: records.TrialOutcome | None = None  # as the process reported it
-    final_outcome_at: float = 0.0  # by the monotonic clock, as all times here but `began`
+    final_outcome_at: float = 0.0  # by the monotonic clock, as all times here but `started_at`
     is_overdue: bool = False  # whether it was killed because it still ran long after its outcome
-    kill_reason: tuple[FailureClass, str] | None = None
+    kill_reason: tuple[FailureClass, str] | None = None  # class and message of the failure as which it was killed
     stop_reason: str = ""  # why a stop was requested
     stop_requested_at: float = 0.0
     grace_timer: threading.Timer | None = None  # kills a process that does not stop
-    log: shipping.Log | None = None  # where the log is sent to the controller
+    log: shipping.Log | None = None  # reader of the log, if the log is sent to the controller
     report_sent_at: float = 0.0  # when the process sent its newest report
-    handed_over_at: float = dataclasses.field(default_factory=lambda: time.monotonic())  # the newest messages, or the start
-    credited_until: float = 0.0  # up to when the controller's time has been added to the deadline
+    handed_over_at: float = dataclasses.field(default_factory=lambda: time.monotonic())  # of the newest messages; the start
+    credited_until: float = 0.0  # time up to which the controller's time has been added to the deadline
     is_blocked: bool = False  # whether the process waits for the answer to a report, if it is prunable
     is_answer_due: bool = False  # whether the controller has received that report
     pending_suggestion: messages.Suggest | None = None  # a request that is not handed over yet
     exchange: Exchange | None = None  # of a collection's trial
     pause: pausing.Pause = dataclasses.field(init=False)  # for programs, and for reports that do not wait for an answer
-    is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    send_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)  # set when the process has ended
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # for the process's handle and how it is ended
+    send_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # for messages to the process
 
     def __post_init__(self) -> None:
         self.pause = pausing.Pause(self.request.segment)
@@ -117,8 +118,8 @@ class RunningTrial:
             self.timers.set("log", now + LOG_INTERVAL, self._take_messages_if_any)
 
     def send(self, message: messages.ToTrial) -> None:
-        """Send a message to the process, unless it is gone. May be called from any thread."""
-        with self.send_lock, contextlib.suppress(OSError):  # an ended process has closed its end, and the slot the other
+        """Send a message to the process, unless it has ended; kill it if it does not read. May be called from any thread."""
+        with self.send_lock, contextlib.suppress(OSError):  # the channel is closed once the process has ended
             try:
                 self.channel.send(message)
             except TimeoutError:
@@ -126,16 +127,20 @@ class RunningTrial:
                 self.kill(FailureClass.INVALID, f"the process {text}, and was killed for that")
 
     def run_due_actions(self) -> Messages | None:
-        """Run the actions that are due, until one returns messages for the controller."""
-        reads_first = self.exchange is not None or self.request.prunable
-        unread = reads_first and self.is_open and self.channel.is_readable()
-        for action in self.timers.due(without=AFTER_MESSAGES if unread else ()):
-            if (taken := action()) is not None:
-                return taken
+        """Run the actions that are due until one returns messages for the controller, and return these; None if none does.
+
+        `AFTER_MESSAGES` are left for the next call if the process has sent a message that may change them.
+        """
+        may_change = self.exchange is not None or self.request.prunable
+        has_unread = may_change and self.is_open and self.channel.is_readable()
+        for action in self.timers.due(without=AFTER_MESSAGES if has_unread else ()):
+            due_messages = action()
+            if due_messages is not None:
+                return due_messages
         return None
 
     def take_messages(self) -> Messages:
-        """Return the messages that have not been handed over yet, and count them as handed over."""
+        """Return the messages that were not handed over yet, the log's new part first, and count them as handed over."""
         self.handed_over_at = time.monotonic()
         self.timers.cancel("hand over", "exchange")
         if self.log is not None:
@@ -149,15 +154,19 @@ class RunningTrial:
         return (*log_messages(log), *reports, *news)
 
     def _take_messages_if_any(self) -> Messages | None:
-        """Return the log's new part and other messages; None without any, so that the next timers run."""
+        """Return the messages that were not handed over yet; None if there are none, so that the slot waits on."""
         return self.take_messages() or None
 
     def _notice_exit(self) -> Messages:
-        """Return the messages so far, and that the process has not exited after its outcome."""
+        """Return the messages that were not handed over yet, and one that the process still runs after its outcome."""
         return (*self.take_messages(), messages.Exiting())
 
     def receive(self) -> bool:
-        """Read what the process has sent; False when its channel is closed, or it is killed for an invalid message."""
+        """Read and handle the messages that the process has sent.
+
+        Returns:
+            False if no more messages can come: the process has closed its channel, or is killed for an invalid message.
+        """
         try:
             for message in self.channel.read():
                 if isinstance(message, messages.Reported):
@@ -171,24 +180,23 @@ class RunningTrial:
                 else:
                     assert self.exchange is not None, "only a collection's process may send these messages"
                     self.exchange.receive(message)
-                    if (moment := self.exchange.report_at) is not None:
-                        self.timers.set("exchange", moment, self.take_messages)
+                    if self.exchange.report_at is not None:
+                        self.timers.set("exchange", self.exchange.report_at, self.take_messages)
         except (EOFError, errors.MessageError) as error:
             if isinstance(error, errors.MessageError):
                 self.kill(FailureClass.INVALID, f"{error}; the process was killed")
             self.is_open = False
-            self.timers.cancel("read", "exchange")  # the slot reads and reports the rest at the end of the process
+            self.timers.cancel("read", "exchange")  # when the process has ended, the slot does both once more
         return self.is_open
 
     def _schedule_hand_over(self) -> None:
-        """Schedule the hand-over of messages: at once if the process or the pruner waits for them."""
+        """Schedule the hand-over of messages: at once if the process or the pruner waits for them, else with later ones."""
         is_urgent = self.request.prunable or self.pending_suggestion is not None
-        self.timers.set(
-            "hand over", time.monotonic() if is_urgent else self.handed_over_at + FLUSH_INTERVAL, self.take_messages
-        )
+        moment = time.monotonic() if is_urgent else self.handed_over_at + FLUSH_INTERVAL
+        self.timers.set("hand over", moment, self.take_messages)
 
     def handle_report(self, report: messages.Reported) -> None:
-        """Record a report of a step, and schedule its hand-over.
+        """Record a report of a step, and schedule its hand-over. One that does not wait for an answer may end the trial.
 
         Raises:
             MessageError: The step is out of range.
@@ -198,8 +206,10 @@ class RunningTrial:
         if self.decided_end is not None and not report.waits:
             return  # reports after the decided end do not count
         report = dataclasses.replace(report, **_bounded_fields(report, self.request))
-        when = self._clamp_time(report.time)
-        self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
+        reported_at = self._clamp_time(report.time)
+        self.reports.append(
+            records.TrialReport(self.request.number, report.step, report.metrics, reported_at, report.remark)
+        )
         self._schedule_hand_over()
         self.last_metrics, self.report_sent_at = report.metrics, report.sent
         self.is_blocked = self.request.prunable and report.waits
@@ -209,10 +219,10 @@ class RunningTrial:
             self._apply_end_rules(report.step, report.metrics)
 
     def handle_suggestion_request(self, suggest: messages.Suggest) -> None:
-        """Handle a request for the value of a parameter.
+        """Record a request for the value of a parameter, and schedule its hand-over.
 
         Raises:
-            MessageError: The job is no Optuna objective, the last request is not answered yet, or there were too many
+            MessageError: The job is not an Optuna objective, the last request is not answered yet, or there were too many
                 requests.
         """
         if not self.request.objectives:
@@ -229,17 +239,22 @@ class RunningTrial:
         self._schedule_hand_over()
 
     def read_metrics(self, *, ended: bool = False) -> None:
-        """Read what a program has written, and make reports of the metrics in it."""
+        """Read the new output and files of a program, and record reports of the metrics in them.
+
+        Args:
+            ended: Whether the process has ended, so that this is the last read.
+        """
         if self.reader is None:
             return
         now = time.monotonic()
         if not ended:
             if self.final_outcome is not None:
-                return  # the output of its exit hooks is read at the end
+                return  # the last read includes the output of the process's exit hooks
             self.timers.set("read", now + INTERVAL, self.read_metrics)
             with contextlib.suppress(OSError):  # there is no log yet
                 size = self.reader.log.stat().st_size
-                if not self.channel.is_readable():  # the program had not ended when the size was read
+                # Without an unread message the program had not ended when the size was read, so all of it is the program's.
+                if not self.channel.is_readable():
                     self.log_size = size
         for step, metrics in self.reader.read(now, ended=ended, printed=self.printed_bytes if ended else self.log_size):
             if self.decided_end is not None:
@@ -250,15 +265,15 @@ class RunningTrial:
             self._apply_end_rules(step, metrics)
 
     def handle_outcome(self, outcome: records.TrialOutcome) -> None:
-        """Handle the process's report of how the job's function ended.
+        """Record the outcome that the process has sent, and limit the time in which the process must exit.
 
         Raises:
             MessageError: The outcome is inconsistent.
         """
-        is_whole = self.request.node == 0 and self.reader is None  # a program's metrics are read by the slot
+        has_metrics = self.request.node == 0 and self.reader is None  # a program's metrics are read by the slot
         may_pause = self.request.segment is not None and self.request.segment.rung > 0
-        if wrong := _outcome_defect(outcome, self.request.metrics if is_whole else (), may_pause=may_pause):
-            raise errors.MessageError(f"a trial sent an outcome {wrong}")
+        if defect := _outcome_defect(outcome, self.request.metrics if has_metrics else (), may_pause=may_pause):
+            raise errors.MessageError(f"a trial sent an outcome {defect}")
         outcome = dataclasses.replace(outcome, **_bounded_fields(outcome, self.request))
         self.final_outcome = dataclasses.replace(
             outcome, number=self.request.number, started=self._clamp_time(outcome.started)
@@ -269,30 +284,32 @@ class RunningTrial:
         self.timers.set("exit notice", self.final_outcome_at + EXIT_NOTICE, self._notice_exit)
 
     def answer(self, prune_at: int | None, suggested: messages.Suggested | None = None) -> None:
-        """Answer the report or request on which the process is blocked, and postpone its deadline by the controller's time.
+        """Pass the controller's answer on to the process, and postpone its deadline by the time that the answer took.
 
-        A process that is not blocked is ended if it is pruned, and its outcome has the metrics of that step.
+        A process that does not wait for the answer to a report is ended if it is pruned. Its outcome has the metrics of that
+        step.
 
-        The deadline also moves if the process does not wait for an answer: its messages were not read in that time, so it
-        may have been blocked on a full channel. It moves once for each parameter, so that an objective cannot extend its
-        time by repeated requests for one parameter.
+        The deadline moves even if the process does not wait: its messages were not read in that time, so it may have been
+        blocked on a full channel. For a parameter that was requested before it does not move, so an objective cannot extend
+        its time by the same request again and again.
 
         Args:
-            prune_at: Step at which the trial is pruned, or None.
-            suggested: Answer to a request for a parameter, or None.
+            prune_at: Step at which the trial is pruned; None if it continues.
+            suggested: Answer to a request for a parameter; None without a request.
         """
-        now, since = time.monotonic(), self.report_sent_at if self.is_answer_due else self.handed_over_at
+        now = time.monotonic()
+        waited_since = self.report_sent_at if self.is_answer_due else self.handed_over_at
         is_repeated_request = suggested is not None and self.is_repeated
         if self.request.worker is None and not is_repeated_request:
-            self.timers.postpone("deadline", now - max(since, self.credited_until))
+            self.timers.postpone("deadline", now - max(waited_since, self.credited_until))
         self.credited_until = now
         if self.is_answer_due:
             self.is_answer_due = self.is_blocked = False
             self.send(messages.AnswerReport(prune_at))
         elif prune_at is not None:
-            self.last_metrics = next(
-                (report.metrics for report in reversed(self.delivered_reports) if report.step == prune_at), self.last_metrics
-            )
+            for report in self.delivered_reports:
+                if report.step == prune_at:
+                    self.last_metrics = report.metrics
             self._decide_end(TrialState.PRUNED, f"pruned at step {prune_at}")
         if suggested is not None:
             self.send(suggested)
@@ -312,7 +329,7 @@ class RunningTrial:
         return KILLED_PATIENCE if self.kill_reason is not None else TEMPLATE_PATIENCE
 
     def handle_exit(self) -> None:
-        """Record that the process is gone, so that no signal is sent to it."""
+        """Record that the process has ended, so that no signal is sent to it."""
         self.is_gone.set()
         with self.lock:
             if self.handle is not None:
@@ -322,14 +339,20 @@ class RunningTrial:
                 self.grace_timer.cancel()
 
     def kill(self, failure: FailureClass, message: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Kill the process as `failure`; the first call decides the reason."""
+        """Kill the process as `failure`, with a message. Later calls have no effect.
+
+        Args:
+            failure: Class of the failure that the outcome gets.
+            message: Message of the outcome.
+            number: Signal that ends the process.
+        """
         with self.lock:
             if self.kill_reason is None:
                 self.kill_reason = (failure, message)
                 self._signal(number)
 
     def stop(self, message: str) -> None:
-        """Request the process to save a checkpoint and end, and kill it if it has not done so in time."""
+        """Send SIGTERM, a request to save a checkpoint and end, and kill the process if it has not ended in time."""
         grace = self.config.grace
         with self.lock:
             if self.kill_reason is not None or self.stop_reason:
@@ -339,7 +362,7 @@ class RunningTrial:
             self._terminate(grace + STOP_MARGIN, FailureClass.LOST, text)
 
     def _apply_end_rules(self, step: int, metrics: Mapping[str, float]) -> None:
-        """End a program whose report meets one of the job's stop rules, as complete, or that is at a rung, as paused."""
+        """End a trial that waits for no answer: complete if a report meets a stop rule, paused if it is at the rung."""
         if rule := stopping.met_rule(self.request.stop, step, metrics):
             self._decide_end(TrialState.COMPLETE, f"stopped at step {step}: {rule}")
         self.pause.report(step, metrics)
@@ -347,52 +370,59 @@ class RunningTrial:
             self._decide_end(TrialState.PAUSED, f"paused after step {step}")
 
     def _decide_end(self, state: TrialState, message: str) -> None:
-        """End a program whose outcome is decided: by SIGTERM, and if it has not ended in time by SIGKILL."""
+        """Record the state and the message of the outcome, and end the process: by SIGTERM, and by SIGKILL after a time.
+
+        Does nothing if the process is killed, has sent a result, or its end was decided before.
+        """
         with self.lock:
             if self.kill_reason is not None or self.decided_end is not None:
                 return
             if self.final_outcome is not None and state is not TrialState.PRUNED:
-                return  # the process has sent a result, which counts
+                return  # the result counts, unless the controller has pruned the trial
             self.decided_end = state, message
-            grace = self.config.grace if state is TrialState.PAUSED else DECIDED_END_GRACE  # to save a checkpoint
+            grace = self.config.grace if state is TrialState.PAUSED else DECIDED_END_GRACE  # a paused one saves a checkpoint
             text = f"had not ended {grace:g} s after it was {message}"
             if not self.is_gone.is_set():
                 self._terminate(grace, FailureClass.TIMEOUT, text)
 
     def watch_memory(self, limit: int) -> None:
-        """Kill the process when it and its descendants use more than `limit` bytes; return when it is gone.
+        """Kill the process when it and its descendants use more than `limit` bytes; return when it has ended.
 
-        For a separate thread: a slot checks nothing while it waits for the controller's answer.
+        Runs in a thread of its own, because the slot's thread checks nothing while it waits for the controller's answer.
         """
         while not self.is_gone.wait(WATCH_INTERVAL):
-            used = sessions.resident_memory(self.pid, enough=limit) if self.pid else 0
+            used = sessions.resident_memory(self.pid, limit=limit) if self.pid else 0
             if used > limit:
                 text = f"used {used / 2**30:.1f} GiB of memory, over its limit of {limit / 2**30:.1f} GiB"
                 self.kill(FailureClass.CRASHED, f"{text}; raise resources.memory")
 
     def _check_deadline(self) -> None:
-        """Kill a process that is over its time."""
+        """Kill a process that has exceeded its time, unless it has ended.
+
+        The limit of a worker is for each of its results. The exchange has the deadline of the current one, which other
+        threads move, so it is checked again after `WATCH_INTERVAL` at most.
+        """
         if self.kill_reason is not None or self.final_outcome is not None:
             return
-        worker = self.request.worker is not None
-        if self.exchange is not None and worker:  # its limit is for each result; other threads move the deadline
+        is_worker = self.request.worker is not None
+        if self.exchange is not None and is_worker:
             now, deadline = time.monotonic(), self.exchange.deadline
             if deadline is None or now < deadline:
-                soon = now + WATCH_INTERVAL
-                self.timers.set("deadline", soon if deadline is None else min(deadline, soon), self._check_deadline)
+                next_check = now + WATCH_INTERVAL if deadline is None else min(deadline, now + WATCH_INTERVAL)
+                self.timers.set("deadline", next_check, self._check_deadline)
                 return
         limit = f"its limit of {self.request.timeout:g} s"
-        text = f"had no result within {limit}, raise collect.timeout" if worker else f"took longer than {limit}"
+        text = f"had no result within {limit}, raise collect.timeout" if is_worker else f"took longer than {limit}"
         self._abort_process(f"{text}; its log ends with the stacks of its threads")
 
     def _check_linger(self) -> None:
-        """Kill a process that has not ended long after its outcome."""
+        """Kill a process that has not ended long after its outcome, which counts all the same."""
         if self.kill_reason is None:
             self.is_overdue = True
             self._abort_process("")
 
     def _abort_process(self, text: str) -> None:
-        """Kill the process, which first writes the stacks of its threads."""
+        """Send SIGABRT, at which the process writes the stacks of its threads to its log, and later SIGKILL."""
         self.kill(FailureClass.TIMEOUT, text, signal.SIGABRT)
         self.timers.set("abort", time.monotonic() + ABORT_GRACE, self._kill_aborted)
 
@@ -402,65 +432,78 @@ class RunningTrial:
             self._signal(signal.SIGKILL)
 
     def build_outcome(self, code: int | None, lost: str) -> records.TrialOutcome:
-        """Return the outcome that the trial reported, or one for a process that reported none.
+        """Return the outcome of the trial, whose process has ended.
+
+        The end that the slot has decided comes first, then the outcome that the process has sent. Otherwise it is a failure,
+        except for a program that has exited with code 0.
 
         Args:
             code: Exit code of the process; None if the template is gone, which would have reported it.
             lost: Message of the outcome if the template is gone.
         """
-        outcome = self.final_outcome or records.TrialOutcome(
-            number=self.request.number, state=TrialState.FAILED, metrics=self.last_metrics, started=self.started_at
-        )
         if self.decided_end is not None:
-            state, text = self.decided_end
-            decided = records.TrialOutcome(
-                self.request.number, state, metrics=self.last_metrics, message=text, started=self.started_at
-            )
-            if state is TrialState.COMPLETE and self.reader is not None:
-                return self._completed_outcome(dataclasses.replace(decided, early=True), self.reader)
-            return decided
-        if self.final_outcome is not None and self.reader is not None:
-            if self.final_outcome.state is TrialState.COMPLETE:
-                outcome = self._completed_outcome(self.final_outcome, self.reader)
+            return self._decided_outcome(*self.decided_end)
+        if self.final_outcome is None:
+            return self._outcome_without_message(code, lost)
+        outcome = self.final_outcome
+        if self.reader is not None:
+            if outcome.state is TrialState.COMPLETE:
+                outcome = self._completed_outcome(outcome, self.reader)
             else:
                 outcome = dataclasses.replace(outcome, metrics={**self.last_metrics, **outcome.metrics})
-        if self.final_outcome is None and self.kill_reason is None and self.reader is not None and code == 0:
-            # A script may end by `os._exit(0)`, or replace itself by another program. That counts like a command's end.
-            return self._completed_outcome(dataclasses.replace(outcome, state=TrialState.COMPLETE), self.reader)
-        if self.final_outcome is None:
-            failure, text = self.kill_reason or _failure_without_outcome(code, self.config.grace, lost)
-            if self.kill_reason is None and self.stop_reason and failure is FailureClass.LOST:
-                text = f"{self.stop_reason}: {text}"
-            return dataclasses.replace(outcome, failure=failure, message=text)
         if self.is_overdue:
-            late = (
+            remark = (
                 f"its process had not ended {self.config.linger:g} s after run(ctx) and was killed (does an exit hook "
                 "hang?), see budget.exit_timeout; its log ends with the stacks of its threads"
             )
-            return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, late))))
+            return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, remark))))
         if self.stop_reason and outcome.failure is FailureClass.LOST:
             return dataclasses.replace(outcome, message=f"{self.stop_reason}: {outcome.message}")
         return outcome
 
+    def _decided_outcome(self, state: TrialState, text: str) -> records.TrialOutcome:
+        """Return the outcome of a trial whose end the slot has decided."""
+        outcome = records.TrialOutcome(
+            self.request.number, state, metrics=self.last_metrics, message=text, started=self.started_at
+        )
+        if state is TrialState.COMPLETE and self.reader is not None:
+            return self._completed_outcome(dataclasses.replace(outcome, early=True), self.reader)
+        return outcome
+
+    def _outcome_without_message(self, code: int | None, lost: str) -> records.TrialOutcome:
+        """Return the outcome of a trial whose process has sent none; for the arguments see `build_outcome`."""
+        outcome = records.TrialOutcome(
+            number=self.request.number, state=TrialState.FAILED, metrics=self.last_metrics, started=self.started_at
+        )
+        if self.kill_reason is None and self.reader is not None and code == 0:
+            # A script may end by `os._exit(0)`, or replace itself by another program. That counts like a command's end.
+            return self._completed_outcome(dataclasses.replace(outcome, state=TrialState.COMPLETE), self.reader)
+        failure, text = self.kill_reason or _failure_without_outcome(code, self.config.grace, lost)
+        if self.kill_reason is None and self.stop_reason and failure is FailureClass.LOST:
+            text = f"{self.stop_reason}: {text}"
+        return dataclasses.replace(outcome, failure=failure, message=text)
+
     def _completed_outcome(self, outcome: records.TrialOutcome, reader: Reader) -> records.TrialOutcome:
-        """Return the outcome of a program that ended well, with the metrics read; FAILED if some are missing."""
+        """Return the outcome of a program that has ended well, with the metrics that were read.
+
+        It is FAILED if a metric that the job needs is missing or not finite, and LOST if the program was stopped before its
+        end, because it may not have done all of its work.
+        """
         metrics = {**reader.newest, **outcome.metrics}
-        for (
-            name
-        ) in self.request.reported:  # the best report counts, so a training that diverges at the end still has a value
+        for name in self.request.reported:  # their best report counts, so a training that diverges at the end has a value
             if name in reader.finite and not math.isfinite(metrics.get(name, math.nan)):
                 metrics[name] = reader.finite[name]
-        # A program that ends after SIGTERM may not have done all of its work.
+        missing = [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]
         if self.stop_reason and (self.final_outcome is None or self.stop_requested_at < self.final_outcome_at):
-            failure, text, at = FailureClass.LOST, "it ended after SIGTERM", ""
-        elif missing := [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]:
-            at = "; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing)
+            failure, text, place = FailureClass.LOST, "it ended after SIGTERM", ""
+        elif missing:
+            place = "; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing)
             failure, text = FailureClass.INVALID, reader.missing_message(missing, metrics)
         else:
             remarks = (outcome.message, *reader.remarks, *stopping.unreported_remarks(self.request.stop, metrics))
             return dataclasses.replace(outcome, metrics=metrics, message="; ".join(filter(None, remarks)))
         return dataclasses.replace(
-            outcome, state=TrialState.FAILED, failure=failure, message=text, metrics=metrics, place=at
+            outcome, state=TrialState.FAILED, failure=failure, message=text, metrics=metrics, place=place
         )
 
     def _clamp_time(self, seconds: float) -> float:
@@ -468,7 +511,7 @@ class RunningTrial:
         return min(max(self.started_at, seconds), time.time())
 
     def _terminate(self, seconds: float, failure: FailureClass, message: str) -> None:
-        """Send SIGTERM, and kill the process if it has not ended in so many seconds; with the lock held."""
+        """Send SIGTERM, and kill the process as `failure` if it has not ended after so many seconds; with the lock held."""
         self.grace_timer = threading.Timer(seconds, self.kill, (failure, message))
         self.grace_timer.daemon = True
         self.grace_timer.start()
@@ -482,7 +525,7 @@ class RunningTrial:
 
 
 def log_messages(log: bytes) -> tuple[messages.LogGrown, ...]:
-    """Return a piece of the trial's log as a message; nothing if it is empty."""
+    """Return a piece of the trial's log as a message; no message if the piece is empty."""
     return (messages.LogGrown(log),) if log else ()
 
 
@@ -494,7 +537,7 @@ def accepted_messages(config: records.SlotConfig, request: records.TrialRequest)
 
 
 def check_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.TrialOutcome, str | None]:
-    """Return the outcome and the file of its arrays; an INVALID outcome and None if the announced file is missing."""
+    """Return the outcome and the path of its arrays file; an INVALID outcome and None if there is no file of that size."""
     if not file.is_symlink() and file.is_file() and file.stat().st_size == outcome.arrays:
         return outcome, str(file)
     text = f"the {outcome.arrays:,} bytes of arrays of its result are not in {file}"
@@ -503,18 +546,21 @@ def check_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.Tri
 
 
 def _bounded_fields(report: messages.Reported | records.TrialOutcome, request: records.TrialRequest) -> dict[str, Any]:
-    """Return the changed fields of a report or outcome with too many metrics, else {}; metrics that the job needs stay."""
+    """Return the fields to change in a report or outcome with too many or too long metrics: `metrics` and `remark`.
+
+    Metrics that the job needs stay, before others. The mapping is empty if all metrics can stay.
+    """
     needed = {*request.metrics, *request.reported, *(rule.metric for rule in request.stop)}
-    named = [name for name in report.metrics if name in needed or len(name) <= records.NAME]
-    named = sorted(named, key=lambda name: name not in needed)[: records.METRICS]
-    if len(named) == len(report.metrics):
+    recorded = [name for name in report.metrics if name in needed or len(name) <= records.NAME]
+    recorded = sorted(recorded, key=lambda name: name not in needed)[: records.METRICS]
+    if len(recorded) == len(report.metrics):
         return {}
     text = (
-        f"of {len(report.metrics):,} metrics {len(named):,} were recorded: a report or a result has {records.METRICS:,} at "
-        f"most, with names of up to {records.NAME} characters; return more as a list or an array"
+        f"of {len(report.metrics):,} metrics {len(recorded):,} were recorded: a report or a result has {records.METRICS:,} "
+        f"at most, with names of up to {records.NAME} characters; return more as a list or an array"
     )
     return {
-        "metrics": {name: report.metrics[name] for name in named},
+        "metrics": {name: report.metrics[name] for name in recorded},
         "remark": "; ".join(filter(None, (report.remark, text))),
     }
 
@@ -536,11 +582,19 @@ def _outcome_defect(outcome: records.TrialOutcome, needed: tuple[str, ...], *, m
     if outcome.arrays < 0 or outcome.peak_memory < 0:
         return "with a negative number of bytes"
     missing = [name for name in needed if not math.isfinite(outcome.metrics.get(name, math.nan))]
-    return f"without a finite number for {', '.join(missing)}" if missing and outcome.state is TrialState.COMPLETE else ""
+    if missing and outcome.state is TrialState.COMPLETE:
+        return f"without a finite number for {', '.join(missing)}"
+    return ""
 
 
 def _failure_without_outcome(code: int | None, grace: float, lost: str) -> tuple[FailureClass, str]:
-    """Return class and message of the failure of a process that ended without an outcome."""
+    """Return the class and the message of the failure of a process that has sent no outcome and was not killed by the slot.
+
+    Args:
+        code: Exit code of the process; None if the template is gone.
+        grace: Seconds that the process has after SIGTERM.
+        lost: Message if the template is gone.
+    """
     if code is None:
         return FailureClass.LOST, lost
     if code == -signal.SIGTERM:  # no handler was installed yet, or the job installs none

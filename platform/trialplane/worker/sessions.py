@@ -1,4 +1,7 @@
-"""The processes of a session, to which a trial and all its descendants belong."""
+"""Measure and kill the processes of a session, by the files in /proc.
+
+A trial's process leads a session of its own, to which its descendants belong unless they begin another one.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,19 @@ import signal
 from pathlib import Path
 
 
-def resident_memory(session: int, enough: int | None = None) -> int:
+def resident_memory(session: int, limit: int | None = None) -> int:
     """Return the bytes of memory resident in all processes of a session.
 
-    A shared page counts once for each process, which is quick to compute but too much for ranks forked from one process.
+    The quick sum counts a shared page once for each of its processes, which is too much for ranks forked from one process.
+    The exact sum takes longer.
 
     Args:
         session: Id of the session.
-        enough: A sum over this is computed again, exactly: each page is divided by the number of its processes.
+        limit: If the quick sum is more than this, the exact sum is returned. None for the quick sum.
     """
     processes = _process_folders(session)
     total = sum(_resident_bytes(process) for process in processes)
-    if enough is None or total <= enough:
+    if limit is None or total <= limit:
         return total
     return sum(_proportional_bytes(process) for process in processes)
 
@@ -33,13 +37,14 @@ def kill(session: int) -> None:
 
 def _resident_bytes(process: Path) -> int:
     """Return the resident bytes of a process, shared pages in full; 0 if it has ended."""
-    with contextlib.suppress(OSError, IndexError):
-        return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):
+        _, resident_pages, *_ = (process / "statm").read_text().split()
+        return int(resident_pages) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def _proportional_bytes(process: Path) -> int:
-    """Return the resident bytes of a process, shared pages in proportion."""
+    """Return the resident bytes of a process, each page divided by the number of its processes; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in (process / "smaps_rollup").read_text().splitlines():
             name, _, rest = line.partition(":")
@@ -53,7 +58,9 @@ def _process_folders(session: int) -> list[Path]:
     folders = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+            with contextlib.suppress(OSError, ValueError):
+                # The fields after the name of the program: state, parent, process group, session.
+                _, _, _, process_session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+                if int(process_session) == session:
                     folders.append(process)
     return folders

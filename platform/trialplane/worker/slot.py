@@ -5,7 +5,7 @@ the next event, so that the Ray actor around it needs no thread per trial:
 
     slot.start()                    the template is warm, or EntrypointError
     slot.run(request)               the first messages about the trial, and until TrialEnded is among them:
-    slot.answer(prune_at, suggested)   the answer to a report or a Suggest; the next messages
+    slot.answer(prune_at, suggested)  answers a report or a Suggest; the next messages
     slot.stop(message)              from another thread: requests the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
     slot.exchange                   from another thread: the units and results of a collection (collect/exchange.py)
@@ -58,11 +58,11 @@ class Slot:
         name: Name of the slot, unique in the run.
 
     Attributes:
-        config: The same, with the paths of this machine.
-        name: See above.
+        config: The configuration, with the paths of this machine.
+        name: Name of the slot.
         node: Host or pod of the slot.
         template: Process of the template; None before the start, and after the end.
-        running: Trial that runs now, or None.
+        running: Trial that runs now; None between trials.
     """
 
     def __init__(self, config: records.SlotConfig, name: str) -> None:
@@ -74,11 +74,12 @@ class Slot:
         self.template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self.running: RunningTrial | None = None
-        self._unsent_end: tuple[shipping.Log, Messages] | None = None  # the end of a trial whose log is still being sent
-        self._rendezvous: meeting.Port | None = None  # the rendezvous of all nodes, if this slot is node 0
+        # The log of an ended trial that is still being sent in pieces, and the messages that follow its last piece.
+        self._unsent_end: tuple[shipping.Log, Messages] | None = None
+        self._rendezvous: meeting.Port | None = None  # the rendezvous of a trial's nodes, if this slot is one of several
 
     def start(self) -> messages.SlotStarted:
-        """Start the template and wait until it is warm.
+        """Start the template and wait until it is warm: it has imported the job's code and can fork trials.
 
         Raises:
             EntrypointError: The job's code does not import, or needs packages that are not installed.
@@ -91,14 +92,14 @@ class Slot:
         usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         slot_end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        load = os.fdopen(os.memfd_create("load"), "w+b")  # not a pipe, which a template that does not read would fill
-        with template_end, self._log.open("ab") as log, load:
-            load.write(messages.encode(messages.LoadJob(self.config)))
-            load.seek(0)
+        request = os.fdopen(os.memfd_create("load"), "w+b")  # writing to a pipe would wait for a template that hangs
+        with template_end, self._log.open("ab") as log, request:
+            request.write(messages.encode(messages.LoadJob(self.config)))
+            request.seek(0)
             self.template = subprocess.Popen(
                 [sys.executable, "-P", "-m", "trialplane.worker.template", str(template_end.fileno())],
                 pass_fds=[template_end.fileno()],
-                stdin=load,
+                stdin=request,
                 stdout=log,
                 stderr=log,
                 env=environment.template_variables(self.config),
@@ -149,25 +150,18 @@ class Slot:
         slot_end, trial_end = socket.socketpair()
         with trial_end:
             assert self._control is not None
-            with contextlib.suppress(OSError):  # the template has just died, which the next event reports
+            with contextlib.suppress(OSError):  # the template has just died; the first event reports that
                 start = messages.encode(messages.StartTrial(request.number))
                 socket.send_fds(self._control, [start], [trial_end.fileno()])
-        file = self._paths.trial_log(request.trial, request.attempt, request.worker)
-        reader = None
-        if self.config.program is not None and request.node == 0:
-            runs_in, code = programs.folder(self.config.program, workdir), Path(self.config.code)
-            program = self.config.program
-            if capture.captures_wandb(self.config):  # also by processes that the program starts
-                program = dataclasses.replace(program, metrics=(*program.metrics, capture.WANDB_SOURCE))
-            reader = Reader(program, file, runs_in, time.time(), code, request.stop)
+        log_file = self._paths.trial_log(request.trial, request.attempt, request.worker)
         self.running = running = RunningTrial(
             self.config,
             request,
             Channel(slot_end, accepted_messages(self.config, request)),
             workdir,
             started_at=time.time(),
-            reader=reader,
-            log=shipping.Log(file) if self.config.ship else None,
+            reader=self._metrics_reader(request, log_file, workdir),
+            log=shipping.Log(log_file) if self.config.ship else None,
         )
         self._expect_template(running)
         if self.config.role != "trial":
@@ -179,11 +173,21 @@ class Slot:
             threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
         return self.next_events()
 
+    def _metrics_reader(self, request: records.TrialRequest, log_file: Path, workdir: Path) -> Reader | None:
+        """Return a reader of the metrics of a program; None for a function, or on a node other than the first."""
+        program = self.config.program
+        if program is None or request.node != 0:
+            return None
+        folder = programs.folder(program, workdir)
+        if capture.captures_wandb(self.config):  # processes that the program starts log to W&B by this file, too
+            program = dataclasses.replace(program, metrics=(*program.metrics, capture.WANDB_SOURCE))
+        return Reader(program, log_file, folder, time.time(), Path(self.config.code), request.stop)
+
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:
         """Answer the newest reports and requests of the trial, and return the next messages about it.
 
-        After the trial has ended, there is nothing to answer, and a call returns the next piece of its log. The last piece
-        comes with TrialEnded.
+        After the trial has ended, there is nothing to answer, and a call returns the next piece of its log. TrialEnded comes
+        with the last piece.
 
         Args:
             prune_at: Step at which the trial is pruned; None if it continues.
@@ -194,8 +198,9 @@ class Slot:
         running = self.running
         assert running is not None, "no trial runs in this slot"
         running.answer(prune_at, suggested)
-        # In a study that prunes, a process may be gone before its last reports are answered, see `_end_trial`.
-        return self._conclude(running) if running.is_gone.is_set() else self.next_events()
+        if running.is_gone.is_set():  # the answer was for the last reports of a process that had ended, see `_end_trial`
+            return self._conclude(running)
+        return self.next_events()
 
     def kill(self, failure: FailureClass, message: str) -> None:
         """End the running trial, if there is one, as `failure`. May be called from another thread."""
@@ -212,14 +217,13 @@ class Slot:
 
     @property
     def exchange(self) -> exchange.Exchange | None:
-        """The exchange of a running worker or learner of a collection; may be called from other threads."""
+        """The exchange of a running worker or learner of a collection, None without one. May be read from other threads."""
         running = self.running
         return None if running is None else running.exchange
 
     def close(self) -> None:
-        """End the template and the processes in it."""
-        # Without a kill the template waits for the signal that its pod is being removed.
-        self.kill(FailureClass.STOPPED, "its slot was closed")
+        """End the template and the running trial."""
+        self.kill(FailureClass.STOPPED, "its slot was closed")  # otherwise the template may wait for the end of the trial
         self._end_template()
         if self.running is not None:
             self.running.channel.close()
@@ -228,12 +232,12 @@ class Slot:
             self._rendezvous = None
 
     def _end_template(self, number: signal.Signals | None = None) -> None:
-        """End the template, which kills its trials first.
+        """End the template, which kills its trials first, and return after `CLOSE_PATIENCE` twice at most.
 
-        A process that waits for a disk outlives SIGKILL, and ends when the disk answers.
+        By then the template may still run: a process that waits for a disk ends only when the disk answers.
 
         Args:
-            number: Signal for a template that does not answer. None: it ends when its socket is closed.
+            number: Signal for a template that does not answer. None for one that ends by itself when its socket is closed.
         """
         control, template = self._control, self.template
         self._control = self.template = None
@@ -245,7 +249,7 @@ class Slot:
             for _ in range(2):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     template.wait(timeout=CLOSE_PATIENCE)
-                template.kill()  # without effect if it has ended
+                template.kill()  # no effect if it has ended
         if control is not None:
             control.close()
 
@@ -257,7 +261,7 @@ class Slot:
         return f"script {program.script}" if program.script else f"command {program.command[0]}"
 
     def _template_output(self) -> str:
-        """Return the path of the template's log for a message, or its end where the user cannot read the file."""
+        """Return the path of the template's log for a message, or the log's end if the user cannot read the file."""
         if not self.config.ship:
             return str(self._log)
         with contextlib.suppress(OSError):
@@ -265,7 +269,10 @@ class Slot:
         return "nothing: its log cannot be read"
 
     def next_events(self) -> Messages:
-        """Wait for the next messages of the trial to the controller."""
+        """Handle the trial's events until there are messages for the controller, and return these.
+
+        Events are messages of the process, the end of the process, messages of the template, and timers.
+        """
         running = self.running
         assert running is not None
         while True:
@@ -273,7 +280,7 @@ class Slot:
             if running.channel in readable:
                 running.receive()
             if running.handle in readable:
-                self._expect_template(running)  # to report how the process has ended
+                self._expect_template(running)  # the process has ended; the template reports its exit code
             if self._control in readable:
                 try:
                     message, handle = self._receive_from_template()
@@ -293,32 +300,38 @@ class Slot:
     def _wait_for_sources(self, running: RunningTrial) -> list[Any]:
         """Wait for the process, its end, the template, or the next timer; return the readable ones."""
         sources: list[Any] = [self._control]
-        if running.is_open:  # otherwise only the process's end and the template's message are left to wait for
+        if running.is_open:  # a closed channel would always be readable
             sources.append(running.channel)
         if running.handle is not None and running.template_asked_at is None:
             sources.append(running.handle)
         return select.select(sources, [], [], running.timers.until_next())[0]
 
     def _expect_template(self, running: RunningTrial) -> None:
-        """Set the timer for the template's next message, about a start or an exit."""
+        """Set the timer that ends a template which does not send its next message, about a start or an exit."""
         running.template_asked_at = time.monotonic()
         running.timers.set("template", running.template_asked_at, self._check_template)
 
     def _check_template(self) -> Messages | None:
-        """Kill a template whose message is overdue: it was stopped, or waits for a disk or a debugger."""
+        """Kill the template if its message is overdue, as when it was stopped, or waits for a disk or a debugger.
+
+        Returns:
+            The last messages of the trial, which ends with its template; None if the template has time left.
+        """
         running = self.running
         assert running is not None
         assert running.template_asked_at is not None
-        now, late_at = time.monotonic(), running.template_asked_at + running.template_patience()
-        if now < late_at:  # another thread may kill the process, which shortens the template's time
-            running.timers.set("template", min(late_at, now + WATCH_INTERVAL), self._check_template)
+        now, overdue_at = time.monotonic(), running.template_asked_at + running.template_patience()
+        if now < overdue_at:  # checked often, because another thread may kill the process, which shortens the time
+            running.timers.set("template", min(overdue_at, now + WATCH_INTERVAL), self._check_template)
             return None
         running.template_end_text = f"did not answer for {running.template_patience():g} s and was killed"
         self._end_template(signal.SIGKILL)
         return self._end_trial(running, None)
 
     def _receive_from_template(self) -> tuple[messages.TrialStarted | messages.TrialExited | None, int]:
-        """Return the template's next message, None when it is gone, and the descriptor of a started process, or -1.
+        """Return the template's next message, and the descriptor of the process that it has started.
+
+        The message is None if the template is gone. The descriptor is -1 for other messages.
 
         Raises:
             MessageError: The template sent an invalid message, as the job's code in it may do.
@@ -326,7 +339,7 @@ class Slot:
         assert self._control is not None
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
-        except ConnectionResetError:  # it was killed before it read what was sent
+        except ConnectionResetError:  # it was killed before it read the slot's message
             return None, -1
         message = messages.decode(data, messages.FROM_TEMPLATE) if data else None
         if isinstance(message, messages.TrialStarted) and not descriptors:
@@ -334,9 +347,14 @@ class Slot:
         return message, descriptors[0] if descriptors else -1
 
     def _end_trial(self, running: RunningTrial, exit_message: messages.TrialExited | None) -> Messages:
-        """Return the last messages of a trial whose process or template is gone; in a study that prunes, first its reports.
+        """Return the last messages of a trial whose process or template is gone.
 
-        Without these, a program that ends quickly would never be pruned.
+        In a study that prunes, these are at first only its last reports. The end follows once they are answered, so that a
+        program that ends quickly can still be pruned.
+
+        Args:
+            running: Trial that has ended.
+            exit_message: Message of the template about the process's end; None if the template is gone.
         """
         while running.channel.is_readable() and running.receive():
             pass
@@ -344,15 +362,18 @@ class Slot:
         with running.send_lock:
             running.channel.close()
         running.handle_exit()
-        if exit_message is None and running.pid:  # the template is gone and cannot kill what the trial started
+        if exit_message is None and running.pid:  # the template is gone and cannot kill the trial's descendants
             sessions.kill(running.pid)
         running.exit_message = exit_message
         return running.take_messages() if running.request.prunable and running.reports else self._conclude(running)
 
     def _conclude(self, running: RunningTrial) -> Messages:
-        """Remove the files of a trial that has ended, and return its last messages, once its reports are answered."""
+        """Return the last messages of a trial that has ended, with its outcome, and remove its scratch folder.
+
+        If its log is sent to the controller, these are the first piece of the log's rest, and `answer` returns the others.
+        """
         self.running = None
-        outcome, arrays = self._build_outcome(running, running.exit_message)  # first, as it may search the trial's files
+        outcome, arrays = self._build_outcome(running, running.exit_message)  # before the folder that it may search is gone
         shutil.rmtree(running.workdir, ignore_errors=True)
         ended = messages.TrialEnded(outcome, arrays=arrays)
         news: Messages = ()
@@ -367,27 +388,28 @@ class Slot:
         return self._next_end_messages()
 
     def _next_end_messages(self) -> Messages:
-        """Return the next piece of an ended trial's log; with the last piece also the trial's end."""
+        """Return the next piece of an ended trial's log; with the last piece also the messages of the trial's end."""
         assert self._unsent_end is not None
-        log, last = self._unsent_end
-        last_piece = log_messages(log.next_piece(ended=True))
+        log, end_messages = self._unsent_end
+        piece = log_messages(log.next_piece(ended=True))
         if not log.is_sent:
-            return last_piece
+            return piece
         self._unsent_end = None
         log.remove()
-        return (*last_piece, *last)
+        return (*piece, *end_messages)
 
     def _build_outcome(
         self, running: RunningTrial, exit_message: messages.TrialExited | None
     ) -> tuple[records.TrialOutcome, str | None]:
-        """Return the trial's outcome, and the file with the arrays of its result, if any."""
+        """Return the trial's outcome, and the path of the file with the arrays of its result; None without arrays."""
         code = None if exit_message is None else exit_message.code
         loss_text = f"the template of slot {self.name} on {self.node} {running.template_end_text}, and the trial with it"
         outcome = running.build_outcome(code, loss_text)
         outcome = dataclasses.replace(
             outcome,
             ended=time.time(),
-            exit_code=code if outcome.exit_code is None else outcome.exit_code,  # the code of the rank that explains the end
+            # Of several ranks, the outcome already has the exit code of the rank that explains the end.
+            exit_code=code if outcome.exit_code is None else outcome.exit_code,
             node=self.node,
             pid=running.pid,
             start_method=running.start_method,
@@ -398,16 +420,11 @@ class Slot:
         )
         if outcome.state is TrialState.PAUSED and outcome.checkpoints is None:
             outcome = outcomes.unsaved_outcome(outcome)
-        if (
-            outcome.state is TrialState.COMPLETE
-            and self.config.keep
-            and running.final_outcome is None
-            and running.decided_end is None
-        ):
+        if outcome.state is not TrialState.COMPLETE:
+            return outcome, None
+        if self.config.keep and running.final_outcome is None and running.decided_end is None:
             text = (
                 "keep.files: nothing was copied, as the script ended by os._exit or os.exec…; run it with `command:` instead"
             )
             return dataclasses.replace(outcome, remark=text), None
-        if outcome.state is TrialState.COMPLETE and outcome.arrays:
-            return check_arrays(outcome, paths.trial_arrays(running.workdir))
-        return outcome, None
+        return check_arrays(outcome, paths.trial_arrays(running.workdir)) if outcome.arrays else (outcome, None)

@@ -45,12 +45,13 @@ class Stop:
         return self._requested
 
     def _request(self, number: int, frame: FrameType | None) -> None:
+        """Record the first SIGTERM, and set the alarm that ends the process after the grace period, if it has one."""
         if self._requested:
             return
         self._requested = True
         if self._grace is not None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, max(self._grace, 0.001))
+            signal.setitimer(signal.ITIMER_REAL, max(self._grace, 0.001))  # 0 would set no alarm
             os.write(_STANDARD_ERROR, f"SIGTERM: {self._grace:g} s to save a checkpoint and end\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""Timers: the scheduled actions of a slot or a supervisor."""
+"""Schedule the later actions of a slot or a supervisor, which runs those that are due in its own loop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class Timers(Generic[T]):
-    """Actions by name, each due once at a moment of the monotonic clock. For one thread.
+    """A table of actions by name, each due once at a moment of the monotonic clock. For one thread.
 
-    There are never more than ten, and they move often, so this is a table and not a heap.
+    There are at most ten actions, and they are often moved, so a table is simpler than a heap and as fast.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Timers(Generic[T]):
         return name in self._timers
 
     def set(self, name: str, moment: float, action: Callable[[], T]) -> None:
-        """Schedule an action, instead of the one that has this name."""
+        """Schedule an action, in place of an action with the same name."""
         self._timers[name] = moment, action
 
     def postpone(self, name: str, seconds: float) -> None:
-        """Move an action that is scheduled."""
+        """Make an action due later by so many seconds; do nothing if it is not scheduled."""
         if name in self._timers:
             moment, action = self._timers[name]
             self._timers[name] = moment + seconds, action
@@ -37,7 +37,7 @@ class Timers(Generic[T]):
             self._timers.pop(name, None)
 
     def until_next(self) -> float | None:
-        """Return the seconds until the next action is due, 0 if one is, and None without any."""
+        """Return the seconds until the next action is due: 0 if an action is due already, None if none is scheduled."""
         if not self._timers:
             return None
         return max(0.0, min(moment for moment, _ in self._timers.values()) - time.monotonic())
@@ -45,11 +45,17 @@ class Timers(Generic[T]):
     def due(self, without: Collection[str] = ()) -> Iterator[Callable[[], T]]:
         """Remove and yield the actions that are due, the earliest first.
 
-        Each may schedule, move and cancel others, also those that are to follow. What it schedules itself waits for the
-        next call.
+        An action that runs may schedule, move or cancel others. An action that it adds is not yielded before the next call;
+        one that it cancels or moves to a later time is not yielded now.
+
+        Args:
+            without: Names of actions that are left for a later call.
         """
         now = time.monotonic()
         moments = {name: moment for name, (moment, _) in self._timers.items() if moment <= now and name not in without}
         for name in sorted(moments, key=lambda name: moments[name]):
-            if self._timers.get(name, (now + 1.0,))[0] <= now:
-                yield self._timers.pop(name)[1]
+            if name in self._timers:
+                moment, action = self._timers[name]
+                if moment <= now:
+                    del self._timers[name]
+                    yield action

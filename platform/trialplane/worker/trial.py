@@ -1,8 +1,8 @@
-"""One trial process, from its start to its last message.
+"""Run one trial in its process, from the process's start to its last message.
 
-`run_and_end` is called in a fork of the template; `python -m trialplane.worker.roles FD PARENT` does the same in a new
-interpreter. Both read their request from the channel, run the job's function, send one outcome and end. Must not import
-anything heavy: the template or the job imports what the job needs.
+`run_and_end` is called in a fork of the template, or by `python -m trialplane.worker.roles FD PARENT` in a new interpreter.
+It reads the request from the channel, runs the job's function, sends one outcome and ends the process. This module must not
+import anything heavy: the template or the job imports what the job needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import dataclasses
 import faulthandler
 import importlib
 import math
-import multiprocessing.util  # noqa: F401  here, so that `end_after` clears its exit function, which waits for workers without limit
+import multiprocessing.util  # noqa: F401  its exit function waits for workers without limit; imported early, `end_after` removes it
 import os
 import resource
 import sys
@@ -45,9 +45,9 @@ _UNREAD = (
 
 
 def import_job(config: records.SlotConfig) -> context.Run:
-    """Import the job's module and everything in `preload`; return the job's function, or a function that runs its program.
+    """Import everything in `preload` and the job's module; return the job's function, or a function that runs its program.
 
-    An objective of Optuna is returned as it is; `run_job` makes a function of the context of it.
+    An objective of Optuna is returned unchanged; `run_job` wraps it in a function of the context.
 
     Raises:
         Any exception of the job's code at import, or of its functions in `preload`.
@@ -84,7 +84,7 @@ def run_and_end(
 
 
 def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> None:
-    """Run `serve` in a new process and end the process, with the code that `serve` returns.
+    """Call `serve` and end this process, which was just started, with the code that `serve` returns; with 1 if it raises.
 
     Args:
         serve: Work of the process.
@@ -92,7 +92,7 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
         leader: Whether the process becomes the leader of a new session.
     """
     code = 1
-    atexit._clear()  # handlers registered before are not the job's, and torch's take 40 ms
+    atexit._clear()  # handlers that were registered before are not the job's, and torch's take 40 ms
     try:
         process.die_with_parent(parent)
         if leader:
@@ -145,7 +145,7 @@ def run_role_job(
 
 
 def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome: records.TrialOutcome) -> None:
-    """Send the outcome; if it is too large for a message, an outcome that says so."""
+    """Send the outcome; if it is too large for a message, send a failure that says so in its place."""
     try:
         channel.send(messages.Ended(outcome))
     except errors.MessageError as error:
@@ -153,7 +153,7 @@ def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome:
 
 
 def _set_up_process(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
-    """Set up this process for the trial: log, environment, folder, limits, random numbers."""
+    """Set up this process for the trial: log, environment, folder, limits, policies, random numbers."""
     log = paths.RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
     log.parent.mkdir(parents=True, exist_ok=True)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,8 @@ def _set_up_process(config: records.SlotConfig, request: records.TrialRequest, w
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):
-        # Unbuffered as they are, a line and its end would be two writes, and another rank's line could come in between.
+        # The template's streams are unbuffered, so `print` writes a line and its end separately, and another rank's line
+        # could come in between.
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
     faulthandler.enable()  # a crash or a time-out leaves its stacks in the log
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -183,7 +184,7 @@ def _set_up_process(config: records.SlotConfig, request: records.TrialRequest, w
     tempfile.tempdir = None  # read TMPDIR again
     os.chdir(workdir)
     policies.apply_all()
-    if not has_ranks(config):  # a supervisor forks, which the threads of numpy and torch would prevent
+    if not has_ranks(config):  # a supervisor forks ranks, which it cannot once numpy and torch have threads
         environment.use_cores(config.cpus)
     process.seed_everything(request.seed)
 
@@ -195,7 +196,7 @@ def enter_mlflow(config: records.SlotConfig, request: records.TrialRequest) -> N
 
 
 def call_with_context(run: context.Run, fields: Mapping[str, Any]) -> context.Result:
-    """Call the function of a trial."""
+    """Make a context from its fields, call the job's function with it, and return the result."""
     ctx = context.Context(**fields)
     with context.activate(ctx):
         return run(ctx)
@@ -210,7 +211,7 @@ def run_job(
     call_job: CallJob = call_with_context,
     **rank_fields: Any,
 ) -> records.TrialOutcome:
-    """Run the job's function and return its outcome, also for errors.
+    """Run the job's function and return its outcome. An error of the job, of whatever kind, is an outcome too.
 
     Args:
         run: Function of the job, or None to import it.
@@ -228,7 +229,7 @@ def run_job(
     if request.resume and is_first:
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     imports = advice.LateImports()
-    # A script's imports are done before the fork, and a command's are not in this process.
+    # Only a function that was imported in the template can import more, late, in each trial.
     watches_imports = run is not None and config.program is None
     try:
         _check_parent_checkpoint(config, request)
@@ -236,11 +237,11 @@ def run_job(
             capture.begin(config, request)
         if run is None:
             run = import_job(config)
-            process.seed_everything(request.seed)  # again, as numpy and torch may have been loaded by the imports
+            process.seed_everything(request.seed)  # once more: the job may have imported numpy or torch only now
         if request.objectives:
             run = objective.trial_function(run, request.metrics, request.objectives, reporter)
         fields = {
-            "params": dict(request.params),  # to which an objective of Optuna adds its values
+            "params": dict(request.params),  # a copy, to which an objective of Optuna adds its values
             "seed": request.seed,
             "run": request.run,
             "trial": request.trial,
@@ -257,29 +258,41 @@ def run_job(
             "_pause": pausing.Pause(request.segment),
             **rank_fields,
         }
-        ended, early = "", ""
+        ended, stop_text = "", ""  # how the job ended without returning; the stop rule that ended it
         try:
             with imports.watch() if watches_imports else contextlib.nullcontext():
                 result = call_job(run, fields)
         except (SystemExit, context.Finished) as error:
-            if isinstance(cause := outcomes.cause(error), context.Finished):
-                early = str(cause)
-            elif not is_clean_exit(cause):
+            cause = outcomes.cause(error)
+            if isinstance(cause, context.Finished):
+                stop_text = str(cause)
+                ended = f"was {stop_text}"
+            elif is_clean_exit(cause):
+                ended = "ended by sys.exit(0)"
+            else:
                 raise
-            result, ended = reporter.newest, f"was {early}" if early else "ended by sys.exit(0)"
-        if rank_fields.get("rank", 0) > 0:  # rank 0's outcome counts
+            result = reporter.newest
+        if rank_fields.get("rank", 0) > 0:  # the result of rank 0 counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
-        runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
-        remark = outcomes.copy_kept_files(location, runs_in, config.keep)
-        remark = "; ".join(filter(None, (remark, saving.remark)))
+        job_folder = workdir if config.program is None else programs.folder(config.program, workdir)
+        copy_remark = outcomes.copy_kept_files(location, job_folder, config.keep)
+        remark = "; ".join(filter(None, (copy_remark, saving.remark)))
         if config.program is not None:  # the slot adds the metrics that it has read, and checks that they are complete
-            outcome = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
-            return dataclasses.replace(outcome, early=bool(early), message=early, remark=remark, advice=advice.pool_advice())
+            return records.TrialOutcome(
+                request.number,
+                TrialState.COMPLETE,
+                metrics=reporter.newest,
+                early=bool(stop_text),
+                message=stop_text,
+                remark=remark,
+                advice=advice.pool_advice(),
+            )
         outcome = outcomes.outcome_of_result(request, result, workdir, ended=ended, newest=reporter.newest)
-        return _with_remarks(dataclasses.replace(outcome, remark=remark), config, request, reporter, imports, early)
-    except BaseException as error:  # noqa: BLE001  the boundary: every error of the job is an outcome, KeyboardInterrupt too
-        last = reporter.newest if isinstance(error, context.Paused) else reporter.last
-        return dataclasses.replace(outcomes.outcome_of_error(request, error, last), remark=saving.remark)
+        return _with_remarks(dataclasses.replace(outcome, remark=remark), config, request, reporter, imports, stop_text)
+    except BaseException as error:  # noqa: BLE001  every error of the job is an outcome, KeyboardInterrupt too
+        # Trials are compared at a rung by the newest value of each metric; a failure has the metrics of the last report.
+        metrics = reporter.newest if isinstance(error, context.Paused) else reporter.last
+        return dataclasses.replace(outcomes.outcome_of_error(request, error, metrics), remark=saving.remark)
 
 
 def _with_remarks(
@@ -288,9 +301,9 @@ def _with_remarks(
     request: records.TrialRequest,
     reporter: Reporter,
     imports: advice.LateImports,
-    early: str,
+    stop_text: str,
 ) -> records.TrialOutcome:
-    """Add remarks to the outcome of a function's result, and advice if it is complete.
+    """Return the outcome of a function's result with remarks in its message, and with advice if it is complete.
 
     Args:
         outcome: Outcome of the result.
@@ -298,24 +311,24 @@ def _with_remarks(
         request: Request of the trial.
         reporter: Receiver of the reports.
         imports: Imports of this trial.
-        early: Description of the stop rule that ended the trial; "" without one.
+        stop_text: Description of the stop rule that ended the trial; "" without one.
     """
     if outcome.state is not TrialState.COMPLETE:
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
-    remarks = (early, reporter.remark(), *stopping.unreported_remarks(request.stop, reporter.newest))
+    remarks = (stop_text, reporter.remark(), *stopping.unreported_remarks(request.stop, reporter.newest))
     return dataclasses.replace(
         outcome,
-        early=bool(early),
+        early=bool(stop_text),
         message="; ".join(filter(None, remarks)),
         advice="; ".join(filter(None, (imports.advice(config), advice.pool_advice()))),
     )
 
 
 def _check_parent_checkpoint(config: records.SlotConfig, request: records.TrialRequest) -> None:
-    """Check that the checkpoint from which a segment continues is the one that was saved.
+    """Check that the checkpoint from which a segment continues, if any, has not changed since the trial was paused.
 
     Raises:
-        CheckpointError: It is missing, or another one.
+        CheckpointError: It is missing, or was changed.
     """
     parent = None if request.segment is None else request.segment.parent
     if parent is None:
@@ -331,9 +344,15 @@ def _check_parent_checkpoint(config: records.SlotConfig, request: records.TrialR
 
 
 def _origin(config: records.SlotConfig, request: records.TrialRequest, location: str) -> context.Origin:
-    """Return where a trial's first state comes from: another run, or the checkpoint of a segment in another folder."""
+    """Return the checkpoints of another run, trial or folder from which a trial starts; an empty origin if there are none.
+
+    Args:
+        config: Configuration of the slot.
+        request: Request of the trial.
+        location: Location of the trial's own checkpoints.
+    """
     parent = None if request.segment is None else request.segment.parent
-    if parent is None or (parent.trial, parent.folder) == (request.trial, request.folder):
+    if parent is None or (parent.trial, parent.folder) == (request.trial, request.folder):  # not from another trial
         if not request.resume:
             return context.Origin()
         start = request.start or records.Parent(request.trial, -1)
@@ -343,12 +362,14 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
         checkpoints(config, request.run, parent.trial, parent.folder),
         is_exact=True,
         is_changed=request.segment is not None and request.segment.changed,
-        is_required=not _has_checkpoints(location),  # else a former attempt has read it, and saved a newer state
+        # If the trial has checkpoints, an earlier attempt at the segment has read the origin and saved a newer state.
+        is_required=not _has_checkpoints(location),
     )
 
 
 def _has_checkpoints(location: str) -> bool:
-    with contextlib.suppress(errors.CheckpointError):  # the job gets the error once it saves
+    """Return whether a location has checkpoints; False if it cannot be read."""
+    with contextlib.suppress(errors.CheckpointError):  # the job gets the error when it saves
         return folders.summary(location) is not None
     return False
 
@@ -370,7 +391,10 @@ def checkpoint_location(config: records.SlotConfig, run: str) -> str:
 
 
 def checkpoints(config: records.SlotConfig, run: str, trial: int, step: int = 0) -> str:
-    """Return the folder or URL of the checkpoints of one trial, or of those at a step; see `paths.TrialFolder`."""
+    """Return the folder or URL of one trial's checkpoints; of its folder for a step if `step` is not 0.
+
+    Trials of a population have such folders, see `paths.TrialFolder`.
+    """
     return paths.trial_checkpoints(checkpoint_location(config, run), run, trial, step)
 
 
@@ -378,19 +402,19 @@ def remove_checkpoints(config: records.SlotConfig, outdated: Iterable[paths.Tria
     """Remove folders of trials' checkpoints.
 
     Raises:
-        CheckpointError: Some cannot be removed; the others have been.
+        CheckpointError: Some cannot be removed. The others are removed.
     """
     folders.remove_each(checkpoints(config, config.run, folder.trial, folder.step) for folder in outdated)
 
 
 class Reporter:
-    """Send reports to the slot, and wait for its answer when the study prunes.
+    """A sender of reports to the slot, which waits for the answer if the study prunes.
 
     Attributes:
         last: Metrics of the newest report.
         newest: Newest value of each metric, from any report.
         remark: Returns a warning about the trial, or ""; called at the first report.
-        is_quiet: Whether reports are not printed, as the slot reads metrics from a program's output.
+        is_quiet: Whether reports are not printed, because the slot reads metrics from a program's output.
         attributes: Attributes that an objective of Optuna has set for its trial.
     """
 
@@ -404,14 +428,14 @@ class Reporter:
         self.attributes: dict[str, Any] = {}
 
     def suggest(self, request: messages.Suggest) -> messages.Suggested:
-        """Request the value of a parameter from the controller."""
+        """Request the value of a parameter from the controller, and return its answer."""
         self._channel.send(request)
         answer = self._channel.receive()
         assert isinstance(answer, messages.Suggested), "a request for a parameter is answered with Suggested"
         return answer
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
-        """Send the metrics of one step; return whether the trial is to end as pruned.
+        """Print and send the metrics of one step; return whether the trial must end as pruned, False without `waits`.
 
         Raises:
             Finished: A stop rule is met. Only with `waits`; without it the slot ends the trial.
@@ -419,7 +443,7 @@ class Reporter:
         remark = "" if self.newest else self.remark()
         self.last = metrics
         for name, value in metrics.items():
-            # Where the best report counts, a training that diverges at the end keeps its last finite value.
+            # Of a metric whose best report counts, the last finite value stays if the training diverges at the end.
             if math.isfinite(value) or name not in self.newest or name not in self._request.reported:
                 self.newest[name] = value
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
@@ -430,11 +454,11 @@ class Reporter:
         self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark, waits))
         if not waits:
             return False
-        prune = False
+        is_pruned = False
         if self._request.prunable:
             answer = self._channel.receive()
             assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
-            prune = answer.prune_at is not None
+            is_pruned = answer.prune_at is not None
         if rule := stopping.met_rule(self._request.stop, step, metrics):
             raise context.Finished(f"stopped at step {step}: {rule}")
-        return prune
+        return is_pruned

@@ -1,4 +1,7 @@
-"""The reports of one read: all of them, or an even sample if there are too many, with those that matter for the result."""
+"""Limit the reports of one read of a program's output, without losing those that decide the result.
+
+A program may print faster than reports can be recorded. The reader adds each report to a `Burst` and takes its selection.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from typing import Generic, TypeVar
 from trialplane.wire.extremes import Extremes
 from trialplane.worker.metrics.steps import Report
 
-MOST = 2_000  # reports of one read that are kept
+MOST = 2_000  # reports that are selected in one read
 
 SourceT = TypeVar("SourceT")
 
 
 class Burst(Generic[SourceT]):
-    """Reports, each with its source.
+    """A selection of reports, each with its source.
 
     If there are more than `MOST`, an even sample is selected, and with it the last report, the first minimum and the first
     maximum of each metric that the job names, and the first report that ends the trial. So the best value and the end of a
@@ -22,44 +25,47 @@ class Burst(Generic[SourceT]):
 
     Args:
         names: Metrics that the job names.
-        decides: Returns whether a report ends the trial.
+        ends_trial: Returns whether a report ends the trial.
     """
 
-    def __init__(self, names: Collection[str], decides: Callable[[Report], bool]) -> None:
-        self._decides = decides
-        self._count = 0
+    def __init__(self, names: Collection[str], ends_trial: Callable[[Report], bool]) -> None:
+        self._ends_trial = ends_trial
+        self._count = 0  # reports that were added; a report's number is the count before it
         self._stride = 1
-        self._sample: dict[int, tuple[SourceT, Report]] = {}  # each `_stride`th report, by number
+        # Selected reports, each with its source, by number.
+        self._sample: dict[int, tuple[SourceT, Report]] = {}  # those whose number is a multiple of `_stride`
         self._extremes = Extremes(names)
-        self._extreme_items: dict[int, tuple[SourceT, Report]] = {}
-        self._decisive: dict[int, tuple[SourceT, Report]] = {}
-        self._last: dict[int, tuple[SourceT, Report]] = {}
+        self._extreme_items: dict[int, tuple[SourceT, Report]] = {}  # those whose numbers `_extremes` has
+        self._ending: dict[int, tuple[SourceT, Report]] = {}  # the first one that ends the trial
+        self._last: dict[int, tuple[SourceT, Report]] = {}  # the last one
 
     def add(self, source: SourceT, report: Report) -> None:
         """Add the next report."""
         number, item = self._count, (source, report)
         self._count += 1
-        if (replaced := self._extremes.add(number, report[1])) is not None:
+        _, metrics = report
+        if (replaced := self._extremes.add(number, metrics)) is not None:
             self._extreme_items[number] = item
             for other in set(replaced) - self._extremes.numbers:
                 del self._extreme_items[other]
-        if not self._decisive and self._decides(report):
-            self._decisive[number] = item
+        if not self._ending and self._ends_trial(report):
+            self._ending[number] = item
         self._last = {number: item}
         if number % self._stride == 0:
             self._sample[number] = item
-            if len(self._sample) > 2 * MOST:
+            if len(self._sample) > 2 * MOST:  # drop every second one
                 self._stride *= 2
                 self._sample = {
                     position: sampled for position, sampled in self._sample.items() if position % self._stride == 0
                 }
 
     def reports(self) -> list[tuple[SourceT, Report]]:
-        """Return the sample and the decisive reports, in order."""
+        """Return the selected reports with their sources, in order; all reports if there are at most `MOST`."""
         if self._count <= MOST:
-            return list(self._sample.values())
-        selected = self._extreme_items | self._decisive | self._last
+            return list(self._sample.values())  # `_stride` is still 1
+        selected = self._extreme_items | self._ending | self._last
         room = max(0, MOST - len(selected))
         numbers = [number for number in self._sample if number not in selected]
         spread = [numbers[len(numbers) * index // room] for index in range(min(room, len(numbers)))]
-        return [item for _, item in sorted((selected | {position: self._sample[position] for position in spread}).items())]
+        selected |= {number: self._sample[number] for number in spread}
+        return [item for _, item in sorted(selected.items())]

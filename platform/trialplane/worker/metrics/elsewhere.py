@@ -1,4 +1,7 @@
-"""Search the files that a program has written, and that its job does not read, for a missing metric."""
+"""Search for a missing metric in files that a program has written and that its job does not read.
+
+If a trial ends without a metric that its job names, the message of the failure gets this advice.
+"""
 
 from __future__ import annotations
 
@@ -21,41 +24,47 @@ _MAX_NAMES = 5  # metrics of each file in a message
 def advice(
     folder: Path, names: Collection[str], is_own: Callable[[Path], bool], original_content: Callable[[Path], bytes]
 ) -> list[str]:
-    """Return advice on files with metrics, with lines of job.yaml that read them; if possible on missing metrics only.
+    """Return messages that name files with metrics, each with the line of job.yaml that reads its file.
+
+    Messages on files with a missing metric come alone; if there are none, those on files with other metrics are returned.
 
     Args:
         folder: Folder in which the program ran.
         names: Missing metrics.
-        is_own: Returns whether the program has written a file, and the job does not read it.
-        original_content: Returns the content of a file original_content the program ran.
+        is_own: Returns whether the program has written a file that the job does not read.
+        original_content: Returns the content that a file had before the program ran.
     """
-    missing_advice: dict[str, str] = {}  # line of job.yaml → advice on a file with a missing metric
-    other_advice: dict[str, str] = {}
+    missing_advice: dict[str, str] = {}  # source in job.yaml → message on a file with a missing metric
+    other_advice: dict[str, str] = {}  # source in job.yaml → message on a file with other metrics
     for file, source, values in metric_files(folder, names, is_own, original_content):
+        relative_path = file.relative_to(folder)
         if source is None:
             remedy = "print the metric, or for a script write `capture: wandb`"
-            other_advice.setdefault("wandb", f"{file.relative_to(folder)} is W&B's, which is not read: {remedy}")
+            other_advice.setdefault("wandb", f"{relative_path} is W&B's, which is not read: {remedy}")
             continue
         matching = {name: values[name] for name in names if name in values}
         shown = ", ".join(f"{name} ({value:g})" for name, value in list((matching or values).items())[:_MAX_NAMES])
         kind = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
-        (missing_advice if matching else other_advice).setdefault(
-            kind,
-            f"{file.relative_to(folder)} has {shown}: write `metrics: {kind}`{'' if matching else ' and name one of these'}",
-        )
+        message = f"{relative_path} has {shown}: write `metrics: {kind}`"
+        if matching:
+            missing_advice.setdefault(kind, message)
+        else:
+            other_advice.setdefault(kind, f"{message} and name one of these")
     return list((missing_advice or other_advice).values())[:_MAX_FILES]
 
 
 def metric_files(
     folder: Path, names: Collection[str], is_own: Callable[[Path], bool], original_content: Callable[[Path], bytes]
 ) -> Iterator[tuple[Path, MetricSource | None, dict[str, float]]]:
-    """Yield files with metrics, the source that reads each, and its last values. A file of W&B has no source and no values.
+    """Yield each file with metrics, the source that would read it, and its last value of each metric.
+
+    A file of W&B, which no source reads, has None and no values. The search ends after `_TIME_LIMIT`.
 
     Args:
         folder: Folder in which a program ran.
         names: Metrics to find in any spelling.
         is_own: Returns whether the program has written a file.
-        original_content: Returns the content of a file original_content the program ran.
+        original_content: Returns the content that a file had before the program ran.
     """
     deadline = time.monotonic() + _TIME_LIMIT
     for file in _files(folder):
@@ -76,7 +85,7 @@ def metric_files(
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, up to a number of entries."""
+    """Yield the files below a folder, until `MOST_ENTRIES` entries were listed."""
     budget = MOST_ENTRIES
     for root, folders, files in os.walk(folder):
         folders.sort()
@@ -88,11 +97,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _source(file: Path, folder: Path) -> MetricSource | None:
-    """Return the source that reads a file of this kind, or None."""
+    """Return the source that would read a file; None if no source reads files with its suffix."""
     if "tfevents" in file.name:
         return MetricSource("tensorboard")
     if file.suffix not in _TEXT_SUFFIXES:
         return None
     *parents, name = file.relative_to(folder).parts
-    # A folder with a number in its name may have another one in the next trial.
-    return MetricSource("file", path="/".join(["**", name] if any(map(str.isdigit, "".join(parents))) else [*parents, name]))
+    if any(map(str.isdigit, "".join(parents))):  # in the next trial this folder may have another number in its name
+        parents = ["**"]
+    return MetricSource("file", path="/".join([*parents, name]))

@@ -1,8 +1,8 @@
 """Read the scalars in TensorBoard's event files as they grow.
 
-The files have records of protocol buffers, of which a few fields are needed. They are read without TensorBoard's package,
-which may not be installed. Sources: TensorFlow's `core/lib/io/record_writer.h`, `core/util/event.proto` and
-`core/framework/{summary,tensor}.proto`.
+A file is a series of records, each with one event as a protocol buffer. They are read without TensorBoard's package, which
+may not be installed. The numbers of the fields and the layout of a record come from TensorFlow's
+`core/lib/io/record_writer.h`, `core/util/event.proto` and `core/framework/{summary,tensor}.proto`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections.abc import Iterator
 
 from trialplane.worker.metrics.lines import LineMetrics, Names
 
-_LARGEST = 16 << 20  # bytes of one record; a larger one has no scalars, and its file is not read further
+_MAX_RECORD = 16 << 20  # bytes; at a larger one, which has no scalars, the reading of its file ends
+_BEFORE_RECORD, _AFTER_RECORD = 12, 4  # bytes: the record's length and the length's checksum; the record's checksum
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _FLOAT, _DOUBLE = 1, 2  # types of a tensor
 
 
 class TensorBoard:
-    """The scalars of an event file, with the steps of its events.
+    """A decoder of an event file (see `tails.Decoder`).
 
     Args:
         names: Meanings of the tags.
@@ -28,112 +29,125 @@ class TensorBoard:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._is_damaged = False  # whether a record is damaged, or the file is no event file
-        self._rest = b""
+        self._is_damaged = False  # whether the length of a record is impossible, as in a file that is not an event file
+        self._rest = b""  # the beginning of a record that is not complete yet
 
     def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
-        """Yield the scalars of complete records."""
+        """Yield the metrics of each complete record with scalars. An incomplete record waits for more data."""
         if self._is_damaged:
             return
         self._rest += data
         offset = 0
-        while offset + 12 <= len(self._rest):
+        while offset + _BEFORE_RECORD <= len(self._rest):
             (size,) = struct.unpack_from("<Q", self._rest, offset)
-            if size > _LARGEST:
+            if size > _MAX_RECORD:
                 self._rest, self._is_damaged = b"", True
                 return
-            end = offset + 12 + size + 4  # length, its checksum, the record, its checksum
-            if end > len(self._rest):
+            begin = offset + _BEFORE_RECORD
+            end = begin + size
+            if end + _AFTER_RECORD > len(self._rest):
                 break
             with contextlib.suppress(ValueError, struct.error, IndexError):  # a damaged record
-                yield from self._event(self._rest[offset + 12 : end - 4])
-            offset = end
+                yield from self._event_metrics(self._rest[begin:end])
+            offset = end + _AFTER_RECORD
         self._rest = self._rest[offset:]
 
-    def _event(self, record: bytes) -> Iterator[LineMetrics]:
-        """Yield the metrics of an event, if it has scalars."""
+    def _event_metrics(self, record: bytes) -> Iterator[LineMetrics]:
+        """Yield the step and the metrics of an event, or nothing if it has no scalars."""
         step, values = 0, {}
         for field, value in _fields(record):
-            if field == 2 and isinstance(value, int):
+            if field == 2 and isinstance(value, int):  # step
                 step = value
             elif field == 5 and isinstance(value, bytes):  # summary
                 for nested_field, nested in _fields(value):
                     if nested_field == 1 and isinstance(nested, bytes) and (scalar := _scalar(nested)) is not None:
-                        values[scalar[0]] = scalar[1]
+                        tag, number = scalar
+                        values[tag] = number
         if values:
-            yield LineMetrics(
-                step, {metric: value for name, value in values.items() if (metric := self._names.lookup(name)[0])}
-            )
+            meanings = ((self._names.lookup(tag).metric, number) for tag, number in values.items())
+            yield LineMetrics(step, {metric: number for metric, number in meanings if metric})
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Yield numbers and values of a message's fields, up to the first group, a type that is not used any more.
+    """Yield the number and the value of each field of a message, up to the first field of an obsolete type (a group).
+
+    A value is an integer, a float, or the bytes of a string or a nested message, as the field's wire type says.
 
     Raises:
         IndexError: The message is cut off.
         struct.error: The message is cut off in a number.
         ValueError: A number has too many bytes.
     """
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        field, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            number, at = _varint(message, at)
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        field, wire_type = key >> 3, key & 7
+        if wire_type == _VARINT:
+            number, position = _varint(message, position)
             yield field, number
-        elif wire == _FIXED64:
-            yield field, struct.unpack_from("<d", message, at)[0]
-            at += 8
-        elif wire == _FIXED32:
-            yield field, struct.unpack_from("<f", message, at)[0]
-            at += 4
-        elif wire == _BYTES:
-            size, at = _varint(message, at)
-            if at + size > len(message):
+        elif wire_type == _FIXED64:
+            yield field, struct.unpack_from("<d", message, position)[0]
+            position += 8
+        elif wire_type == _FIXED32:
+            yield field, struct.unpack_from("<f", message, position)[0]
+            position += 4
+        elif wire_type == _BYTES:
+            size, position = _varint(message, position)
+            if position + size > len(message):
                 raise IndexError("a field is cut off")
-            yield field, message[at : at + size]
-            at += size
+            yield field, message[position : position + size]
+            position += size
         else:
             return
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return a variable-length number of a message, and the position after it."""
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """Return the variable-length number at a position of a message, and the position after it.
+
+    Each byte has seven bits of the number, the lowest first; its eighth bit is set if another byte follows.
+
+    Raises:
+        IndexError: The message ends in the number.
+        ValueError: The number has more bytes than one of 64 bits.
+    """
     value = shift = 0
     while True:
-        byte = message[at]
-        at += 1
+        byte = message[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return value, at
+            return value, position
         if shift > 63:
             raise ValueError("a number has too many bytes")
 
 
 def _scalar(value: bytes) -> tuple[str, float] | None:
-    """Return tag and number of a summary's value; None if it is no scalar, or NaN."""
+    """Return the tag and the number of a summary's value; None if the value is not a scalar, or is NaN."""
     tag, number = "", None
     for field, content in _fields(value):
-        if field == 1 and isinstance(content, bytes):
+        if field == 1 and isinstance(content, bytes):  # tag
             tag = content.decode(errors="replace")
         elif field == 2 and isinstance(content, float):  # simple_value
             number = content
         elif field == 8 and isinstance(content, bytes):  # tensor
-            number = _tensor(content)
+            number = _tensor_number(content)
     return (tag, number) if tag and number is not None and not math.isnan(number) else None
 
 
-def _tensor(tensor: bytes) -> float | None:
-    """Return the number of a tensor without dimensions; None for other tensors."""
+def _tensor_number(tensor: bytes) -> float | None:
+    """Return the number of a tensor without dimensions; None for other tensors.
+
+    A tensor has its number either as bytes, whose type it names, or in a list for its type.
+    """
     kind, content = 0, b""
     listed: float | None = None
     for field, value in _fields(tensor):
-        if field == 1 and isinstance(value, int):
+        if field == 1 and isinstance(value, int):  # dtype
             kind = value
-        elif field == 2 and value:  # the shape has a dimension
+        elif field == 2 and value:  # tensor_shape has a dimension
             return None
-        elif field == 4 and isinstance(value, bytes):
+        elif field == 4 and isinstance(value, bytes):  # tensor_content
             content = value
         elif field in (5, 6):  # float_val, double_val
             form = "<f" if field == 5 else "<d"

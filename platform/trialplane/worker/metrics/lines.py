@@ -1,19 +1,19 @@
-"""Find metrics in lines of text: `name=0.93`, `name: 0.93`, JSON, a progress bar's postfix, or by a job's own patterns.
+"""Find metrics and steps in lines of text: `name=0.93`, `name: 0.93`, JSON, tables, or by a job's own patterns.
 
-Pure: text in, numbers out. In a line without a declared pattern these are metrics:
+Pure: text in, numbers out. Without a pattern of the job, these are metrics:
 
 - pairs of a name and a number with = or : between, the name perhaps in quotes: `loss=0.3`, `'eval_loss': 0.3`, `acc: 93.1%`;
-- a line that is a JSON object: its numbers, those of nested objects under dotted names;
-- a metric that the job names, however it is written: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
+- the numbers of a line that is a JSON object; numbers of nested objects have dotted names;
+- a metric that the job names, in any spelling: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
   `0.98 accuracy` and `Accuracy on the 100 images: 54 %`;
-- `accuracy: 9870/10000`, a fraction, as its value;
+- a fraction, as its value: `accuracy: 9870/10000`;
 - a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers;
 - the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`.
 
-`Test accuracy: 0.9` is a metric `test_accuracy`: a value of another set of data is not that of `accuracy`.
+`Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data.
 
-The step is such a number with the name `global_step`, `step`, `iteration`, `epoch` or `round`, as in `Epoch [3/10]`,
-or a number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`.
+A number with the name `global_step`, `step`, `iteration`, `epoch` or `round` is the step, as in `Epoch [3/10]`. So is a
+number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONGEST_LINE = 16 << 10  # characters; of a longer line only the end is read, wh
 _LONGEST_NAME = 250  # characters that MLflow stores
 
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?)"
-# What may not follow a number: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s, 1,234 have none.
+# The end of a number, so that 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s and 1,234 have none.
 _NUMBER_END = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
 # A set of data before the name of a metric makes it another metric.
 _DATA_SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"
@@ -46,7 +46,8 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _AVERAGES = re.compile(r"\s*+(micro|macro|weighted|samples) avg\s++([\d.]++)\s++([\d.]++)\s++([\d.]++)\s++\d++\s*+$")
 # Names of steps, from the finest to the coarsest. If a line has several, the first of these is the step.
 STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
-_WORDS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
+_EPOCH = STEPS[-1]
+_SPELLINGS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
 # The number of a step after its name, and the number of steps after that.
 _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")
 _TOTAL = re.compile(r"\s*+/\s*+(\d{1,15})")
@@ -71,16 +72,28 @@ class LineMetrics(NamedTuple):
     """The metrics of one line.
 
     Attributes:
-        step: Step that the line names, or None.
+        step: Step that the line names; None if it names no step.
         metrics: Values by name.
-        epoch: Epoch of a step that counts within an epoch.
-        steps: Number of steps in that epoch, as in `[100/600]`.
+        epoch: Epoch that the line names beside the step; None if it names no epoch, or if the epoch is the step.
+        steps: Number of steps in that epoch, as 600 in `[100/600]`; None if the line does not name it.
     """
 
     step: int | None
     metrics: dict[str, float]
     epoch: float | None = None
     steps: int | None = None
+
+
+class Meaning(NamedTuple):
+    """The meaning of a name in a program's output.
+
+    Attributes:
+        metric: Metric that it stands for; "" if it has no character that a metric's name may have.
+        step_rank: Its place among the names of steps, the finest first; -1 if it is not the name of a step.
+    """
+
+    metric: str
+    step_rank: int
 
 
 class Names:
@@ -95,21 +108,19 @@ class Names:
         self.requested = {name.lower(): name for name in requested}
         self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.requested]
         self.has_own_step = bool(step)
-        self._cache: dict[str, tuple[str, int]] = {}
+        self._cache: dict[str, Meaning] = {}
 
-    def lookup(self, name: str) -> tuple[str, int]:
-        """Return the metric that a name stands for, or "", and its rank among the names of steps, or -1."""
+    def lookup(self, name: str) -> Meaning:
+        """Return the meaning of a name."""
         if (cached := self._cache.get(name)) is not None:
             return cached
         lower = name.lower()
-        spelling = lower.replace(" ", "_")
-        result = (
-            self.requested.get(lower) or _stored_name(name),
-            self._steps.index(spelling) if spelling in self._steps else -1,
-        )
+        step_name = lower.replace(" ", "_")
+        step_rank = self._steps.index(step_name) if step_name in self._steps else -1
+        meaning = Meaning(self.requested.get(lower) or _stored_name(name), step_rank)
         if len(self._cache) < _MAX_NAMES:
-            self._cache[name] = result
-        return result
+            self._cache[name] = meaning
+        return meaning
 
     def keep_requested(self, line: LineMetrics) -> LineMetrics:
         """Return a line with its step, and only the metrics that the job names."""
@@ -117,32 +128,35 @@ class Names:
         return line._replace(metrics=metrics)
 
     def split_record(self, values: Mapping[str, float]) -> LineMetrics:
-        """Split the numbers of a record into metrics and the step."""
+        """Split the numbers of a record into metrics and the step.
+
+        Of several steps the finest counts. It must be a whole number unless the job names it.
+        """
         metrics: dict[str, float] = {}
         step, best_rank, epoch = math.nan, len(STEPS), None
         for name, value in values.items():
             metric, rank = self.lookup(name)
             if rank >= 0:
-                if self._steps[rank] == STEPS[-1]:
+                if self._steps[rank] == _EPOCH:
                     epoch = value
                 if rank < best_rank:
                     step, best_rank = value, rank
             elif metric:
                 metrics.setdefault(metric, value)
-        is_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
-        is_epoch = best_rank < len(self._steps) and self._steps[best_rank] == STEPS[-1]
-        return LineMetrics(int(step) if is_step else None, metrics, None if is_epoch else epoch)
+        is_valid = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)  # NaN, as no step, is not
+        is_epoch = best_rank < len(self._steps) and self._steps[best_rank] == _EPOCH
+        return LineMetrics(int(step) if is_valid else None, metrics, None if is_epoch else epoch)
 
 
 class Epochs:
-    """A count of steps through all epochs, for lines that name both and steps that begin anew in each epoch.
+    """A count of steps through all epochs, for programs whose steps begin anew in each epoch.
 
-    `Epoch [2/5], Step [100/600]` is step 700. If lines do not name the number of steps, an epoch has as many as the last
-    step that was named in it.
+    If an epoch has 600 steps, `Epoch [2/5], Step [100/600]` is step 700. If lines do not name the number of steps, it is the
+    last step that the epoch has named.
     """
 
     def __init__(self) -> None:
-        self._newest = LineMetrics(None, {})  # the newest line with both
+        self._newest = LineMetrics(None, {})  # the newest line that names an epoch and a step
         self._before = 0  # steps in the epochs before the current one
 
     def step(self, line: LineMetrics) -> int | None:
@@ -152,9 +166,10 @@ class Epochs:
         if line.epoch is not None:
             last, self._newest = self._newest, line
             if last.epoch is not None and last.step is not None and line.epoch > last.epoch and line.step <= last.step:
-                # Epochs between them may have printed nothing.
-                epochs = int(line.epoch) - int(last.epoch) if last.steps else 1
-                self._before += epochs * (last.steps or last.step)
+                if last.steps:  # the epochs between the two lines, which may have printed nothing, have as many steps
+                    self._before += (int(line.epoch) - int(last.epoch)) * last.steps
+                else:
+                    self._before += last.step
         return self._before + line.step
 
 
@@ -165,33 +180,33 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
     """Return a function that finds the metrics of one line.
 
     Args:
-        patterns: Job's own regular expressions; the usual forms when there are none.
-        names: What the names stand for; those that the job names are found with spaces for underscores, too.
-        arguments: Names of the program's arguments. In a line with mostly these and no step, only metrics that the job names
-            count.
+        patterns: Job's own regular expressions. If there are none, the forms in the module's docstring are found.
+        names: Meanings of the names. Metrics that the job names are found in any spelling.
+        arguments: Names of the program's arguments. In a line that has mostly arguments and no step, only the metrics that
+            the job names count.
     """
     arguments_lower = _ARGUMENTS | {name.lower() for name in arguments}
     compiled = [re.compile(pattern) for pattern in patterns]
     spellings = {} if compiled else {name: _spelling_patterns(name) for name in names.requested.values()}
-    keys_to_names = {_key(name): name for name in names.requested.values()}
+    keys_to_names = {_column_key(name): name for name in names.requested.values()}
     keys = keys_to_names.keys()
-    header: list[str] = []  # of the table to which the next line may belong
+    header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
 
-    def table_row(line: str) -> LineMetrics | None:
-        """Return the metrics of a line of a table, none of a header; None if it is no part of a table."""
-        lower = "" if header else _key(line)
+    def table_metrics(line: str) -> LineMetrics | None:
+        """Return the metrics of a row, or none for a header, and record the header; None if the line is not in a table."""
+        lower = "" if header else _column_key(line)
         if not header and not any(key in lower for key in keys):
             return None
         columns = [column for column in _COLUMNS.split(line) if column]
         if len(columns) > 1 and all(map(_COLUMN_NAME.fullmatch, columns)) and not _PROSE.search(line):
-            is_table = not keys.isdisjoint(map(_key, columns)) and "support" not in columns  # scikit-learn's has averages
-            header[:] = columns if is_table else []
+            # scikit-learn's report has a column "support". Its averages are read by `_report_averages`.
+            is_header = not keys.isdisjoint(map(_column_key, columns)) and "support" not in columns
+            header[:] = columns if is_header else []
             return LineMetrics(None, {}) if header else None
         if header and len(columns) in (len(header), len(header) + 1):
-            cells = zip(header, columns[-len(header) :], strict=True)  # the index of a row of pandas has no name
-            values = {
-                keys_to_names.get(_key(name), name): value for name, text in cells if (value := number(text)) is not None
-            }
+            # A row of pandas begins with an index, which has no name in the header.
+            cells = ((name, number(text)) for name, text in zip(header, columns[-len(header) :], strict=True))
+            values = {keys_to_names.get(_column_key(name), name): value for name, value in cells if value is not None}
             if values:
                 return names.split_record(values)
         if not _RULE.issuperset(line):
@@ -199,10 +214,11 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
         return None
 
     def parse(line: str) -> LineMetrics:
-        if len(line) > LONGEST_LINE:  # the first number is dropped, as its name may be cut
+        """Return the metrics and the step of one line, from the first of the forms that the line has."""
+        if len(line) > LONGEST_LINE:  # the cut may be inside a name, so no number near it is read
             cut = len(line) - LONGEST_LINE
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
-        if names.requested and not compiled and "=" not in line and (row := table_row(line)) is not None:
+        if names.requested and not compiled and "=" not in line and (row := table_metrics(line)) is not None:
             return row
         if not _NUMERIC.search(line):
             return LineMetrics(None, {})
@@ -218,13 +234,12 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
         for name, name_patterns in spellings.items():
             if name not in result.metrics and (value := _spelled_value(name_patterns, line)) is not None:
                 result.metrics[name] = value
-        return (
-            result
-            if result.step is not None or names.has_own_step
-            else without_arguments(_add_named_step(result, line), line)
-        )
+        if result.step is not None or names.has_own_step:
+            return result
+        return without_arguments(_add_named_step(result, line), line)
 
     def without_arguments(result: LineMetrics, line: str) -> LineMetrics:
+        """Return a line's metrics; only those that the job names if the line seems to list the program's arguments."""
         if result.step is not None or len(result.metrics) < 2:
             return result
         count = sum(name.lower() in arguments_lower for name in result.metrics)
@@ -234,12 +249,13 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
     return parse
 
 
-def _key(name: str) -> str:
+def _column_key(name: str) -> str:
+    """Return a name in the spelling by which columns and metrics are compared."""
     return name.lower().replace("-", "_")
 
 
 def number(text: str) -> float | None:
-    """Return a number as programs print it, or None."""
+    """Return the number that a text is; None if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -247,7 +263,7 @@ def number(text: str) -> float | None:
 
 
 def numbers(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of an object and of nested objects, by dotted names; without true and false."""
+    """Yield the numbers of an object and of nested objects, by dotted names. True and false are not numbers."""
     for name, nested in value.items():
         if isinstance(nested, Mapping):
             yield from numbers(nested, f"{prefix}{name}.")
@@ -257,23 +273,25 @@ def numbers(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _stored_name(name: str) -> str:
-    """Return a name as MLflow stores it."""
+    """Return the name under which MLflow accepts a metric; "" if no character of it is allowed."""
     cleaned = re.sub(r"[^\w./ -]", "_", name).strip("/. ")
     return re.sub(r"/+", "/", cleaned)[:_LONGEST_NAME]
 
 
 def _pattern_pairs(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
+    """Yield the name and the number of each match of a job's own expressions; skip matches without a number."""
     for pattern in patterns:
         for match in pattern.finditer(line):
-            for name, value in _name_value_pairs(match):
-                if name and value and (read := number(value.strip("\"' %"))) is not None:
-                    yield name.strip(), read
+            for name, text in _name_text_pairs(match):
+                value = number(text.strip("\"' %")) if text else None
+                if name and value is not None:
+                    yield name.strip(), value
 
 
-def _name_value_pairs(match: re.Match[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Yield names and values of a match, by its groups.
+def _name_text_pairs(match: re.Match[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Yield the names and the texts of the values of a match, each None if its group did not take part in the match.
 
-    These are the groups `name` and `value`, or groups that have the names of metrics, or the first two groups.
+    An expression has the groups `name` and `value`, or groups with the names of metrics, or two groups without names.
     """
     groups = match.groupdict()
     if {"name", "value"} <= groups.keys():
@@ -285,29 +303,27 @@ def _name_value_pairs(match: re.Match[str]) -> Iterator[tuple[str | None, str | 
 
 
 def _json_numbers(line: str) -> dict[str, float] | None:
+    """Return the numbers of a JSON object, except those in objects with a name like `args`; None if it is not an object."""
     try:
-        value = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict):
+    if not isinstance(record, dict):
         return None
-    return dict(
-        numbers(
-            {name: number for name, number in value.items() if not (isinstance(number, dict) and is_argument_word(name))}
-        )
-    )
+    results = {name: value for name, value in record.items() if not (isinstance(value, dict) and is_argument_word(name))}
+    return dict(numbers(results))
 
 
 def _pairs(line: str, names: Names) -> dict[str, float]:
-    """Return the pairs of a name and a number in a line; a fraction as its value."""
+    """Return the numbers of a line by their names; a fraction as its value. Of a repeated name the first number counts."""
     pairs: dict[str, float] = {}
     for data_set, name, quote, sign, space, text, total in _PAIR.findall(line):
-        if data_set and names.lookup(name)[1] < 0:
+        if data_set and names.lookup(name).step_rank < 0:
             name = f"{data_set.lower()}_{name}"
         if sign == ":" and not (space or quote or "." in text or "e" in text or name.lower() in names.requested):
-            continue  # localhost:8080
+            continue  # it looks like localhost:8080
         value = float(text)
-        if total and int(total) and names.lookup(name)[1] < 0:
+        if total and int(total) and names.lookup(name).step_rank < 0:
             value /= int(total)
         pairs.setdefault(name, value)
     return pairs
@@ -315,56 +331,66 @@ def _pairs(line: str, names: Names) -> dict[str, float]:
 
 def _report_averages(row: re.Match[str]) -> Iterator[tuple[str, float]]:
     """Yield the averages in a row of scikit-learn's classification report."""
-    for name, text in zip(("precision", "recall", "f1"), row.groups()[1:], strict=True):
+    average, *texts = row.groups()
+    for score, text in zip(("precision", "recall", "f1"), texts, strict=True):
         if (value := number(text)) is not None:
-            yield f"{name}_{row[1]}", value
+            yield f"{score}_{average}", value
 
 
 def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
-    """Return expressions that find a metric in any spelling, the first one before its value, the second one after it."""
+    """Return expressions that find a metric's value by its name in any spelling; none if the name has no letter or digit.
+
+    The first one finds a value after the name, as `val loss 2.1`; the second one a value before it, as `0.98 accuracy`.
+    """
     words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
     if not words:
         return ()
-    text = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
+    spelling = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
     between = r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]|\s*+is\b|\s*+->)?"
-    after = rf"(?<!\w){text}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
-    before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{text}(?!\w)"
-    return re.compile(after, re.IGNORECASE), re.compile(before, re.IGNORECASE)
+    value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
+    value_before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{spelling}(?!\w)"
+    return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)
 
 
 def _spelled_value(name_patterns: Sequence[re.Pattern[str]], line: str) -> float | None:
-    """Return the value of a metric in any spelling, except for another set of data, as in `train accuracy`; or None."""
-    for match in itertools.chain.from_iterable(form.finditer(line) for form in name_patterns):
+    """Return the first value that these patterns of a metric find; None if they find none.
+
+    A value of another set of data, as `train accuracy 0.9` for `accuracy`, does not count.
+    """
+    for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in name_patterns):
         if not _DATA_SET_BEFORE.search(line[max(0, match.start() - 20) : match.start()]):
             return float(match[1])
     return None
 
 
 def _add_named_step(result: LineMetrics, line: str) -> LineMetrics:
-    """Add the step that a line names in words or brackets: `Epoch [3/10]`, `iter 100`, `[12] train-rmse:0.3`."""
+    """Return the metrics of a line with the step that it names in words or brackets, if it names one.
+
+    Such lines are `Epoch [3/10]`, `iter 100` and `[12] train-rmse:0.3`. A line whose step is not a whole number has none.
+    """
     lower = line.lower()
     for name in STEPS:
-        if _WORDS[name][-1][-4:] not in lower or (match := _step_match(name, lower)) is None:
+        if (step := _step_match(name, lower)) is None:
             continue
-        value = float(match[1])
+        value = float(step[1])
         if value != int(value):
             return result
-        epoch = None if name == STEPS[-1] else _step_match(STEPS[-1], lower)
-        steps = None if epoch is None else _TOTAL.match(lower, match.end())
-        return LineMetrics(
-            int(value), result.metrics, None if epoch is None else float(epoch[1]), None if steps is None else int(steps[1])
-        )
-    match = _BRACKETS.match(line)
-    return result if match is None else LineMetrics(int(match[1]), result.metrics)
+        if name == _EPOCH or (epoch := _step_match(_EPOCH, lower)) is None:
+            return LineMetrics(int(value), result.metrics)
+        total = _TOTAL.match(lower, step.end())
+        return LineMetrics(int(value), result.metrics, float(epoch[1]), None if total is None else int(total[1]))
+    step = _BRACKETS.match(line)
+    return result if step is None else LineMetrics(int(step[1]), result.metrics)
 
 
 def _step_match(name: str, line: str) -> re.Match[str] | None:
-    """Return the match of a step with this name in a line, or None."""
-    for word in _WORDS[name]:
-        at = line.find(word)
-        while at >= 0:
-            match = _COUNT.match(line, at + len(word))
-            if match and not (at and (line[at - 1].isalnum() or line[at - 1] == "_")):
+    """Return the match of the number after a step's name in a line in lower case; None if the line lacks one."""
+    for spelling in _SPELLINGS[name]:
+        position = line.find(spelling)
+        while position >= 0:
+            match = _COUNT.match(line, position + len(spelling))
+            is_word_start = position == 0 or not (line[position - 1].isalnum() or line[position - 1] == "_")
+            if match and is_word_start:
                 return match
-            at = line.find(word, at + 1)
+            position = line.find(spelling, position + 1)
     return None

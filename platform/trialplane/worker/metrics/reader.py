@@ -1,7 +1,8 @@
-"""Follow the output of a program while it runs, and make reports of its metrics.
+"""Follow the output and the files of a program while it runs, and make reports of its metrics.
 
-The slot reads, not the trial, so the program is not slowed down, and its output is read as data only. Each read is bounded,
-so that endless output does not block the slot.
+The slot's process reads, not the trial's. So the program is not slowed down, and its output is read as data only. Each read
+has a time limit, so endless output does not block the slot. `tails` finds metrics in new parts of each file, `steps` makes
+reports of them, and `burst` limits the reports of one read.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ MOST_NAMES = 500  # metrics that the job does not name; later ones are dropped
 MOST_FILES = 50  # files that match a path
 INTERVAL = 0.1  # seconds between two reads
 LOOK_INTERVAL = 1.0  # seconds between two searches for new files
-HOLD = 1.0  # seconds in which a new metric may arrive from a source with precedence
+HOLD = 1.0  # seconds for which a new metric waits, because a source with precedence may have it too
 LIVE = 0.05  # seconds for a read while the program runs, which may take little more
 END = 10.0  # seconds for the last read, which may take little more
+_SEARCH_SHARE = 1 / 20  # part of the time that may be spent on searches for new files
 _MAX_ORIGINAL = 64 << 20  # bytes of a file of the job's code
 _MAX_SHOWN = 10  # metrics in a message
 
@@ -36,15 +38,16 @@ _MAX_SHOWN = 10  # metrics in a message
 class Reader:
     """A reader of the metrics of one trial.
 
-    A metric counts from the source in which it appears first. If several have it within `HOLD`, the source that the job
-    lists first counts.
+    Each metric is read from one source: the first in which it appears. If it appears in several within `HOLD`, it is read
+    from the one that the job lists first.
 
     Args:
         program: Program of the slot.
         log: File of the trial's output.
         folder: Folder in which the program runs.
-        now: Start of the trial in seconds since the epoch; older files are not read.
-        code: Folder that `folder` is a copy of, if it is one; its files are not the trial's.
+        now: Start of the trial in seconds since the epoch; files that were last changed before it are not read.
+        code: Folder of the job's code, of which `folder` is a copy if the program runs in its code. The content that a file
+            has there is not read as the trial's.
         stop: Rules that end the trial.
 
     Attributes:
@@ -68,17 +71,17 @@ class Reader:
         self.finite: dict[str, float] = {}
         self.remarks: list[str] = []
         self._names, self._stop = program.names, tuple(stop)
-        self._reported: set[str] = set()
-        self._owners: dict[str, Source] = {}  # metric → the source from which it counts
+        self._reported: set[str] = set()  # metrics that the program reports itself, which are not read
+        self._owners: dict[str, Source] = {}  # metric → the source from which it is read
         self._folder, self._code = folder, code if program.cwd == "code" else None
         self._began = now
-        # Reports with the times at which they are due.
+        # Reports that are held, each with its source, and first the time until which it is held.
         self._held_reports: collections.deque[tuple[float, Source, Report]] = collections.deque()
-        self._held_until: dict[str, float] = {}  # metric → time until which its reports are held
+        self._held_until: dict[str, float] = {}  # metric → time until which its first reports are held
         self._sources = [Source(source, program.names, program.sample or ()) for source in program.metrics]
-        read = [source for source in self._sources if source.declaration.source != "mlflow"]
-        # Of a command, only the sources can have a metric; a script's process may report it as well.
-        self._hold = HOLD if program.script or len(read) > 1 else 0.0
+        file_sources = [source for source in self._sources if source.declaration.source != "mlflow"]
+        # A metric can come from several places if the job has several sources, or is a script, which may report it itself.
+        self._hold = HOLD if program.script or len(file_sources) > 1 else 0.0
         self._tails: list[Tail] = []
         for source in self._sources:
             if source.declaration.source == "stdout":
@@ -86,17 +89,19 @@ class Reader:
         self._next_look = -math.inf
 
     def read(self, now: float, *, ended: bool = False, printed: int | None = None) -> list[Report]:
-        """Return the reports since the last read; steps of one file never decrease.
+        """Return the new reports that are no longer held; steps of one file never decrease.
+
+        A report is held for up to `HOLD` after the first appearance of each of its metrics.
 
         Args:
             now: Time by the monotonic clock.
-            ended: Whether the program has ended, so that this is the last read.
-            printed: Size of the program's own output in bytes, if it is known.
+            ended: Whether the program has ended, so that this is the last read and nothing is held.
+            printed: Size of the program's own output in bytes; None to read the log to its end.
         """
         if ended or now >= self._next_look:
             began = time.monotonic()
             self._find_files()
-            self._next_look = now + max(LOOK_INTERVAL, 20 * (time.monotonic() - began))
+            self._next_look = now + max(LOOK_INTERVAL, (time.monotonic() - began) / _SEARCH_SHARE)
         burst = Burst[Source](self._names, lambda report: bool(stopping.met_rule(self._stop, *report)))
         deadline = time.monotonic() + (END if ended else LIVE)
         for tail in list(self._tails):
@@ -104,40 +109,52 @@ class Reader:
             try:
                 for line_metrics in tail.read(ended, deadline, printed if tail.source.pattern is None else None):
                     is_idle = False
-                    self._count_metrics(tail.source, line_metrics, now)
+                    self._assign_owners(tail.source, line_metrics, now)
                     for report in tail.steps.add(line_metrics):
                         burst.add(tail.source, report)
             except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
                 self._tails.remove(tail)
                 self.remarks.append(f"{tail.file.name} was not read further: {type(error).__name__}: {error}"[:300])
-            for report in tail.steps.flush() if ended else tail.steps.flush_idle() if is_idle else ():
+            if ended:
+                last_reports = tail.steps.flush()
+            elif is_idle:
+                last_reports = tail.steps.flush_idle()
+            else:
+                last_reports = []
+            for report in last_reports:
                 burst.add(tail.source, report)
             if ended and tail.skipped:
                 self.remarks.append(self._unread_message(tail))
         return self._due_reports(burst, now, ended)
 
     def leave_out(self, metrics: Iterable[str]) -> None:
-        """Stop reading metrics, as the program reports them itself."""
+        """Stop reading metrics, because the program reports them itself."""
         self._reported.update(metrics)
 
     def _due_reports(self, burst: Burst[Source], now: float, ended: bool) -> list[Report]:
-        """Return the reports that are due, in order, without metrics that count from another source."""
+        """Hold new reports, and return those that are no longer held, in order and without metrics of other sources."""
         for source, (step, metrics) in burst.reports():
             until = max((self._held_until.setdefault(name, now + self._hold) for name in metrics), default=now)
             self._held_reports.append((until, source, (step, metrics)))
         due: list[Report] = []
-        while self._held_reports and (ended or self._held_reports[0][0] <= now):
-            _, source, (step, metrics) = self._held_reports.popleft()
-            if counted := {name: value for name, value in metrics.items() if self._is_counted(name, source)}:
-                due.append((step, counted))
+        while self._held_reports:
+            until, source, (step, metrics) = self._held_reports[0]
+            if until > now and not ended:
+                break
+            self._held_reports.popleft()
+            if owned := {name: value for name, value in metrics.items() if self._is_read_from(name, source)}:
+                due.append((step, owned))
         return due
 
-    def _is_counted(self, name: str, source: Source) -> bool:
-        """Return whether a metric counts from a source."""
+    def _is_read_from(self, name: str, source: Source) -> bool:
+        """Return whether a metric is read from a source, not from another one or from the program's own reports."""
         return name not in self._reported and self._owners.get(name) is source
 
-    def _count_metrics(self, source: Source, line_metrics: LineMetrics, now: float) -> None:
-        """Record the metrics of a line that count from this source, and remove the others from the line."""
+    def _assign_owners(self, source: Source, line_metrics: LineMetrics, now: float) -> None:
+        """Choose the source from which each metric of a line is read, and record the line's values.
+
+        Metrics that are read from another source than this one are removed from `line_metrics`.
+        """
         for name in list(line_metrics.metrics):
             owner = self._owners.get(name)
             if owner is source and not self._reported:  # the usual case
@@ -146,22 +163,24 @@ class Reader:
                 self._owners[name] = source
             elif owner is not None and owner is not source and now < self._held_until.get(name, math.inf):
                 self._owners[name] = min(owner, source, key=self._sources.index)
-            if not self._is_counted(name, source):
+            if not self._is_read_from(name, source):
                 del line_metrics.metrics[name]
         self.newest.update(line_metrics.metrics)
         self.finite.update((name, value) for name, value in line_metrics.metrics.items() if math.isfinite(value))
 
     def missing_message(self, names: Iterable[str], metrics: Mapping[str, float]) -> str:
-        """Return a message for the user about metrics without a finite value in the trial."""
+        """Return a message for the user about metrics that have no finite value at the end of the trial.
+
+        Args:
+            names: Metrics that are missing or not finite.
+            metrics: Last value of each metric of the trial, finite or not.
+        """
         absent = [name for name in names if name not in metrics]
         sentences = [self._not_finite_message(name, metrics[name]) for name in names if name in metrics]
         if absent:
-            where = " or ".join(
-                dict.fromkeys(
-                    _SOURCE_NAMES[source.declaration.source].format(source.declaration.path) for source in self._sources
-                )
-            )
-            sentences.append(f"no {' or '.join(absent)} in {where or 'its reports'}")
+            declarations = [source.declaration for source in self._sources]
+            places = dict.fromkeys(_SOURCE_NAMES[source.source].format(source.path) for source in declarations)
+            sentences.append(f"no {' or '.join(absent)} in {' or '.join(places) or 'its reports'}")
             files_read = {tail.file for tail in self._tails}
             sentences += elsewhere.advice(
                 self._folder, absent, lambda file: file not in files_read and self._is_own(file), self._original_content
@@ -170,13 +189,13 @@ class Reader:
         return "; ".join([*sentences, *self.remarks])
 
     def _not_finite_message(self, name: str, value: float) -> str:
-        """Return a message for the user about a metric whose last value is not finite."""
+        """Return a message for the user about a metric whose last value is not finite, with the last finite value."""
         kind = "NaN" if math.isnan(value) else "infinite"
         text = f"{name} is {kind} at the end, and must be a finite number"
         return text + (f"; before it was {self.finite[name]:g}" if name in self.finite else "")
 
     def _listing(self, reported: Mapping[str, float]) -> str:
-        """Return a message for the user with the metrics that were found."""
+        """Return a message for the user that lists the finite metrics of the trial, or says that there are none."""
         newest = {**{name: value for name, value in reported.items() if math.isfinite(value)}, **self.newest}
         shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MAX_SHOWN])
         if not shown:
@@ -195,7 +214,7 @@ class Reader:
         )
 
     def _find_files(self) -> None:
-        """Find new files of the sources, and begin to read them."""
+        """Find new files of the sources, and make a tail for each. Tails are sorted by the order of their sources."""
         files_read = {tail.file for tail in self._tails}
         for source in self._sources:
             pattern = source.pattern
@@ -208,7 +227,7 @@ class Reader:
         self._tails.sort(key=lambda tail: self._sources.index(tail.source))
 
     def _original_content(self, file: Path) -> bytes:
-        """Return the content that a file had in the job's code, or b""."""
+        """Return the content that a file has in the job's code; b"" if the job's code has no such file."""
         with contextlib.suppress(OSError):
             if self._code is not None:
                 with (self._code / file.relative_to(self._folder)).open("rb") as stream:
@@ -216,9 +235,11 @@ class Reader:
         return b""
 
     def _is_own(self, file: Path) -> bool:
-        """Return whether the trial has written a file in its folder."""
-        with contextlib.suppress(OSError, RuntimeError):  # the file is gone, or a broken link
-            return file.resolve().is_relative_to(self._folder.resolve()) and file.stat().st_mtime >= self._began - 1
+        """Return whether a file is in the trial's folder, also through links, and has changed since the trial's start."""
+        with contextlib.suppress(OSError, RuntimeError):  # the file was removed, or is a broken link
+            clock_tolerance = 1.0  # seconds by which the clock of a file system may be behind
+            is_inside = file.resolve().is_relative_to(self._folder.resolve())
+            return is_inside and file.stat().st_mtime >= self._began - clock_tolerance
         return False
 
 

@@ -1,4 +1,7 @@
-"""Collect the metrics of lines into reports with steps."""
+"""Collect the metrics of a program's lines into reports, each with a step.
+
+`tails.Tail` finds the lines, one `Steps` per file makes reports of them, and `reader.Reader` passes the reports on.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,17 @@ Report = tuple[int, dict[str, float]]
 
 
 class Steps:
-    """Collect the metrics of lines into reports whose steps never decrease.
+    """A collector of lines into reports whose steps never decrease.
 
-    Lines after one with a step belong to that step. Without steps, successive lines belong together until a metric is
-    repeated. Steps that begin anew in each epoch continue those of the epoch before (`lines.Epochs`); instead of other steps
-    that do not grow, the next number is used. If many lines name one step, as those of an epoch's batches, the last value
-    counts for metrics that the job does not name: otherwise the metrics at the end of the epoch would have the number of
-    lines as their step. Whether lines do that is known at the end of the first step, whose report waits until then.
+    A line without a step belongs to the step of the last line with one. If no line names a step, successive lines form one
+    report until a metric is repeated.
+
+    Steps that begin anew in each epoch are counted through all epochs (`lines.Epochs`). If the program names another step
+    that is not greater than the last one, the report gets the next number.
+
+    If several lines name one step, as the batches of an epoch do, a repeated metric begins the next number only if the job
+    names that metric. Of other metrics the last value counts, so the number of batches does not become the step. Until the
+    first step ends, it is unknown whether its lines repeat metrics, so its report waits for that.
 
     Args:
         requested: Metrics that the job names.
@@ -26,25 +33,26 @@ class Steps:
 
     def __init__(self, requested: Collection[str]) -> None:
         self._requested = frozenset(requested)
-        self._has_repeats = False  # whether lines of one step have repeated a metric
+        self._has_repeats = False  # whether lines of one step have repeated a metric that the job does not name
         self._epochs = lines.Epochs()
-        self._named_step: int | None = None  # the newest step that the program has named, with the steps of former epochs
+        self._named_step: int | None = None  # the newest step that the program has named, counted through all epochs
         self._is_first_step = True  # whether the program has not named a second step yet
-        self._is_named_step_empty = False  # whether no metric has followed that step yet
+        self._is_named_step_empty = False  # whether no metric has followed `_named_step` yet
         self._step = -1  # step of the newest report, or of the one that is being collected
-        self._step_metrics: set[str] = set()  # metrics at that step
-        self._reported_metrics: set[str] = set()  # those of them that are in a report already
+        self._step_metrics: set[str] = set()  # metrics at `_step`
+        self._reported_metrics: set[str] = set()  # those of `_step_metrics` that are in a report already
         self._metrics: dict[str, float] = {}  # the report that is being collected
 
     def add(self, line: LineMetrics) -> list[Report]:
-        """Add the metrics of a line; return the report that it completes, if any."""
+        """Add the metrics of a line; return the report that it completes, or an empty list."""
         complete: list[Report] = []
         step, names = self._epochs.step(line), line.metrics.keys()
+        repeated = self._step_metrics & names
         if step is not None and step != self._named_step:
             complete = self.flush()
             self._is_first_step = self._is_first_step and self._named_step is None
             self._named_step, self._is_named_step_empty = step, True
-        elif not (repeated := self._step_metrics & names).isdisjoint(self._requested) or (repeated and step is None):
+        elif not repeated.isdisjoint(self._requested) or (repeated and step is None):
             complete = self.flush()
             self._begin_step(self._step + 1)
         elif repeated:
@@ -64,19 +72,22 @@ class Steps:
         return complete
 
     def flush_idle(self) -> list[Report]:
-        """Return the collected report while no lines arrive, unless later lines of its step may replace it."""
-        is_wanted = not self._metrics.keys().isdisjoint(self._requested)
+        """Return the collected report when no new line has arrived; an empty list if a later line may replace its values."""
+        has_requested = not self._metrics.keys().isdisjoint(self._requested)
         may_repeat = self._named_step is not None and (self._has_repeats or self._is_first_step)
-        return self.flush() if is_wanted or not may_repeat else []
+        return self.flush() if has_requested or not may_repeat else []
 
     def flush(self) -> list[Report]:
-        """Return the collected report, without metrics that were reported at this step before."""
+        """Return the collected report, and begin an empty one at the same step.
+
+        The report lacks metrics that an earlier report has at this step. Without others the list is empty.
+        """
         metrics = {name: value for name, value in self._metrics.items() if name not in self._reported_metrics}
         self._reported_metrics |= metrics.keys()
         self._metrics = {}
         return [(self._step, metrics)] if metrics else []
 
     def _begin_step(self, step: int) -> None:
-        """Begin to collect a report of a step."""
+        """Begin to collect reports of a step, at most of the largest step that the ledger can hold."""
         self._step = min(step, records.STEPS - 1)
         self._step_metrics, self._reported_metrics = set(), set()

@@ -1,4 +1,8 @@
-"""Follow the files of a metric source as they grow, and find the metrics in their new parts."""
+"""Follow the files of a metric source as they grow, and find the metrics in their new parts.
+
+`Tail` reads the new bytes of one file and passes them to a decoder: `events.TensorBoard` for event files, `_Text` for text.
+`_Text` splits the bytes into lines, and finds their metrics by `_PrintedLines` or, in a file with a header, `_TableRows`.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +23,31 @@ from trialplane.worker.metrics.steps import Steps
 
 CHUNK = 64 << 10  # bytes that are read at once
 LAST = 4 << 20  # bytes at the end of a text that are read without a time limit
-_BLOCK = 1 << 20  # bytes that are searched at once, backward
-_SEARCH_SECONDS = 10.0  # seconds for the search backward
+_BLOCK = 1 << 20  # bytes that the backward search reads at once
+_SEARCH_SECONDS = 10.0  # time limit of the backward search
 _LONGEST_ROW = 1 << 20  # bytes
-_MAX_LINES = 200_000  # lines of a file whose hashes are kept, to recognize them if the file is rewritten
-_LAST_BYTES = 64  # bytes before the offset that are kept, to recognize a rewritten file
+_MAX_LINES = 200_000  # lines of a file whose hashes are stored, to recognize them if the file is rewritten
+_LAST_BYTES = 64  # bytes before the offset that are stored, to recognize a rewritten file
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
 _LINE_END = re.compile(rb"[\r\n]")
 
 
 class Source:
-    """A source of metrics, with the ways to find and read its files.
+    """A source of metrics in the job: how to find its files and to read the metrics in them.
 
     Attributes:
         declaration: Source as the job declares it.
         names: Meanings of the names in it.
-        parse: Finds the metrics of a line of text.
-        pattern: Pattern of its files; None for the trial's output.
+        parse: Function that finds the metrics of a line of text.
+        pattern: Glob pattern of its files in the program's folder; None if it has none, as the trial's output.
     """
 
     def __init__(self, declaration: MetricSource, requested: Collection[str], arguments: Collection[str] = ()) -> None:
         """Create a source.
 
         Args:
-            declaration: Source as the job has it.
+            declaration: Source as the job declares it.
             requested: Metrics that the job names.
             arguments: Names of the program's arguments.
         """
@@ -63,17 +67,19 @@ class Decoder(Protocol):
 
 
 class Tail:
-    """A file whose new parts are read.
+    """A reader of the new parts of one file.
 
     Args:
         file: Path of the file.
         source: Source that the file belongs to.
         offset: Bytes at its beginning that are not read.
-        original: Its content before the trial; lines at its beginning that are still the same are left out.
+        original: Its content before the trial. Lines at its beginning that are still the same are not read.
 
     Attributes:
+        file: Path of the file.
+        source: Source that the file belongs to.
         steps: Collects its metrics into reports.
-        skipped: Bytes that were not read, as there was no time.
+        skipped: Bytes that were not read for lack of time.
     """
 
     def __init__(self, file: Path, source: Source, offset: int, original: bytes = b"") -> None:
@@ -83,31 +89,34 @@ class Tail:
         self.skipped = 0
         self._offset = offset
         self._last_bytes = b""  # the last bytes that were read
-        # The lines that were read already, for text files that a program rewrites at each step.
+        # Hashes of the lines that were read. A program may rewrite its file at each step, and only new lines count then.
         self._line_hashes = [hash(line) for line in original.split(b"\n")[:_MAX_LINES]]
-        self._line = 0  # the number of the next line
+        self._line = 0  # number of the next line
         self._decoder = self._new_decoder()
 
     def _new_decoder(self) -> Decoder:
+        """Return a decoder for the beginning of the file, by the kind of the source and the file's suffix."""
         if self.source.declaration.source == "tensorboard":
             return events.TensorBoard(self.source.names)
         if not self.source.declaration.pattern and (delimiter := {".csv": ",", ".tsv": "\t"}.get(self.file.suffix)):
-            return _Text(_Table(delimiter, self.source), self._is_read, _LONGEST_ROW)
-        return _Text(_Lines(self.source), self._is_read, CHUNK)
+            return _Text(_TableRows(delimiter, self.source), self._was_read, _LONGEST_ROW)
+        return _Text(_PrintedLines(self.source), self._was_read, CHUNK)
 
     def read(self, ended: bool, deadline: float, size: int | None = None) -> Iterator[LineMetrics]:
-        """Yield the metrics of the next part.
+        """Yield the metrics of each new line or record, until the deadline.
 
         Args:
-            ended: Whether the program has ended, so that this is the last read. After the deadline the end of a text is read
-                as well, and the part before it is searched for the metrics that the job names.
+            ended: Whether the program has ended, so that this is the last read. What the deadline left unread of a text is
+                then read from its end: the last `LAST` bytes, and before them the last values of the metrics that the job
+                names.
             deadline: End of the read, by the monotonic clock.
-            size: Size of the program's part of the file. None for the whole file.
+            size: Bytes at the beginning of the file that are the program's, without what follows; None for the whole file.
         """
         try:
-            # The program may have replaced the file by a link, or by a pipe without a writer.
+            # The program may have replaced the file by a link to a file that only the slot may read, or by a named pipe, at
+            # which an ordinary `open` would wait for a writer.
             descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:  # it is gone, or not readable
+        except OSError:  # it was removed, or is not readable
             return
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
@@ -123,6 +132,7 @@ class Tail:
             yield from self._decoder.read(b"", True)
 
     def _read_to(self, size: int, file: IO[bytes], deadline: float) -> Iterator[LineMetrics]:
+        """Yield the metrics from the offset to a size, or to the deadline, and advance the offset."""
         file.seek(self._offset)
         while time.monotonic() < deadline and (data := file.read(max(0, min(CHUNK, size - self._offset)))):
             self._offset += len(data)
@@ -130,20 +140,22 @@ class Tail:
             yield from self._decoder.read(data, False)
 
     def _read_end(self, size: int, file: IO[bytes]) -> Iterator[LineMetrics]:
-        """Yield the metrics at the end of an unread part, and before them those that the job names and the end lacks."""
-        if not isinstance(self._decoder, _Text):  # records cannot be found from the middle of the file
+        """Yield the metrics of the last `LAST` bytes, and before them those that the job names and these bytes lack.
+
+        Bytes of a file that is not a text are skipped, because a record cannot be found from the middle of the file.
+        """
+        if not isinstance(self._decoder, _Text):
             self.skipped += size - self._offset
             return
         begin, self._offset = self._offset - self._decoder.drop(), max(self._offset, size - LAST)
+        # Start at the beginning of a line: the rest of a cut name would count as another name.
         file.seek(self._offset)
-        while self._offset < size and (
-            data := file.read(CHUNK)
-        ):  # to the end of a line, as a cut name would be another name
+        while self._offset < size and (data := file.read(CHUNK)):
             if match := _LINE_END.search(data):
                 self._offset += match.end()
                 break
             self._offset += len(data)
-        end, self._line_hashes, self._line = self._offset, [], _MAX_LINES
+        end, self._line_hashes, self._line = self._offset, [], _MAX_LINES  # lines are no longer compared by number
         last = list(self._read_to(size, file, math.inf))
         missing = set(self.source.names.requested.values()).difference(*(line_metrics.metrics for line_metrics in last))
         earlier = list(self._search_backward(file, begin, end, missing))
@@ -152,50 +164,57 @@ class Tail:
         yield from last
 
     def _search_backward(self, file: IO[bytes], begin: int, end: int, names: set[str]) -> Iterator[LineMetrics]:
-        """Yield the last lines with these metrics in a part of the file, from its end to its beginning."""
+        """Yield the last line with each of these metrics in a part of the file, the last line of all first.
+
+        The search ends after `_SEARCH_SECONDS`. A name is removed from `names` when it is found.
+        """
         assert isinstance(self._decoder, _Text)
         deadline = time.monotonic() + _SEARCH_SECONDS
+        # Only a line with the longest word of a metric's name can have the metric. The word is b"" if lines lack names.
         words = dict.fromkeys(names, b"")
-        if self._decoder.has_names:  # each line that has the metric has its longest word
+        if self._decoder.has_names:
             words = {name: max(re.split(r"[\W_]+", name.lower()), key=len).encode() for name in names}
-        rest = b""
+        line_end = b""  # end of a line that begins in the block before the current one
         while names and end > begin:
             start = max(begin, end - _BLOCK)
             file.seek(start)
-            first, *whole = (file.read(end - start) + rest).split(b"\n")
-            end, rest = start, first[:CHUNK]
+            first, *whole = (file.read(end - start) + line_end).split(b"\n")
+            end, line_end = start, first[:CHUNK]
             for line in reversed(whole if start > begin else [first, *whole]):
                 lower = line.lower()
                 if not any(words[name] in lower for name in names):
                     continue
                 if time.monotonic() > deadline:
                     return
-                result = self._decoder.parse(line)
+                result = self._decoder.find(line)
                 if result is not None and (matched := names & result.metrics.keys()):
                     names -= matched
                     yield result._replace(metrics={name: result.metrics[name] for name in matched})
 
     def _was_rewritten(self, descriptor: int, size: int) -> bool:
-        """Return whether the file was rewritten since the last read."""
+        """Return whether the file was rewritten since the last read: it is shorter, or its last bytes read differ."""
         if size < self._offset:
             return True
         return os.pread(descriptor, len(self._last_bytes), self._offset - len(self._last_bytes)) != self._last_bytes
 
-    def _is_read(self, line: bytes) -> bool:
-        """Return whether the next line was read before the file was rewritten. Call it once for each whole line."""
+    def _was_read(self, line: bytes) -> bool:
+        """Return whether the next line was read before the file was rewritten. Call it once for each whole line.
+
+        The line at the same number must have been the same, and each line before it too.
+        """
         if self.source.declaration.source == "stdout" or self._line >= _MAX_LINES:
             return False
-        number, key = self._line, hash(line)
+        number, line_hash = self._line, hash(line)
         self._line += 1
         if number < len(self._line_hashes):
-            if self._line_hashes[number] == key:
+            if self._line_hashes[number] == line_hash:
                 return True
             del self._line_hashes[number:]
-        self._line_hashes.append(key)
+        self._line_hashes.append(line_hash)
         return False
 
 
-class _Line(Protocol):
+class _LineFinder(Protocol):
     """A finder of the metrics in the lines of a text.
 
     Attributes:
@@ -204,104 +223,112 @@ class _Line(Protocol):
 
     has_names: bool
 
-    def next(self, line: bytes, *, whole: bool, is_read: bool) -> LineMetrics | None:
-        """Return the metrics of the next line, or None.
+    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> LineMetrics | None:
+        """Return the metrics of the next line; None if it has none. Call it for the lines in order.
 
         Args:
             line: Line without its end.
-            whole: Whether the line is complete. An incomplete one is passed again later.
-            is_read: Whether the line was read before its file was rewritten.
+            is_whole: Whether the line is complete. An incomplete one, of a progress bar, is passed again later.
+            was_read: Whether the line was read before its file was rewritten. It has no metrics then.
         """
 
-    def parse(self, line: bytes) -> LineMetrics | None:
-        """Return the metrics of any line."""
+    def find(self, line: bytes) -> LineMetrics | None:
+        """Return the metrics of a whole line, whatever lines are before it; None if it has none."""
 
 
 class _Text:
-    """A decoder of text, line by line."""
+    """A decoder of text, line by line.
 
-    def __init__(self, line: _Line, is_read: Callable[[bytes], bool], longest: int) -> None:
+    Attributes:
+        has_names: Whether each line has the names of its metrics.
+    """
+
+    def __init__(self, finder: _LineFinder, was_read: Callable[[bytes], bool], longest: int) -> None:
         """Create a decoder.
 
         Args:
-            line: Finder of the metrics of a line.
-            is_read: Returns whether a line was read before.
-            longest: Number of bytes of an incomplete line that are kept.
+            finder: Finder of the metrics of a line.
+            was_read: Returns whether the next whole line was read before its file was rewritten.
+            longest: Bytes at the end of an incomplete line that are stored.
         """
-        self._of_line, self._is_read, self._longest = line, is_read, longest
-        self.has_names = line.has_names
-        self._rest = b""
+        self._finder, self._was_read, self._longest = finder, was_read, longest
+        self.has_names = finder.has_names
+        self._rest = b""  # the line that is not complete yet
         self._names_steps = False  # whether any line has named a step
 
     def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
-        """See `Decoder`."""
+        """Yield the metrics of each new line, and of the current state of a progress bar; see `Decoder`."""
         *whole, self._rest = (self._rest + data).split(b"\n")
-        drawn: list[bytes] = []
+        bar_state: bytes | None = None
         if ended and self._rest:
             whole.append(self._rest)
             self._rest = b""
-        elif len(self._rest) > self._longest:  # one byte more, so that the line is known to be cut
+        elif len(self._rest) > self._longest:  # one byte more than allowed marks the line as cut
             self._rest = self._rest[-self._longest - 1 :]
         elif b"\r" in self._rest and not ended:
-            # The current state of a progress bar counts, once for each read.
-            shown, _, self._rest = self._rest.rpartition(b"\r")
-            drawn.append(shown)
+            bar_state, _, self._rest = self._rest.rpartition(b"\r")
         for line in whole:
-            result = self._of_line.next(line, whole=True, is_read=self._is_read(line))
+            result = self._finder.find_next(line, is_whole=True, was_read=self._was_read(line))
             if result is not None and (result.metrics or result.step is not None):
                 self._names_steps |= result.step is not None
                 yield result
-        for line in drawn:
-            result = self._of_line.next(line, whole=False, is_read=False)
-            # If lines name steps, only the end of a bar counts, as the number of earlier reads depends on time.
+        if bar_state is not None:
+            result = self._finder.find_next(bar_state, is_whole=False, was_read=False)
+            # How many states are read depends on time. So once lines name steps, a state without a step does not count: it
+            # could become a step that the program does not have.
             if result is not None and (result.step is not None or (result.metrics and not self._names_steps)):
                 self._names_steps |= result.step is not None
                 yield result
 
-    def parse(self, line: bytes) -> LineMetrics | None:
-        """Return the metrics of any whole line."""
-        return self._of_line.parse(line)
+    def find(self, line: bytes) -> LineMetrics | None:
+        """Return the metrics of any whole line; None if it has none."""
+        return self._finder.find(line)
 
     def drop(self) -> int:
-        """Drop the line that is not whole yet; return its size in bytes."""
+        """Drop the line that is not complete yet; return its size in bytes."""
         size, self._rest = len(self._rest), b""
         return size
 
 
-class _Lines:
+class _PrintedLines:
     """A finder of metrics in lines as programs print them."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.has_names = not source.declaration.pattern  # the job's own expressions need not contain a name
+        self.has_names = not source.declaration.pattern  # a line that the job's own expressions match may have no name
         self._passages = passages.Passages(has_dumps=not source.declaration.pattern)
 
-    def next(self, line: bytes, *, whole: bool, is_read: bool) -> LineMetrics | None:
-        """See `_Line`."""
+    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> LineMetrics | None:
+        """Return the metrics of the next line outside of passages like tracebacks; see `_LineFinder`."""
         text = _line_text(line)
         if text is None:
             return None
-        part = self._passages.result_part(text) if whole else passages.ResultPart(text)
-        if is_read or not part.text:
+        part = self._passages.result_part(text) if is_whole else passages.ResultPart(text)
+        if was_read or not part.text:
             return None
         result = self._source.parse(part.text)
         return self._source.names.keep_requested(result) if part.is_named_only else result
 
-    def parse(self, line: bytes) -> LineMetrics | None:
-        """See `_Line`."""
+    def find(self, line: bytes) -> LineMetrics | None:
+        """Return the metrics of any whole line; see `_LineFinder`."""
         text = _line_text(line)
         return None if text is None else self._source.parse(text)
 
 
 def _line_text(line: bytes) -> str | None:
-    """Return the text of a line; the last state of a progress bar; None for a line of a rank other than 0."""
+    """Return the text that a line shows, without the prefix of rank 0; None for a line of another rank.
+
+    A progress bar writes each state over the one before it, after a carriage return, so its last state is the text.
+    """
     text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
     rank = _RANK.match(text)
-    return text if rank is None else text[rank.end() :] if rank[1] == "0" else None
+    if rank is None:
+        return text
+    return text[rank.end() :] if rank[1] == "0" else None
 
 
-class _Table:
-    """A finder of metrics in the rows of a file with a header, as loggers write it."""
+class _TableRows:
+    """A finder of metrics in the rows of a file whose first line is a header, as loggers write it."""
 
     def __init__(self, delimiter: str, source: Source) -> None:
         self._delimiter = delimiter
@@ -309,20 +336,20 @@ class _Table:
         self._header: list[str] = []
         self.has_names = False
 
-    def next(self, line: bytes, *, whole: bool, is_read: bool) -> LineMetrics | None:
-        """See `_Line`."""
+    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> LineMetrics | None:
+        """Return the metrics of the next row; None for the header, which is recorded; see `_LineFinder`."""
         if not self._header:
             self._header = self._row(line)
             return None
-        return None if is_read or not whole else self.parse(line)
+        return None if was_read or not is_whole else self.find(line)
 
-    def parse(self, line: bytes) -> LineMetrics | None:
-        """See `_Line`."""
+    def find(self, line: bytes) -> LineMetrics | None:
+        """Return the metrics of any row; see `_LineFinder`."""
         cells = ((name, lines.number(value)) for name, value in zip(self._header, self._row(line), strict=False))
         return self._source.names.split_record({name: value for name, value in cells if value is not None})
 
     def _row(self, line: bytes) -> list[str]:
-        """Return the fields of a line; none if the line, which may be cut, or a field is too long."""
+        """Return the fields of a line; none if the line or a field is too long. A line that is too long may be cut."""
         if len(line) > _LONGEST_ROW:
             return []
         try:

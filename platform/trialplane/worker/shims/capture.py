@@ -95,7 +95,7 @@ def numbers(values: object, prefix: str = "") -> Iterator[tuple[str, float]]:
     for name, value in values.items() if isinstance(values, dict) else ():
         if isinstance(value, dict):
             yield from numbers(value, f"{prefix}{name}.")
-        elif (number := _number(value)) is not None and (metric := _names.lookup(f"{prefix}{name}")[0]):
+        elif (number := _number(value)) is not None and (metric := _names.lookup(f"{prefix}{name}").metric):
             yield metric, number
 
 
