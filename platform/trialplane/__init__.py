@@ -1,12 +1,10 @@
-"""trialplane: a laptop's Optuna script as hundreds of isolated trials.
+"""trialplane: hyperparameter studies and training jobs, on a laptop or on a Kubernetes cluster.
 
-What users import from here: `Platform` submits runs from Python; a job's train.py takes `standalone` and, for its
-annotations, `Context`; code of a trial that has no `ctx` at hand calls `report`, `params`, `checkpoints` and `current`,
-which do nothing outside of a trial.
+Users import these names. `Platform` submits runs from Python. `standalone`, at the end of a job's train.py, makes the file
+a script that runs one trial by itself. `Context` is the type of a trial function's argument `ctx`. Code of a trial without
+access to `ctx` calls `report`, `params`, `checkpoints` and `current`, which do nothing outside of a trial.
 
-The rooms, from the user's file to the pod: `spec` (the job file), `plan` (what will be sent),
-`client` and `cli` (the laptop), `controller` (Optuna's `ask` and `tell`), `worker` (runs trials), with `wire` (what
-crosses a process boundary) and `policies` (what must hold in a process) below them.
+`platform/README.md` lists the packages and their layers.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Context", "Platform", "checkpoints", "current", "params", "report", "standalone"]
 
-_MODULES = {
+_MODULES = {  # public name → module that defines it
     "Context": "trialplane.worker.context",
     "Platform": "trialplane.client.sdk",
     "checkpoints": "trialplane.worker.context",
@@ -34,10 +32,17 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use: a trial needs no client, and `import trialplane` costs nothing."""
+    """Return a public name of the package, imported on first use.
+
+    So `import trialplane` is fast, and a trial does not import the client.
+
+    Raises:
+        AttributeError: The package has no such public name.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value  # so that Python finds it without this function next time
     return value
 
 

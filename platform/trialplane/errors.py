@@ -53,8 +53,9 @@ EXIT_CODES = {
     EXIT_INTERRUPTED: "the run was stopped and can be resumed",
 }
 MOST_ISSUES = 50  # shown at once
+_MOST_LISTED = 12  # candidates in a hint
 Place = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
-_LONGEST_NAME = 100  # longer input is no misspelt name, and comparing it would take seconds
+_LONGEST_NAME = 100  # characters; longer input is not a misspelled name, and comparing it would take seconds
 
 
 class TrialplaneError(Exception):
@@ -95,7 +96,7 @@ class Issue:
         return ".".join(map(str, self.place))
 
     def below(self, *prefix: str | int) -> Issue:
-        """Return the issue with a longer path, which starts with `prefix`."""
+        """Return the issue with `prefix` in front of its path: the path from an outer value, which contains the field."""
         return dataclasses.replace(self, place=(*prefix, *self.place))
 
     def __str__(self) -> str:
@@ -115,8 +116,9 @@ class SpecError(InputError):
         count = len(self.issues)
         head = "1 problem; nothing was started" if count == 1 else f"{count} problems; nothing was started"
         lines = [f"  {issue}" for issue in self.issues[:MOST_ISSUES]]
-        remark = [f"  and {count - MOST_ISSUES} more"] if count > MOST_ISSUES else []
-        super().__init__("\n".join([head, *lines, *remark]))
+        if count > MOST_ISSUES:
+            lines.append(f"  and {count - MOST_ISSUES} more")
+        super().__init__("\n".join([head, *lines]))
 
 
 class JobNotFound(InputError):
@@ -214,17 +216,26 @@ class RunDamaged(TargetError):
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return `text`, truncated to `longest` characters."""
+    """Return `text` with at most `longest` characters. The last character of a truncated text is an ellipsis."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return a hint with the candidates closest to `word`, or with all if there are few. "" otherwise."""
+    """Return a hint for an unknown name.
+
+    Args:
+        word: The unknown name.
+        candidates: Valid names.
+
+    Returns:
+        "did you mean …?" with up to three similar candidates. Without a similar one, "there are: …" with all candidates if
+        there are at most 12, else "".
+    """
     ordered = sorted(candidates)
     close = difflib.get_close_matches(word, ordered, n=3, cutoff=0.5) if len(word) <= _LONGEST_NAME else []
     if close:
         return f"did you mean {' or '.join(close)}?"
-    if 0 < len(ordered) <= 12:
+    if 0 < len(ordered) <= _MOST_LISTED:
         return f"there are: {', '.join(ordered)}"
     return ""
 
@@ -235,6 +246,6 @@ def counted(number: float, noun: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its class without a message."""
+    """Return the first line of an error's message, or the name of its class if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -392,7 +392,7 @@ def test_a_search_that_is_taken_can_be_drawn_from(workplace: Path, data: dict[st
             study.sampler = samplers.build_sampler(job, trial, code, study.sampler)
             asked = study.ask()
             drawn = samplers.suggest(asked, job, None)
-            assert all(job.search.parameters[name].holds(value) for name, value in drawn.items()), drawn
+            assert all(job.search.parameters[name].contains(value) for name, value in drawn.items()), drawn
             if len(directions) == 1:
                 for step in range(3):
                     asked.report(float(trial), step)

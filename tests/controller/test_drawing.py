@@ -62,7 +62,7 @@ def test_every_sampler_draws_the_values_of_the_user(opened: Opened, sampler: Any
     assert len(points) == 12
     for point in points:
         assert point["layers"] in LAYERS
-        assert of.search.parameters["x"].holds(point["x"])
+        assert of.search.parameters["x"].contains(point["x"])
         assert ("rate" in point) == (point["layers"] == [64, 64]), "conditions see the user's values as well"
     assert any(point["x"] > 1 for point in points), "not the share of the distribution, which is below 1"
 

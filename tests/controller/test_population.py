@@ -108,7 +108,7 @@ def test_changed_parameters_are_in_the_space(seed: int, of: int, resample: float
     after = population.explore(rule, seed, 3, 8, SPACE, before)
     assert after == population.explore(rule, seed, 3, 8, SPACE, before)
     assert list(after) == [name for name, parameter in SPACE.items() if space.is_active(parameter, after)]
-    assert all(SPACE[name].holds(value) for name, value in after.items())
+    assert all(SPACE[name].contains(value) for name, value in after.items())
 
 
 def test_a_number_is_multiplied_and_a_choice_moves_to_a_neighbor() -> None:
@@ -149,7 +149,7 @@ def test_a_value_that_is_not_in_the_space_any_more_is_drawn_anew() -> None:
     rule = Population(interval=4, steps=16, resample=0.0, fixed=("layers",))
     for seed in range(20):
         after = population.explore(rule, seed, 0, 4, narrow, {"kind": "large", "layers": 8})
-        assert (narrow["kind"].holds(after["kind"]), narrow["layers"].holds(after["layers"])) == (True, True)
+        assert (narrow["kind"].contains(after["kind"]), narrow["layers"].contains(after["layers"])) == (True, True)
 
 
 def test_a_condition_that_changes_draws_or_drops_a_parameter() -> None:

@@ -71,9 +71,9 @@ def test_every_choice_has_a_scalar_of_its_own_and_comes_back(choices: list[Any])
 
 
 def test_true_is_no_1_inside_a_list_either() -> None:
-    assert categorical([1, 2]).holds([1.0, 2]) and not categorical([1, 2]).holds([True, 2])
-    assert not categorical([1, 2]).holds([1]) and categorical({"a": 1, "b": 2}).holds({"b": 2, "a": 1})
-    assert not categorical({"a": 1}).holds({"a": True})
+    assert categorical([1, 2]).contains([1.0, 2]) and not categorical([1, 2]).contains([True, 2])
+    assert not categorical([1, 2]).contains([1]) and categorical({"a": 1, "b": 2}).contains({"b": 2, "a": 1})
+    assert not categorical({"a": 1}).contains({"a": True})
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_what_is_drawn_lies_in_the_range_and_its_ends_are_held(mean, std, log, a
         return  # nothing of the distribution is between the bounds
     low, high = parameter.shares
     value = parameter.decode(low + at * (high - low))
-    assert parameter.holds(value)
-    assert all(parameter.holds(end) for end in parameter.ends)
+    assert parameter.contains(value)
+    assert all(parameter.contains(end) for end in parameter.ends)
     assert bounds.get("low", value) <= value <= bounds.get("high", value)
     assert parameter.decode(parameter.encode(value)) == pytest.approx(value, rel=1e-3)
 

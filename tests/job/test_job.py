@@ -134,13 +134,13 @@ def test_conditions() -> None:
 
 def test_values_in_a_range() -> None:
     steps = space.FloatParameter(type="float", low=0.0, high=1.0, step=0.1)
-    assert steps.holds(0.3) and steps.holds(1) and not steps.holds(0.35) and not steps.holds(True)
+    assert steps.contains(0.3) and steps.contains(1) and not steps.contains(0.35) and not steps.contains(True)
     assert steps.count == 11 and steps.points()[-1] == pytest.approx(1.0)
     whole = space.IntParameter(type="int", low=1, high=8, step=3)
     assert whole.points() == [1, 4, 7] and whole.count == 3
-    assert whole.holds(4) and not whole.holds(5) and not whole.holds(4.0) and not whole.holds("4")
+    assert whole.contains(4) and not whole.contains(5) and not whole.contains(4.0) and not whole.contains("4")
     words = space.CategoricalParameter(type="categorical", choices=("a", True, None))
-    assert words.holds(True) and words.holds(None) and not words.holds(1)
+    assert words.contains(True) and words.contains(None) and not words.contains(1)
     assert space.FloatParameter(type="float", low=0, high=1).count is None
 
 

@@ -152,13 +152,13 @@ def test_the_lines_for_a_hidden_path_let_it_travel(tmp_path: Path) -> None:
     for name in (".root", "conf/.h/x.yaml", ".k/.x"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
-        (folder / ".jobignore").write_text("\n".join(pack.lines_for(name)))
+        (folder / ".jobignore").write_text("\n".join(pack.inclusion_lines(name)))
         assert set(pack.pack(folder).files) - set(before) == {name}
         assert [issue.message for issue in pack.excluded_issues(folder, [name])] == []
     (folder / ".jobignore").unlink()
     (issue,) = pack.excluded_issues(folder, [".k/.x"])
     assert issue.message.endswith("it is hidden, or .jobignore excludes it. Add `!.k/` and `!.k/.x` there")
-    assert (pack.lines_for("conf/.h/"), pack.lines_for("conf/x")) == (["!conf/.h/"], [])
+    assert (pack.inclusion_lines("conf/.h/"), pack.inclusion_lines("conf/x")) == (["!conf/.h/"], [])
 
 
 def test_a_folder_above_one_mib_travels_in_parts(tmp_path: Path) -> None:

@@ -45,5 +45,5 @@ def test_what_is_no_price_is_refused(text: str) -> None:
 
 
 def test_other_prices_replace_only_those_that_are_given() -> None:
-    assert Prices(1.0, 2.0).replaced(None, 0.0) == Prices(1.0, 0.0)
-    assert math.isclose(Prices(1.0, 2.0).replaced(3.0, None).gpu_hour, 3.0)
+    assert Prices(1.0, 2.0).with_overrides(None, 0.0) == Prices(1.0, 0.0)
+    assert math.isclose(Prices(1.0, 2.0).with_overrides(3.0, None).gpu_hour, 3.0)

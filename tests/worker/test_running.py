@@ -18,7 +18,7 @@ import pytest
 from tests.worker.conftest import Event, Slot
 
 from trialplane.wire import messages
-from trialplane.wire.records import METRICS, NAME, SlotConfig, TrialOutcome, TrialRequest
+from trialplane.wire.records import MAX_METRICS, MAX_NAME, SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import running as module
 from trialplane.worker import slot as slots
@@ -218,8 +218,8 @@ def test_a_program_that_is_over_before_its_start_is_known_is_signalled_then(tria
 
 
 def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: Trial) -> None:
-    many = {f"class_{number}": 0.1 for number in range(METRICS + 5)}
-    many |= {"n" * (NAME + 1): 0.2, "score": 0.5}
+    many = {f"class_{number}": 0.1 for number in range(MAX_METRICS + 5)}
+    many |= {"n" * (MAX_NAME + 1): 0.2, "score": 0.5}
     trial.report(1, many)
     (report,) = Event.of(trial.slot.next_events()).reports
     trial.running.answer(None)
@@ -227,7 +227,7 @@ def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: 
     for found in (report, trial.running.final_outcome):
         assert found is not None
         assert list(found.metrics.items())[:2] == [("score", 0.5), ("class_0", 0.1)]
-        assert len(found.metrics) == METRICS
+        assert len(found.metrics) == MAX_METRICS
         assert "of 1,007 metrics 1,000 were recorded" in found.remark
     assert trial.running.final_outcome is not None
     assert trial.running.final_outcome.remark.startswith("slow disk; ")

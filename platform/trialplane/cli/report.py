@@ -62,7 +62,7 @@ def report_command(
         content.PageContext(
             handle.target.name.flags,
             record.job.name in names.jobs(),
-            record.status.prices.replaced(gpu_price, cpu_price),
+            record.status.prices.with_overrides(gpu_price, cpu_price),
             time.time(),
         )
         for handle, record in zip(handles, run_records, strict=True)

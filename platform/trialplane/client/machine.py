@@ -104,7 +104,7 @@ class Machine:
         free_gpus = self.gpus - sum(role.resources.gpus_for(role.pods) for role in others)
         if first.resources.gpus_for(first.pods) <= free_gpus:
             return []
-        possible = first.resources.fitting(max(0, free_gpus)) // first.nodes if gpus_of_trial else 0
+        possible = first.resources.most_trials(max(0, free_gpus)) // first.nodes if gpus_of_trial else 0
         required = " and ".join(_request_text(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
         advice = f"{job.width_option} {possible}" if possible > 0 else job.gpu_advice(first.field, 0)
         limit = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"

@@ -144,7 +144,7 @@ class Platform:
             )
             is_remote = request.offline is not None or self.target.remote
             all_issues += inputs.check_inputs(resolved_job, folder, cluster.DATA if is_remote else "", is_remote=is_remote)
-            required = requirements.job_requirements(resolved_job, folder, requirements.prefix(folder))
+            required = requirements.job_requirements(resolved_job, folder, requirements.source_prefix(folder))
             all_issues += packing.excluded_issues(folder, (name for name, _ in required.files))
             if resolved_job.install and is_remote:
                 all_issues += install_rules.install_issues(required)

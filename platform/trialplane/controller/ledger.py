@@ -656,7 +656,7 @@ class Ledger:
             segment: Segment of the trial; None if trials are not paused.
         """
         population = self._search.population
-        seeded = trial if population is None else population.seeded(trial)
+        seed_trial = trial if population is None else population.seed_trial(trial)
         start = self.job.start if isinstance(self.job, Study) else None
         request = TrialRequest(
             run=self.run,
@@ -664,7 +664,7 @@ class Ledger:
             attempt=attempt,
             number=len(self._attempts),
             params={**self.job.params, **sampled},
-            seed=samplers.derived_seed(self.job.seed, seeded) ^ 0x5EED,  # another seed than that of the sampler
+            seed=samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED,  # another seed than that of the sampler
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,

@@ -74,7 +74,7 @@ def explore(
         if not space.is_active(parameter, changed):
             continue
         factors, resample = population.exploration(name)
-        if name not in params or not parameter.holds(params[name]):
+        if name not in params or not parameter.contains(params[name]):
             changed[name] = draw(parameter, generator)
         elif name in population.fixed:
             changed[name] = params[name]
@@ -229,7 +229,7 @@ class Members:
         assert stretch.parent is not None
         donor, step = stretch.parent
         if self._population.schedule:
-            return self._population.scheduled(step)
+            return self._population.scheduled_params(step)
         if donor == stretch.trial:
             return None
         return explore(self._population, self._seed, stretch.trial, step, space_, params)

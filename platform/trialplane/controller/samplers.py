@@ -401,7 +401,7 @@ def is_bad(job: Job, outcome: TrialOutcome) -> bool:
 def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
     """Return a point of the job's space in Optuna's form; see `job.space`."""
     if job.search.suggests:
-        return {name: space.text(value) for name, value in point.items()}
+        return {name: space.code(value) for name, value in point.items()}
     parameters = job.search.parameters  # empty if the space is code, whose points are already in Optuna's form
     return {name: parameters[name].encode(value) if name in parameters else value for name, value in point.items()}
 

@@ -111,7 +111,7 @@ def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
             low, high, step = int(parameter.low), int(parameter.high), 1 if parameter.step is None else int(parameter.step)
             return trial.suggest_int(parameter.name, low, high, step=step, log=parameter.log)
         case _:
-            return trial.suggest_categorical(parameter.name, tuple(map(space.text, parameter.choices)))
+            return trial.suggest_categorical(parameter.name, tuple(map(space.code, parameter.choices)))
 
 
 def _draw_joint_parameters(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:

@@ -107,7 +107,7 @@ def key_of(name: str) -> str:
     MLflow accepts letters, digits and `_ - . : / space`, normalized relative paths, and 250 characters. Anything else
     becomes `_`: `recall@5` is `recall_5`; a + in front, as of `+trainer.lr`, is left out. The mapping is deterministic.
     """
-    key = re.sub(r"[^/\w.\- :]", "_", values.key(name))[:MAX_KEY]
+    key = re.sub(r"[^/\w.\- :]", "_", values.mlflow_name(name))[:MAX_KEY]
     if posixpath.normpath(key) != key or key.startswith("/"):
         key = key.replace("/", "_")
     if key in ("", ".") or key.startswith(".."):

@@ -120,7 +120,7 @@ def attempt_start(job: Job, request: TrialRequest, submission: Mapping[str, Any]
         }
     )
     params = _limit_params({**job.params, **request.params})
-    batch.add_tags({labels.PARAM + values.key(key): value for key, value in sorted(params.items())})
+    batch.add_tags({labels.PARAM + values.mlflow_name(key): value for key, value in sorted(params.items())})
     return batch
 
 
@@ -142,7 +142,7 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
     if outcome.state is not TrialState.PAUSED:
         batch.add_params(dict(sorted(params.items())))
     if request.objectives:  # an objective of Optuna has requested some of them after its start
-        batch.add_tags({labels.PARAM + values.key(key): value for key, value in sorted(params.items())})
+        batch.add_tags({labels.PARAM + values.mlflow_name(key): value for key, value in sorted(params.items())})
     duration = "trial_seconds" if request.segment is None else "segment_seconds"
     seconds = {duration: outcome.ended - outcome.started} if outcome.started else {}
     steps = {f"best_step_{metric}": float(step) for metric, step in outcome.best_steps.items()}

@@ -28,10 +28,10 @@ FACTS: Mapping[str, str] = {
     "gpus": "GPUs of the trial",
 }
 FLAGS, HYDRA, GLOBALS = "flags", "hydra", "globals"
-_FOR_ALL = (FLAGS, HYDRA, GLOBALS)
-BOOLEANS = ("switch", "value", "negated")
-LISTS = ("spread", "repeat", "comma", "literal")
-_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_FOR_ALL = (FLAGS, HYDRA, GLOBALS)  # placeholders for all parameters that no other placeholder names
+BOOLEANS = ("switch", "value", "negated")  # formats of booleans in flags; see `build`
+LISTS = ("spread", "repeat", "comma", "literal")  # formats of lists in flags; see `build`
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")  # the group is the name; there is none for a doubled brace
 # Hydra reads these as plain text; everything else is quoted.
 _PLAIN = re.compile(r"[A-Za-z_./][\w./:@%+-]*")
 _KEYWORDS = ("true", "false", "null", "nan", "inf", "none", "yes", "no", "on", "off")  # parsed as other values if unquoted
@@ -81,22 +81,22 @@ def build(
     other_params = {name: value for name, value in params.items() if name not in placeholder_names}
     available = {**facts, **params}
     command_line: list[str] = []
-    previous = ""
+    previous_option = ""  # the argument before this one, if it is an option without braces
     for text in arguments:
+        if any(not is_known(key, text, available) for _, key in placeholders([text])):  # not in this trial
+            if previous_option:
+                command_line.pop()
+            previous_option = ""
+            continue
+        previous_option = text if text.startswith("-") and not set("{}") & set(text) else ""
         whole_match = _PLACEHOLDER.fullmatch(text)
         name = whole_match[1] if whole_match else None  # of the placeholder that is the whole argument
-        is_missing = any(not is_known(key, text, available) for _, key in placeholders([text]))
-        if is_missing and command_line and previous == command_line[-1] and previous.startswith("-"):
-            command_line.pop()
-        previous = "" if is_missing or "{" in text else text
-        if is_missing:
-            continue
         if name == FLAGS and FLAGS not in params:
             command_line += _flags(_flatten(other_params), booleans, lists)
         elif name == HYDRA and HYDRA not in params:
             command_line += [f"{key}={_hydra_text(value)}" for key, value in other_params.items()]
         elif name == GLOBALS and GLOBALS not in params:
-            continue  # the parameters replace values in the script instead
+            continue  # parameters replace values in the script and are not arguments
         elif name is not None and isinstance(available[name], (list, tuple)):
             command_line += [_text(item) for item in available[name]]
         else:
@@ -107,11 +107,13 @@ def build(
 def first_assignments(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
     """Return the first assignment of each name at the top level of a script or in its main block."""
     assignments: dict[str, ast.Assign | ast.AnnAssign] = {}
-    for node in [*tree.body, *(statement for block in tree.body if is_main(block) for statement in block.body)]:
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        target = node.target if isinstance(node, ast.AnnAssign) and node.value else target
-        if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign)):
-            assignments.setdefault(target.id, node)
+    main_statements = [statement for block in tree.body if is_main(block) for statement in block.body]
+    for node in [*tree.body, *main_statements]:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                assignments.setdefault(name, node)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                assignments.setdefault(name, node)
     return assignments
 
 
@@ -122,12 +124,12 @@ def is_main(node: ast.stmt) -> TypeGuard[ast.If]:
 
 @dataclasses.dataclass(frozen=True)
 class Spot:
-    """The position of a name's value in a script.
+    """The position of a name's value in the syntax tree of a script.
 
     Attributes:
-        parent: Node whose `value` it is, or the list of nodes that contains it.
+        parent: Node whose attribute `value` is the value's expression, or the list of nodes that contains the expression.
         index: Index in the list.
-        others: Positions with the same number, which is replaced there, too.
+        others: Other positions of the same name and number, which is replaced there too.
     """
 
     parent: Any
@@ -141,7 +143,7 @@ class Spot:
         return value
 
     def put(self, value: ast.expr) -> None:
-        """Replace the value's expression."""
+        """Replace the value's expression, also at the other positions."""
         if isinstance(self.parent, list):
             self.parent[self.index] = value
         else:
@@ -151,37 +153,38 @@ class Spot:
 
 
 def spots(tree: ast.Module) -> dict[str, Spot]:
-    """Return the positions of the values that parameters can replace, by name.
+    """Return the position of the value that a parameter can replace, by name.
 
-    This is the first assignment at the top level, see `first_assignments`. For a name without one, it is its only number,
-    text or boolean in a call, a dict, an attribute, a class or a function, or else its only default. A name with several of
-    these has no spot, unless they are the same number with a point.
+    The value of a name is its first assignment at the top level, see `first_assignments`. For a name without one, it is the
+    only number, text or boolean that a call, a dict, an attribute, a class or a function gives the name, or else the only
+    default. A name with several such values is left out, unless all of them are the same number with a decimal point.
     """
     top_level = {name: Spot(node) for name, node in first_assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
-    defaults: dict[str, list[Spot]] = {}  # for a name without values; a call with a value ignores its default
+    defaults: dict[str, list[Spot]] = {}  # of arguments of functions; they count only for names without values
     for node in ast.walk(tree):
+        spots_by_name = defaults if isinstance(node, ast.arguments) else values
         for name, spot in _values_in(node):
-            if (
-                name not in top_level
-                and isinstance(spot.value, ast.Constant)
-                and isinstance(spot.value.value, (int, float, str))
-            ):
-                (defaults if isinstance(node, ast.arguments) else values).setdefault(name, []).append(spot)
-    merged = {
-        name: name_spots for name, name_spots in (defaults | values).items() if len(name_spots) == 1 or _are_same(name_spots)
-    }
-    return top_level | {name: dataclasses.replace(first, others=tuple(rest)) for name, (first, *rest) in merged.items()}
+            is_constant = isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str))
+            if is_constant and name not in top_level:
+                spots_by_name.setdefault(name, []).append(spot)
+    merged: dict[str, Spot] = {}
+    for name, (first, *rest) in (defaults | values).items():
+        if not rest or _are_same_float([first, *rest]):
+            merged[name] = dataclasses.replace(first, others=tuple(rest))
+    return top_level | merged
 
 
-def _are_same(spots: Sequence[Spot]) -> bool:
+def _are_same_float(spots: Sequence[Spot]) -> bool:
+    """Whether the values at all positions are the same number with a decimal point."""
     values = [spot.value.value if isinstance(spot.value, ast.Constant) else None for spot in spots]
     return isinstance(values[0], float) and len(set(values)) == 1
 
 
 def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
-    """Yield the names to which a node gives values, with the positions of these."""
+    """Yield each name to which a node gives a value, with the position of the value."""
     match node:
+        # f(lr=0.1); lr = 0.1; self.lr = 0.1; lr: float = 0.1
         case (
             ast.keyword(arg=str(name))
             | ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)])
@@ -195,20 +198,19 @@ def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
             | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[], keywords=keywords))
         ):
             yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
-        case ast.Call(args=[ast.Constant(value=str()), *_] as words, keywords=keywords):  # add_argument("--lr", default=0.1)
-            texts = [name.value for name in words if isinstance(name, ast.Constant) and isinstance(name.value, str)]
+        case ast.Call(args=[ast.Constant(value=str()), *_] as flags, keywords=keywords):  # add_argument("--lr", default=0.1)
+            texts = [flag.value for flag in flags if isinstance(flag, ast.Constant) and isinstance(flag.value, str)]
             name = next((text for text in texts if text.startswith("--")), texts[0]).lstrip("-")
             yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
-        case ast.Dict():
+        case ast.Dict():  # {"lr": 0.1}
             for index, key in enumerate(node.keys):
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
                     yield key.value, Spot(node.values, index)
-        case ast.arguments():
-            for names, values in (
-                ([*node.posonlyargs, *node.args][-len(node.defaults) :], node.defaults),
-                (node.kwonlyargs, node.kw_defaults),
-            ):
-                yield from ((argument.arg, Spot(values, index)) for index, argument in enumerate(names[: len(values)]))
+        case ast.arguments():  # def f(lr=0.1)
+            positional = [*node.posonlyargs, *node.args]
+            with_default = positional[len(positional) - len(node.defaults) :]
+            for arguments, defaults in ((with_default, node.defaults), (node.kwonlyargs, node.kw_defaults)):
+                yield from ((argument.arg, Spot(defaults, index)) for index, argument in enumerate(arguments))
 
 
 def replace_values(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
@@ -229,9 +231,14 @@ def _expression(value: Any) -> ast.expr:
 
 
 def _fill(match: re.Match[str], available: Mapping[str, Any]) -> str:
-    """Return the text for a placeholder, or for a doubled brace."""
+    """Return the text that replaces a placeholder, or a doubled brace.
+
+    Args:
+        match: Match of `_PLACEHOLDER`.
+        available: Parameters and facts, by name.
+    """
     if match[1] is None:
-        return match[0][0]
+        return match[0][0]  # the brace
     value = available[match[1]]
     return ",".join(map(_text, value)) if isinstance(value, (list, tuple)) else _text(value)
 
@@ -242,15 +249,24 @@ def _text(value: Any) -> str:
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values in nested mappings, by dotted names."""
+    """Return the values in nested mappings, by dotted names. An empty mapping is a value."""
     flattened: dict[str, Any] = {}
     for name, value in params.items():
-        flattened |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
+        if isinstance(value, dict) and value:
+            flattened |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flattened[prefix + name] = value
     return flattened
 
 
 def _flags(params: Mapping[str, Any], booleans: str, lists: str) -> Iterator[str]:
-    """Yield options in the form of argparse, click and fire. Parameters that are null are left out."""
+    """Yield an option for each parameter, in the form of argparse, click and fire. Parameters that are null are left out.
+
+    Args:
+        params: Parameters by dotted name.
+        booleans: Format of booleans; see `build`.
+        lists: Format of lists; see `build`.
+    """
     for name, value in params.items():
         flag = f"--{name}"
         if isinstance(value, bool) and booleans != "value":
@@ -291,5 +307,6 @@ def _hydra_text(value: Any) -> str:
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _KEYWORDS:
         return text
-    # A quote is escaped by a backslash, and so are the backslashes just before one.
-    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text) + "'"
+    # In quotes, a backslash escapes a quote. Backslashes before a quote, also before the closing one, must be doubled.
+    escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
+    return f"'{escaped}'"

@@ -1,6 +1,6 @@
 """Settings of a run's pods on a Kubernetes cluster. Local runs ignore them.
 
-Every field is optional: the images, the queue and the like default to those of the installed chart.
+Every field is optional. The installed chart has the defaults of most, such as the images and the queue.
 """
 
 from __future__ import annotations
@@ -42,23 +42,29 @@ class _Pattern:
         return {**handler(schema), "pattern": f"^{self.pattern}$"}
 
     def _check(self, value: str) -> str:
+        """Return a string that matches the pattern, unchanged.
+
+        Raises:
+            ValueError: The string does not match.
+        """
         if not re.fullmatch(self.pattern, value):
             raise ValueError(f"{value!r} is not {self.description}")
         return value
 
 
-def _refuse_reserved(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
-    """Return a validator that refuses the names that are reserved for the platform.
+def _refuse_reserved(noun: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Return a validator of labels or annotations that refuses keys that are reserved for the platform.
 
     Args:
-        kind: What the names are, in messages: "label".
+        noun: Noun for one of them in messages: "label".
     """
 
-    def check(labels: Any) -> Any:
-        if isinstance(labels, dict):
-            reserved = [name for name in labels if isinstance(name, str) and name.startswith(_RESERVED_PREFIXES)]
-            models.refuse([Issue((name,), f"this {kind} is set by the platform; leave it out") for name in reserved])
-        return labels
+    def check(values: Any) -> Any:
+        """Return a mapping of labels or annotations unchanged. Raise an error if it has reserved keys."""
+        if isinstance(values, dict):
+            reserved = [key for key in values if isinstance(key, str) and key.startswith(_RESERVED_PREFIXES)]
+            models.refuse([Issue((key,), f"this {noun} is set by the platform; leave it out") for key in reserved])
+        return values
 
     return check
 
@@ -90,7 +96,7 @@ class Toleration(models.Model):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Toleration:
-        """Check that the fields do not contradict each other, as Kubernetes does."""
+        """Check that the fields do not contradict each other. Kubernetes would refuse the pods otherwise."""
         issues = []
         if self.key is None and self.operator != "Exists":
             issues.append(Issue(("key",), "is missing; only operator: Exists does not need it"))

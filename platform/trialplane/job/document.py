@@ -20,12 +20,13 @@ import yaml
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
 
-# Aliases of aliases can expand a small file without limit.
+# Limit of the values in a file. Aliases of aliases could expand a small file without limit.
 _MOST_NODES = 100_000
 _TOO_LARGE = f"has more than {_MOST_NODES:,} values, aliases counted each time; put large lists into a file beside job.yaml"
 # Parsers recurse for each level, and would overflow the stack of C. No job is nested this deeply.
 MAX_DEPTH = 50
-_PIPE_FOLDERS = (("/", "dev"), ("/", "proc"))  # of open pipes: `--params <(platform best)`
+# Folders of pipes that a shell has opened, as for `--params <(platform best)`. Reading them does not block forever.
+_PIPE_FOLDERS = (("/", "dev"), ("/", "proc"))
 _MOST_BYTES = 16 * 2**20
 _LONGEST_NUMBER = 300  # digits; a float has at most 308, and no field needs 20
 # The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
@@ -164,9 +165,10 @@ def _depth_error(source: str, line: int) -> SpecError:
 
 
 def _check_size(text: str, source: str) -> None:
-    """Check the number of values and their depth, before data are built, which could crash the process or take minutes.
+    """Check the number of values in a text and their depth.
 
-    Reading the parser's events needs little stack and memory.
+    This must be known before the parser builds the values, which could crash the process or take minutes. Reading the
+    parser's events needs little stack and memory.
 
     Raises:
         SpecError: The text has too many values, or is nested too deeply.
@@ -174,7 +176,7 @@ def _check_size(text: str, source: str) -> None:
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
         line = event.start_mark.line + 1 if event.start_mark else 0
-        if count > 2 * _MOST_NODES:  # a mapping or a list has two events
+        if count > 2 * _MOST_NODES:  # a mapping or a list has two events, its start and its end
             raise SpecError([Issue(("file",), _TOO_LARGE, source, line)])
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
@@ -198,7 +200,10 @@ def scalar(text: str, source: str) -> Any:
 
 
 def assignment(text: str) -> tuple[str, Any, str]:
-    """Return the parts of an assignment `field=value` of `--set`: the field, the value, and its name in messages.
+    """Return the parts of an assignment `field=value` of `--set`.
+
+    Returns:
+        The dotted field, the value, and the name of the assignment in messages.
 
     Raises:
         SpecError: The text is malformed, or the value is not YAML.
@@ -208,30 +213,37 @@ def assignment(text: str) -> tuple[str, Any, str]:
     if not equals or not all(field.strip().split(".")):
         raise SpecError([Issue(("--set",), "write field=value: --set budget.time=2h", source)])
     try:
-        scalar(field, source)  # raises an error if it is not UTF-8 text
+        scalar(field, source)  # only to check that the field is UTF-8 text
         return field.strip(), scalar(value_text, source), source
     except SpecError as error:
         raise SpecError([Issue((field,), issue.message, source) for issue in error.issues]) from None
 
 
 class _Builder:
-    """Builder of data from YAML nodes, which records lines and issues."""
+    """Builder of the data of a YAML document, which records the line of each field, and issues.
+
+    Attributes:
+        source: Name of the document in messages.
+        lines: 1-based line of each field, by its path.
+        issues: Issues of the document.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines: dict[Place, int] = {}
         self.issues: list[Issue] = []
-        self._ancestors: set[int] = set()
-        self._count = 0
+        self._ancestors: set[int] = set()  # ids of the nodes that contain the current one
+        self._count = 0  # of the nodes that were built; an alias builds its node again
 
     def build(self, node: Any, field_path: Place) -> Any:
         """Return the data of a node, with None for invalid parts. Record lines and issues by their paths."""
         line = node.start_mark.line + 1
         self.lines.setdefault(field_path, line)
         self._count += 1
-        if id(node) in self._ancestors or self._count > _MOST_NODES:
-            message = "an alias stands for something that contains it" if id(node) in self._ancestors else _TOO_LARGE
-            if not self.issues:
+        is_circular = id(node) in self._ancestors
+        if is_circular or self._count > _MOST_NODES:
+            if not self.issues:  # there may be thousands of the same
+                message = "an alias stands for something that contains it" if is_circular else _TOO_LARGE
                 self._add_issue(field_path, message, line)
             return None
         if isinstance(node, yaml.ScalarNode):
@@ -246,10 +258,12 @@ class _Builder:
 
     def _mapping(self, node: Any, field_path: Place) -> dict[Any, Any]:
         """Return the data of a mapping. Its own fields replace those that `<<` merges."""
-        pairs = [pair for pair in node.value if pair[0].tag != _MERGE]
-        data = self._merge([pair[1] for pair in node.value if pair[0].tag == _MERGE], field_path)
-        first_lines: dict[str, int] = {}
-        for key_node, value_node in pairs:
+        merged_nodes = [value_node for key_node, value_node in node.value if key_node.tag == _MERGE]
+        data = self._merge(merged_nodes, field_path)
+        first_lines: dict[str, int] = {}  # key → its line
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                continue
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 self._add_issue(field_path, "a key must be a single word", line)
@@ -260,23 +274,28 @@ class _Builder:
                 message = f"is given twice, in lines {first_lines[key]} and {line}; keep one"
                 self._add_issue((*field_path, key), message, line)
                 continue
-            if key in data:
+            if key in data:  # merged by `<<`
                 self._remove_lines((*field_path, key))
             first_lines[key] = line
             data[key] = self.build(value_node, (*field_path, key))
             self.lines[(*field_path, key)] = line
         return data
 
-    def _merge(self, values: list[Any], field_path: Place) -> dict[str, Any]:
-        """Return the fields of the mappings that `<<` merges. If several have the same field, the first of them wins."""
+    def _merge(self, nodes: list[Any], field_path: Place) -> dict[str, Any]:
+        """Return the fields of the mappings that `<<` merges. If several have the same field, the first of them wins.
+
+        Args:
+            nodes: Nodes of the values of `<<`, each a mapping or a list of mappings.
+            field_path: Path of the mapping that contains the `<<`.
+        """
         data: dict[str, Any] = {}
-        sources = [item for value in values for item in (value.value if value.id == "sequence" else [value])]
-        for source in reversed(sources):
-            mapping = self.build(source, field_path)
+        mapping_nodes = [item for node in nodes for item in (node.value if node.id == "sequence" else [node])]
+        for mapping_node in reversed(mapping_nodes):  # the first one is last, and so overwrites the others
+            mapping = self.build(mapping_node, field_path)
             if isinstance(mapping, dict):
                 data.update(mapping)
             else:
-                self._add_issue(field_path, "`<<` needs a mapping", source.start_mark.line + 1)
+                self._add_issue(field_path, "`<<` needs a mapping", mapping_node.start_mark.line + 1)
         return data
 
     def _remove_lines(self, field_path: Place) -> None:
@@ -295,14 +314,17 @@ class _Builder:
             return text.lower() == "true"
         if tag == "int" and _INT.fullmatch(text):
             # Check the length first: Python refuses decimal numbers of more than 4,300 digits.
-            number = int(text, 10 if text.lstrip("+-").isdigit() else 0) if len(text) <= 2 * _LONGEST_NUMBER else None
-            if number is not None and abs(number) < 10**_LONGEST_NUMBER:
-                return number
+            if len(text) <= 2 * _LONGEST_NUMBER:
+                base = 10 if text.lstrip("+-").isdigit() else 0  # 0 reads the prefixes 0o and 0x
+                number = int(text, base)
+                if abs(number) < 10**_LONGEST_NUMBER:
+                    return number
             self._add_issue(field_path, f"is a number of {len(text)} digits; put it in quotes", node.start_mark.line + 1)
             return None
         if tag == "float" and _FLOAT.fullmatch(text):
             number_text = text.lower().replace(".inf", "inf").replace(".nan", "nan")
-            return float(number_text) if not math.isnan(float(number_text)) else math.nan
+            value = float(number_text)
+            return math.nan if math.isnan(value) else value  # one object for all NaNs, so that lists with NaN are equal
         self._add_issue(
             field_path,
             f"{errors.shortened(repr(text), 60)} with the tag {node.tag} cannot be read",

@@ -1,8 +1,8 @@
-"""An unvalidated job: the raw data of a job file with overrides merged over it, and the origin of each part.
+"""A draft: the unvalidated data of a job file, with overrides merged over them, and the origin of each field.
 
 Mappings are merged field by field; everything else is replaced. A parameter with another `type`, and a sampler or pruner
 with another name, replace the previous one completely, because its other fields do not apply. `null` removes a parameter
-from the space.
+from the space. The origins give each issue the line or the flag with its value.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from trialplane.job.document import MAX_DEPTH, Document
 
 # Fields whose value is a mapping with a name, or the name alone: `pruner: median`.
 _NAMED_FIELDS = ("sampler", "pruner", "wrapped_pruner", "independent_sampler", "crossover", "mutation")
-_NAME_KEYS = ("name", "class", "tune")  # keys of their names; the latter two for a sampler of another package
+_NAME_KEYS = ("name", "class", "tune")  # keys of their names; the last two are for a sampler of another package
 _LEARNER: Place = ("collect", "learner")  # a mapping, or its entrypoint alone: `learner: train:learn`
-_STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')
+_STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')  # of a dotted field; in quotes, it may contain dots
 _LONGEST_INDEX = 9  # digits of an index in a list
 
 
@@ -71,7 +71,7 @@ class Draft:
         return other
 
     def origin(self, field_path: Place) -> Origin:
-        """Return the origin of the value at a path, or of the nearest section that exists."""
+        """Return the origin of the value at a path, or else of the nearest section above it that has an origin."""
         for length in range(len(field_path), -1, -1):
             origin = self.origins.get(field_path[:length])
             if origin:
@@ -81,12 +81,15 @@ class Draft:
     def merge(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
         """Merge a layer over the current content.
 
+        If the draft has one objective, `objective` in the layer changes fields of it. Otherwise, it replaces the objectives.
+
         Args:
-            data: Fields of the layer. With `objective`, they change the only objective.
+            data: Fields of the layer.
             origins: Origins of the fields, by their paths.
         """
         data, present = dict(data), self.data.get("objectives")
-        if "objective" in data and isinstance(present, list) and len(present) == 1 and isinstance(present[0], dict):
+        has_one_objective = isinstance(present, list) and len(present) == 1 and isinstance(present[0], dict)
+        if "objective" in data and has_one_objective:
             objective = data.pop("objective")
             for key, value in objective.items() if isinstance(objective, dict) else [("metric", objective)]:
                 field_path: Place = ("objectives", 0, key)
@@ -97,7 +100,10 @@ class Draft:
             self._put(self.data, (), key, value, field_origins)
 
     def set(self, field_path: Place, value: Any, origin: Origin) -> None:
-        """Set the value at a path. Create missing mappings above it. Add an issue if there can be no such path."""
+        """Set the value at a path, and create missing mappings above it. If there can be no such path, add an issue.
+
+        In a list, the index after the last one appends an item.
+        """
         if field_path[:1] == ("objective",):
             field_path = ("objectives", 0, *field_path[1:])
         if field_path == _LEARNER and not isinstance(value, dict):
@@ -107,7 +113,7 @@ class Draft:
             return
         container: Any = self.data
         for depth, step in enumerate(field_path[:-1]):
-            child = self._child(container, field_path[: depth + 1], step, field_path, origin)
+            child = self._enter(container, field_path[: depth + 1], step, field_path, origin)
             if child is None:
                 return
             container = child
@@ -137,23 +143,25 @@ class Draft:
         return value
 
     def keep_items(self, list_path: Place, indices: Sequence[int]) -> None:
-        """Drop all items of a list except those at `indices`, with their origins."""
+        """Remove all items of a list except those at `indices`, with their origins."""
         items = self.get(list_path)
         items[:] = [items[index] for index in indices]
         size = len(list_path)
         old_origins = {
-            item_path: origin
-            for item_path, origin in self.origins.items()
-            if item_path[:size] == list_path and len(item_path) > size
+            path: origin for path, origin in self.origins.items() if path[:size] == list_path and len(path) > size
         }
-        for item_path in old_origins:
-            del self.origins[item_path]
-        for item_path, origin in old_origins.items():
-            if item_path[size] in indices:
-                self.origins[(*list_path, indices.index(int(item_path[size])), *item_path[size + 1 :])] = origin
+        for old_path in old_origins:
+            del self.origins[old_path]
+        for old_path, origin in old_origins.items():
+            old_index = old_path[size]
+            if old_index in indices:
+                new_index = indices.index(int(old_index))
+                self.origins[(*list_path, new_index, *old_path[size + 1 :])] = origin
 
-    def _child(self, container: Any, child_path: Place, step: str | int, field_path: Place, origin: Origin) -> Any:
-        """Return the mapping or list below another one. Create it if it is missing. None after an issue.
+    def _enter(self, container: Any, child_path: Place, step: str | int, field_path: Place, origin: Origin) -> Any:
+        """Return the mapping or list below another one, and create it if it is missing.
+
+        The short form of a sampler or a pruner, its name alone, is expanded to a mapping.
 
         Args:
             container: The other mapping or list.
@@ -161,6 +169,9 @@ class Draft:
             step: Last step of this path.
             field_path: Path of the value to set, for issues.
             origin: Origin of the value.
+
+        Returns:
+            The mapping or list. None if there can be none, which adds an issue.
         """
         if isinstance(container, list):
             if _is_index(step) and int(step) == len(container):
@@ -201,20 +212,20 @@ class Draft:
             present = {"name": present}
         if isinstance(present, dict) and isinstance(value, dict) and not is_replacement(parents, key, present, value):
             mapping[key] = present
-            origins_by_field: dict[str | int, dict[Place, Origin]] = {}
-            for known_path, origin in origins.items():
-                if len(known_path) > len(field_path):
-                    origins_by_field.setdefault(known_path[len(field_path)], {})[known_path] = origin
+            origins_by_child: dict[str | int, dict[Place, Origin]] = {}
+            for origin_path, origin in origins.items():
+                if len(origin_path) > len(field_path):
+                    origins_by_child.setdefault(origin_path[len(field_path)], {})[origin_path] = origin
             for name, child in value.items():
-                child_origins = origins_by_field.get(name) or (
-                    {(*field_path, name): origins[field_path]} if field_path in origins else {}
-                )
+                child_origins = origins_by_child.get(name, {})
+                if not child_origins and field_path in origins:  # a flag has an origin for the whole value only
+                    child_origins = {(*field_path, name): origins[field_path]}
                 self._put(present, field_path, name, child, child_origins)
             return
         if key in _NAME_KEYS and parents and parents[-1] in _NAMED_FIELDS and present != value:
             mapping.clear()  # the options of the previous sampler or pruner do not apply
         if key == "type" and parents[:1] == ("space",) and len(parents) == 2 and present != value:
-            mapping.clear()
+            mapping.clear()  # the fields of the previous type of parameter do not apply
         mapping[key] = copy.deepcopy(value)
         self._set_origins(field_path, origins)
 
@@ -230,24 +241,34 @@ class Draft:
 
 
 def is_replacement(parents: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a mapping replaces another one, instead of being merged over it: it names another type, sampler or pruner.
+    """Whether the new value of a field replaces the old one completely, because it names another type, sampler or pruner.
+
+    Otherwise, the new value, a mapping, is merged over the old one.
 
     Args:
-        parents: Path of the mapping that contains both.
-        key: Name of their field.
-        old: The present mapping.
-        new: The other one.
+        parents: Path of the mapping that contains the field.
+        key: Name of the field.
+        old: Old value.
+        new: New value.
     """
-    names = ("type",) if parents == ("space",) else _NAME_KEYS if key in _NAMED_FIELDS else ()
-    return any(name in new for name in names) and any(new.get(name) != old.get(name) for name in names)
+    if parents == ("space",):
+        name_keys: tuple[str, ...] = ("type",)
+    else:
+        name_keys = _NAME_KEYS if key in _NAMED_FIELDS else ()
+    return any(name in new for name in name_keys) and any(new.get(name) != old.get(name) for name in name_keys)
 
 
 def expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-    """Return a layer with `objective: {…}` as `objectives: [{…}]`. One with both fields, which is invalid, is unchanged.
+    """Return a layer with `objective: {…}` expanded to `objectives: [{…}]`.
+
+    A layer with both fields is returned unchanged, because the validation reports it.
 
     Args:
         data: Fields of the layer.
         origins: Origins of the fields, by their paths.
+
+    Returns:
+        The fields and their origins.
     """
     if "objective" not in data or "objectives" in data:
         return data, dict(origins)
@@ -265,7 +286,15 @@ def expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> t
 
 
 def _expand_learner(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-    """Return a layer with the short form of a learner expanded: `learner: train:learn` to `learner: {entrypoint: …}`."""
+    """Return a layer with the short form of a learner expanded: `learner: train:learn` to `learner: {entrypoint: …}`.
+
+    Args:
+        data: Fields of the layer.
+        origins: Origins of the fields, by their paths.
+
+    Returns:
+        The fields and their origins.
+    """
     collect, expanded_origins = data.get("collect"), dict(origins)
     if not isinstance(collect, dict) or "learner" not in collect or isinstance(collect["learner"], dict):
         return data, expanded_origins
@@ -284,14 +313,16 @@ def path(field: str, names: Collection[str]) -> Place:
     steps: list[str | int] = []
     rest = [step.strip('"') for step in _STEP.findall(field)]
     while rest:
-        size = 1
-        if steps in (["params"], ["space"]) or steps[:1] == ["enqueue"] or steps[-1:] == ["when"]:
-            size = next((length for length in range(len(rest), 1, -1) if ".".join(rest[:length]) in names), 1)
-        step = ".".join(rest[:size])
+        part_count = 1  # number of parts of `rest` that are the next step
+        is_parameter_next = steps in (["params"], ["space"]) or steps[:1] == ["enqueue"] or steps[-1:] == ["when"]
+        if is_parameter_next:  # the longest name wins
+            part_count = next((count for count in range(len(rest), 1, -1) if ".".join(rest[:count]) in names), 1)
+        step = ".".join(rest[:part_count])
         steps.append(int(step) if _is_index(step) else step)
-        del rest[:size]
+        del rest[:part_count]
     return tuple(steps)
 
 
 def _is_index(step: str | int) -> bool:
+    """Whether a step of a path can be an index in a list."""
     return isinstance(step, int) or (step.isascii() and step.isdigit() and len(step) <= _LONGEST_INDEX)

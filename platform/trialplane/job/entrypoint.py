@@ -18,7 +18,7 @@ from trialplane.job import arguments, notebook, settings
 from trialplane.job.kinds import Job
 from trialplane.job.kinds.base import Function
 
-# Names in code that saves and loads checkpoints, by the platform or a library.
+# Code with one of these names probably saves checkpoints, through the platform or a library.
 _CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
 
 
@@ -44,9 +44,10 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         Issues of the job's fields, without a source, and issues of lines of code, with their file.
     """
     unreadable: set[Path] = set()
-    roots: dict[str, Path] = {}
+    roots: dict[str, Path] = {}  # name of a package → folder from which it is imported
     if ("packages",) not in broken:
         yield from _package_issues(job, folder)
+        # A module of the job's folder hides a package of the same name.
         importable = [path for path in packages(job, folder) if not os.path.lexists(folder / f"{path.name}.py")]
         roots = {path.name: path.parent for path in importable}
     for function in job.functions():
@@ -63,20 +64,25 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         yield from _checkpoint_issues(job, folder)
     for field_path, text, is_python in job.programs():
         if field_path[:1] not in broken:
-            yield from _program_file_issues(field_path, text, folder, is_python)
+            yield from _program_file_issues(field_path, text, folder, is_python=is_python)
             if is_python:
                 yield from _globals_issues(job, folder / text, broken)
 
 
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
-    """Yield an issue if trials are paused at rungs, but no file of the job's code seems to save checkpoints."""
+    """Yield an issue if trials continue from checkpoints, but the job's code cannot do that or seems to save none.
+
+    Only trials that are paused at rungs, and members of a population, continue from checkpoints. The program of a command,
+    and a script that gets the folder of its checkpoints as an argument, are not searched for code that saves them. But they
+    cannot be members of a population, which also continue from other members' checkpoints.
+    """
     program_arguments, command = getattr(job, "arguments", None), getattr(job, "command", None)
-    names_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
-    if job.search.population is not None and (command or names_folder):
+    gets_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
+    if job.search.population is not None and (command or gets_folder):
         reason = "needs ctx.restored, or an integration, to continue from the checkpoint of another trial"
         yield Issue(("population",), f"{reason}; write an entrypoint, or a script without {{checkpoints}}")
         return
-    if job.search.ladder is None or command or names_folder:  # the program of a command may be anywhere
+    if job.search.ladder is None or command or gets_folder:
         return
     for root in (folder, *packages(job, folder)):
         for file in root.glob("**/*.py"):
@@ -91,23 +97,23 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
 
 
 def _package_issues(job: Job, folder: Path) -> Iterator[Issue]:
-    """Yield issues of packages: folders that do not exist or cannot be imported by their names."""
-    names: dict[str, str] = {}
+    """Yield issues of packages: folders that do not exist or cannot be imported by their names, and equal names."""
+    text_by_name: dict[str, str] = {}  # name of a package → the job's text for its folder
     for index, path in enumerate(packages(job, folder)):
-        field_path = ("packages", index)
+        text = job.packages[index]
         try:
             problem = _package_problem(path, folder)
-        except (OSError, ValueError) as error:  # no access, a name too long, or one with a zero byte
+        except (OSError, ValueError) as error:  # no access, a name that is too long, or a zero byte in it
             problem = f"{path} cannot be read: {getattr(error, 'strerror', error)}"
-        if not problem and path.name in names:
-            problem = f"{job.packages[index]} and {names[path.name]} are both called {path.name}; rename one of them"
+        if not problem and path.name in text_by_name:
+            problem = f"{text} and {text_by_name[path.name]} are both called {path.name}; rename one of them"
         if problem:
-            yield Issue(field_path, problem)
-        names.setdefault(path.name, job.packages[index])
+            yield Issue(("packages", index), problem)
+        text_by_name.setdefault(path.name, text)
 
 
 def _package_problem(path: Path, folder: Path) -> str:
-    """Return the reason for which a folder cannot be a package of a job. "" if it can.
+    """Return the reason why a folder cannot be a package of a job. "" if it can.
 
     Args:
         path: Folder of the package.
@@ -131,8 +137,15 @@ def _package_problem(path: Path, folder: Path) -> str:
     return f"the job's folder has {clash} of its own, which is imported under the same name" if clash else ""
 
 
-def _program_file_issues(field_path: Place, text: str, folder: Path, is_python: bool) -> Iterator[Issue]:
-    """Yield issues of a script, or of a command's file, in the job's folder."""
+def _program_file_issues(field_path: Place, text: str, folder: Path, *, is_python: bool) -> Iterator[Issue]:
+    """Yield issues of a script, or of a command's program, in the job's folder.
+
+    Args:
+        field_path: Path of the job's field that names the file.
+        text: Path of the file in the folder.
+        folder: The job's folder.
+        is_python: Whether the file is a script. Otherwise it must be executable.
+    """
     file = folder / text
     if not file.is_file():
         files = [path.relative_to(folder).as_posix() for path in folder.glob("**/*.py" if is_python else "*")]
@@ -148,7 +161,10 @@ def _program_file_issues(field_path: Place, text: str, folder: Path, is_python: 
 
 
 def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of parameters that replace no value in a script with `arguments: globals`."""
+    """Yield issues of parameters for which a script has no value to replace, if the job says `arguments: globals`.
+
+    Parameters of placeholders are not checked, because the script gets them as arguments.
+    """
     tree = _parse(file, file.name) if file.is_file() else None
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or f"{{{arguments.GLOBALS}}}" not in job_arguments.items or not isinstance(tree, ast.Module):
@@ -163,7 +179,7 @@ def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator
 
 
 def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of a settings file, and of parameters that neither it nor an argument takes."""
+    """Yield issues of a settings file, and of parameters that are neither in it nor in an argument."""
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or not job_arguments.file:
         return
@@ -191,12 +207,12 @@ def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Itera
 
 
 def _function_issues(function: Function, folder: Path, unreadable: set[Path]) -> Iterator[str | Issue]:
-    """Yield issues of a function that a job names.
+    """Yield issues of a function that a job names: its file, its definition, and the arguments of its call.
 
     Args:
         function: The function.
-        folder: Folder with the code.
-        unreadable: Files that could not be read, and have been reported. A new one is added.
+        folder: Folder from which its module is imported.
+        unreadable: Files that cannot be read and have been reported. The function's file is added if it is one.
 
     Yields:
         Messages about the job's field, and issues of lines of code.
@@ -218,7 +234,7 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
         unreadable.add(file)
         yield tree
         return
-    if function.style == "optuna" and (line := _search_line(tree)):
+    if function.style == "optuna" and (line := _optimize_line(tree)):
         advice = 'put it below `if __name__ == "__main__":`'
         yield f"line {line} would start a search of its own when {file.name} is imported; {advice}"
     definitions, may_define_more = _defined_names(tree)
@@ -229,17 +245,21 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
         advice = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{line})'
         yield f"{name} reads {global_name}, which {file.name} sets only when it is run itself; {advice}"
     nodes = definitions.get(name, [])
-    problems = [problem for node in nodes if (problem := _call_problem(node, function))]
-    if problems and len(problems) == len(nodes):  # of several definitions, one that fits may be for this machine
+    problems = [_call_problem(node, function) for node in nodes]
+    # The name may be defined in several branches of an `if`. A definition without a problem may be the one that counts.
+    if problems and all(problems):
         yield f"{name} {problems[-1]} ({file.name}:{nodes[-1].lineno})"
 
 
 def _parse(file: Path, name: str) -> ast.Module | Issue | str:
-    """Return the syntax tree of a file. If there is none, return an issue of a line, or a message about the file.
+    """Return the syntax tree of a file, or the problem with it.
 
     Args:
         file: The file.
         name: Name of the module in the issue.
+
+    Returns:
+        The tree. For a syntax error, an issue with its line. For a file that cannot be read, a message.
     """
     try:
         return notebook.parse(file.read_bytes(), str(file))
@@ -253,8 +273,8 @@ def _parse(file: Path, name: str) -> ast.Module | Issue | str:
         return f"{file} is nested too deeply for Python"
 
 
-def _search_line(tree: ast.Module) -> int:
-    """Return the line with a call of `optimize` that an import would run. 0 if there is none."""
+def _optimize_line(tree: ast.Module) -> int:
+    """Return the line with a call of `study.optimize` that an import of the module would run. 0 if there is none."""
     pending: list[ast.AST] = list(tree.body)
     while pending:
         node = pending.pop(0)
@@ -269,15 +289,18 @@ def _search_line(tree: ast.Module) -> int:
 
 
 def _missing_global(tree: ast.Module, function: str) -> tuple[str, int] | None:
-    """Return a global name that a function reads, but only the module's main block sets, and the line that reads it.
+    """Return a global name that a function reads, but that only the module's main block sets.
 
-    Functions of the module that this function names are searched as well. None if there is no such name.
+    Functions of the module that this function names are searched as well.
+
+    Returns:
+        The name, and the line that reads it. None if there is no such name.
     """
     main_block = [statement for node in tree.body if arguments.is_main(node) for statement in node.body]
     module_level = [node for node in tree.body if not arguments.is_main(node)]
     definitions = _defined_names(ast.Module(module_level, []))[0]
     main_only = set(_defined_names(ast.Module(main_block, []))[0]) - set(definitions) - set(dir(builtins))
-    pending, visited = [function], set[str]()
+    pending, visited = [function], set[str]()  # names of functions
     while pending:
         name = pending.pop()
         visited.add(name)
@@ -298,26 +321,26 @@ def _global_names(table: symtable.SymbolTable) -> set[str]:
 
 
 def _guarded_names(function_node: ast.AST) -> set[str]:
-    """Return the names in each `try` of a function that catches NameError: they may be undefined."""
+    """Return the names in each `try` of a function that catches NameError: the function expects them to be undefined."""
     nodes = [node for node in ast.walk(function_node) if isinstance(node, ast.Try) and "NameError" in ast.unparse(node)]
     return {name.id for node in nodes for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 def _call_problem(node: ast.stmt, function: Function) -> str:
-    """Return the reason for which a definition cannot be called as the job's function. "" if it can, or if unknown.
+    """Return the reason why a definition cannot be called as the job's function. "" if it can, or if that is unknown.
 
     Args:
         node: Statement that defines the function's name.
         function: The function, with the arguments that it is called with.
     """
     call_arguments = function.arguments
-    definition: ast.AST | None = node
+    definition: ast.AST | None = node  # of a variable, its value
     if function.style == "ray" and isinstance(node, ast.ClassDef):
         return "is a class, and a trial calls a function; write a function(config) that runs its loop and calls tune.report"
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         definition = node.value
         if isinstance(definition, ast.Constant) and definition.value is None:
-            return ""  # the module may replace it
+            return ""  # the module may assign another value when it is imported
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if not all(isinstance(target, ast.Name) for target in targets):
             return ""  # values of unpacked names are only known at import
@@ -331,13 +354,15 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
         or getattr(definition, "decorator_list", [])
     ):
         return ""
-    arguments = definition.args
-    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    required = positional[: len(positional) - len(arguments.defaults)]
+    signature = definition.args
+    positional = [argument.arg for argument in (*signature.posonlyargs, *signature.args)]
+    required = positional[: len(positional) - len(signature.defaults)]
     required_keywords = [
-        argument.arg for argument, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value is None
+        argument.arg
+        for argument, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True)
+        if default is None
     ]
-    too_few = len(positional) < len(call_arguments) and not arguments.vararg
+    too_few = len(positional) < len(call_arguments) and not signature.vararg
     if not too_few and len(required) <= len(call_arguments) and not required_keywords:
         return ""
     names = ", ".join([*positional, *required_keywords]) or "no arguments"
@@ -348,7 +373,7 @@ def _defined_names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
     """Return the names that a module defines or imports at its top level, with the statements that do so.
 
     Returns:
-        The statements by name; whether the module may have other names, by `import *` or `__getattr__`.
+        The statements by name; whether the module may have other names too, by `import *` or `__getattr__`.
     """
     names: dict[str, list[ast.stmt]] = {}
     has_hidden_names = False
@@ -364,7 +389,7 @@ def _defined_names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             name_nodes = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-            defined = [name.id for name in name_nodes if isinstance(name.ctx, ast.Store)]  # not `run` of `run.limit = 3`
+            defined = [name.id for name in name_nodes if isinstance(name.ctx, ast.Store)]  # `run.limit = 3` only loads `run`
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
             pending += [child for child in ast.walk(node) if isinstance(child, ast.stmt) and child is not node]
         for name in defined:

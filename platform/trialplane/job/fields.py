@@ -47,31 +47,37 @@ def explain(path: str) -> Field:
     Raises:
         InputError: No kind of job has such a field.
     """
-    root = schema.json_schema()
-    definitions = root["$defs"]
+    definitions = schema.json_schema()["$defs"]
+    # Kind of job → schema of the field at `parent`, the part of the path that was followed so far.
     schemas: dict[str, Any] = {kind: {"$ref": f"#/$defs/{cls.__name__}"} for kind, cls in kinds.CLASSES.items()}
     parent = ""
-    parts = path.split(".") if path else []
-    for index, part in enumerate(parts):
-        if part in (choices := _ALGORITHMS.get(_definition_name(next(iter(schemas.values()))), {})):
-            return _algorithm_field(f"{parent}.{part}", parts[index + 1 :], tuple(schemas), choices[part])
+    names = path.split(".") if path else []
+    for index, name in enumerate(names):
+        choices = _ALGORITHMS.get(_definition_name(_first_value(schemas)), {})
+        if name in choices:
+            return _algorithm_field(f"{parent}.{name}", names[index + 1 :], tuple(schemas), choices[name])
         subfields = {kind: _subfields(field, definitions) for kind, field in schemas.items()}
         schemas = {
-            kind: fields.get(part, fields.get("*", {})) for kind, fields in subfields.items() if {part, "*"} & fields.keys()
+            kind: fields.get(name, fields.get("*", {})) for kind, fields in subfields.items() if {name, "*"} & fields.keys()
         }
         if not schemas:
-            names = {name for fields in subfields.values() for name in fields} - {"*"}
-            raise _unknown_field(parent, part, names | set(choices))
-        parent = f"{parent}.{part}".lstrip(".")
+            existing_names = {name for fields in subfields.values() for name in fields} - {"*"}
+            raise _unknown_field(parent, name, existing_names | set(choices))
+        parent = f"{parent}.{name}".lstrip(".")
     kinds_by_name: dict[str, list[str]] = {}
     schema_by_name: dict[str, Any] = {}
     for kind, kind_schema in schemas.items():
         for name, subfield in _subfields(kind_schema, definitions).items():
             kinds_by_name.setdefault(name, []).append(kind)
             schema_by_name.setdefault(name, subfield)
-    fields = [_field(name, tuple(kinds_by_name[name]), part, definitions) for name, part in schema_by_name.items()]
-    field = _field(parent, tuple(schemas), next(iter(schemas.values())), definitions)
+    fields = [_field(name, tuple(kinds_by_name[name]), subfield, definitions) for name, subfield in schema_by_name.items()]
+    field = _field(parent, tuple(schemas), _first_value(schemas), definitions)
     return field if field.choices else dataclasses.replace(field, fields=tuple(fields))
+
+
+def _first_value(schemas: Mapping[str, Any]) -> Any:
+    """Return the first value of a mapping: the schema of a field by which all kinds that have the field describe it."""
+    return next(iter(schemas.values()))
 
 
 def type_of(field: Mapping[str, Any], definitions: Mapping[str, Any], refer: Callable[[str], str] = str) -> str:
@@ -119,14 +125,14 @@ def _field(path: str, kind_names: tuple[str, ...], field: Mapping[str, Any], def
     )
 
 
-def _algorithm_field(path: str, option: list[str], kind_names: tuple[str, ...], choice: Choice) -> Field:
-    """Return a sampler or a pruner with its options, or one of the options.
+def _algorithm_field(path: str, rest: list[str], kind_names: tuple[str, ...], choice: Choice) -> Field:
+    """Return the field for a sampler or a pruner with its options, or for one of the options.
 
     Args:
         path: Dotted path of the sampler or pruner: "sampler.tpe".
-        option: Further steps of the path, to an option. Empty for the sampler or pruner itself.
-        kind_names: Kinds of job that have it.
-        choice: Class and options.
+        rest: Further names of the path, which lead to an option. Empty for the sampler or pruner itself.
+        kind_names: Kinds of job that have the field.
+        choice: The sampler or pruner: its class and options.
 
     Raises:
         InputError: It has no such option.
@@ -136,22 +142,32 @@ def _algorithm_field(path: str, option: list[str], kind_names: tuple[str, ...], 
         name: Field(name, kind_names, option.kind.value, default_of({"default": option.default}), "")
         for name, option in sorted(choice.options.items())
     }
-    if not option:
+    if not rest:
         return Field(path, kind_names, "mapping", "", text, tuple(fields.values()))
-    name = ".".join(option)
+    name = ".".join(rest)
     if name not in fields:
         raise _unknown_field(path, name, fields)
     return dataclasses.replace(fields[name], path=f"{path}.{name}", text=f"Option of Optuna's {choice.cls}.")
 
 
 def _unknown_field(parent: str, name: str, names: Collection[str]) -> errors.InputError:
-    """Return the error for a field that does not exist: with a similar name, or all names, of the fields of `parent`."""
+    """Return the error for a field that does not exist. It names a similar field or all fields.
+
+    Args:
+        parent: Dotted path of the field above it. "" for the job.
+        name: Name of the missing field.
+        names: Names of the existing fields of `parent`.
+    """
     advice = errors.nearest(name, names) or (f"it has {', '.join(sorted(names))}" if names else "it has no fields")
     return errors.InputError(f"{f'`{parent}`' if parent else 'a job'} has no field {name!r}; {advice}")
 
 
 def _subfields(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a mapping, of the items of a list, or of all types of a field; "*" stands for any name."""
+    """Return the schemas of the fields below a field, by name.
+
+    These are the fields of a mapping, of the items of a list, or of all types that the field may have. "*" is the name of
+    the values of a mapping whose keys the job chooses.
+    """
     if "$ref" in field:
         return _subfields(definitions[_definition_name(field)], definitions)
     fields: dict[str, Any] = {}
@@ -164,16 +180,18 @@ def _subfields(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict
     return fields
 
 
-def _union_schema(schema_a: Mapping[str, Any], schema_b: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a field that two alternatives of a mapping have, with both descriptions."""
-    both = schema_a, schema_b
-    types = [{key: field[key] for key in field if key not in ("title", "description", "default")} for field in both]
-    texts = dict.fromkeys(field["description"] for field in both if "description" in field)
-    return {**(schema_a if types[0] == types[1] else {"anyOf": types}), "description": " Or: ".join(texts)}
+def _union_schema(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a field that two alternatives of a mapping have, with both types and both descriptions."""
+    first_type, second_type = (
+        {key: field[key] for key in field if key not in ("title", "description", "default")} for field in (first, second)
+    )
+    descriptions = dict.fromkeys(field["description"] for field in (first, second) if "description" in field)
+    union = first if first_type == second_type else {"anyOf": [first_type, second_type]}
+    return {**union, "description": " Or: ".join(descriptions)}
 
 
 def _alternatives(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the schemas of the alternatives of a field, and that of a list's items."""
+    """Yield the schemas of a field's alternatives. The schema of a list's items counts as one."""
     for key in ("anyOf", "oneOf", "allOf"):
         yield from field.get(key, [])
     if isinstance(field.get("items"), dict):
@@ -181,12 +199,12 @@ def _alternatives(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _value_schema(field: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the schema of a mapping's values, if its keys are free."""
-    patterns = list(field.get("patternProperties", {}).values())
+    """Return the schema of the values of a mapping whose keys the job chooses. None for any other field."""
+    patterns = list(field.get("patternProperties", {}).values())  # pydantic writes one pattern for all keys
     value = patterns[-1] if patterns else field.get("additionalProperties")
     return value if isinstance(value, dict) else None
 
 
 def _definition_name(field: Mapping[str, Any]) -> str:
-    """Return the name of the definition that a field refers to, or ""."""
+    """Return the name of the definition that a field refers to. "" if it refers to none."""
     return str(field.get("$ref", "")).rpartition("/")[2]

@@ -18,7 +18,7 @@ SOURCE = "--params"
 
 
 def parameter_names(*jobs: Mapping[str, Any]) -> set[str]:
-    """Return the names of the parameters, fixed or searched, of unvalidated jobs or profiles."""
+    """Return the names of all parameters, fixed or searched, of unvalidated jobs or profiles."""
     sections = [job.get(field) for job in jobs for field in ("params", "space")]
     return {name for section in sections if isinstance(section, dict) for name in section}
 
@@ -30,15 +30,19 @@ def override_issues(
 
     Args:
         job_draft: Draft with all overrides.
-        overrides: Source of each override → field and value.
+        overrides: Source of each override → path of its field, and its value.
         known_names: `parameter_names` of the draft without overrides.
     """
     space_fields = job_draft.data.get("space")
     for source, (field_path, value) in overrides.items():
         if field_path[:1] != ("params",):
             continue
-        new_params = value if isinstance(value, dict) else ()
-        for name in [str(field_path[1])] if len(field_path) > 1 else new_params:
+        names: list[str] = []
+        if len(field_path) > 1:  # --set params.lr=0.1
+            names = [str(field_path[1])]
+        elif isinstance(value, dict):  # --set 'params={lr: 0.1}'
+            names = list(value)
+        for name in names:
             if name not in known_names:
                 hint = errors.nearest(name, known_names)
                 message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
@@ -62,12 +66,12 @@ def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: 
     space_fields = job_draft.data.get("space")
     present_params = job_draft.data.get("params") or {}
     if not isinstance(present_params, dict):
-        return  # the validation reports that params is no mapping
+        return  # the validation reports that params is not a mapping
     for name, value in params.items():
         if isinstance(space_fields, dict) and name in space_fields:
             removed_names = _remove_from_space(job_draft, name)
             for other in list(space_fields):
-                if other in space_fields:
+                if other in space_fields:  # it may have been removed by now
                     removed_names |= _resolve_condition(job_draft, space_fields, other, name, value)
             _drop_points(job_draft, name, value, removed_names)
         elif name not in present_params and not accepts_new:
@@ -79,7 +83,7 @@ def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: 
 
 
 def _resolve_condition(job_draft: Draft, space_fields: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
-    """Resolve a condition on a parameter that is fixed now.
+    """Remove a condition on a parameter that is now fixed. If it does not hold, remove the parameter that has it.
 
     Args:
         job_draft: Draft to change.
@@ -89,7 +93,7 @@ def _resolve_condition(job_draft: Draft, space_fields: dict[str, Any], other: st
         value: Its value.
 
     Returns:
-        Names of the parameters that were removed from the space, because their condition does not hold.
+        Name of the parameter if it was removed from the space, else empty.
     """
     conditions = space_fields[other].get("when") if isinstance(space_fields[other], dict) else None
     if not isinstance(conditions, dict) or name not in conditions:
@@ -102,13 +106,21 @@ def _resolve_condition(job_draft: Draft, space_fields: dict[str, Any], other: st
 
 
 def _remove_from_space(job_draft: Draft, name: str) -> set[str]:
-    """Remove a parameter from the space, and return its name in a set."""
+    """Remove a parameter from the space, and return a set with its name."""
     job_draft.set(("space", name), None, Origin(SOURCE))
     return {name}
 
 
 def _drop_points(job_draft: Draft, name: str, value: Any, removed_names: set[str]) -> None:
-    """Drop the points in `enqueue` that have another value of a fixed parameter, or nothing but removed parameters."""
+    """Remove points and parameters from `enqueue` that a fixed parameter makes impossible.
+
+    Args:
+        job_draft: Draft to change.
+        name: The fixed parameter. Points with another value of it are removed.
+        value: Its value.
+        removed_names: Parameters that are not in the space any more. They are removed from the points, and so are points
+            without any other parameter.
+    """
     points = job_draft.data.get("enqueue")
     if not isinstance(points, list):
         return

@@ -23,14 +23,14 @@ from trialplane.job.kinds import Input, Job
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _RECORD_SUFFIXES = (".jsonl", ".ndjson", ".json")
-# A first line longer than this is not a record: the file is of another kind.
+# A first line with more characters than this is not a record: the file is of another kind.
 _LONGEST_LINE = 16 * 2**20
 _PARQUET = ".parquet"
-_PARQUET_MARK = b"PAR1"
-_LONGEST_FOOTER = 2**28
+_PARQUET_MARK = b"PAR1"  # at the beginning and at the end of a Parquet file
+_LONGEST_FOOTER = 2**28  # bytes
 _GZIP_MARK = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_HEAD_BYTES = 2**20
+_HEAD_BYTES = 2**20  # number of bytes that are read at a time
 
 
 def check_inputs(job: Job, folder: Path, pod_folder: str = "", *, is_remote: bool = False) -> list[Issue]:
@@ -69,11 +69,11 @@ def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: 
             is_valid = False
             continue
         if pod_folder and file.is_relative_to(pod_folder) and not os.path.lexists(file):
-            return  # the lines of all files cannot be counted either
+            return  # this file is checked in the pod; without it, the lines of all files cannot be counted
         files.append(file)
         normalized = Path(os.path.normpath(file.absolute()))
         message = _file_problem(file, input_, _columns(job, input_))
-        message = message or _reach_problem(path, normalized, folder.absolute(), pod_folder, is_remote)
+        message = message or _reach_problem(path, normalized, folder.absolute(), pod_folder, is_remote=is_remote)
         if message:
             yield Issue((field,), message, str(file))
             is_valid = False
@@ -93,11 +93,11 @@ def _columns(job: Job, input_: Input) -> list[str]:
     return list(dict.fromkeys([*input_.columns, *(value for value in column_params if isinstance(value, str))]))
 
 
-def _reach_problem(path: str, file: Path, folder: Path, pod_folder: str, is_remote: bool) -> str:
-    """Return the reason for which trials, which get a copy of the job's folder, would not find a local file. Else "".
+def _reach_problem(path: str, file: Path, folder: Path, pod_folder: str, *, is_remote: bool) -> str:
+    """Return the reason why trials, which run in a copy of the job's folder, would not find a file. "" if they would.
 
     Args:
-        path: Path in the job.
+        path: Path of the file as the job has it.
         file: Normalized absolute path.
         folder: Absolute path of the job's folder.
         pod_folder: Folder that may exist only in trial pods.
@@ -118,11 +118,12 @@ def _reach_problem(path: str, file: Path, folder: Path, pod_folder: str, is_remo
 
 
 def _upload_advice(pod_folder: str) -> str:
+    """Return advice on how to make a file available to trials on a cluster."""
     return f"put it on the chart's data volume and write {pod_folder}/…, or, a small one, into the job's folder"
 
 
 def _file_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
-    """Return the reason for which a file is not the input. "" if it is."""
+    """Return the reason why a file cannot be used as the input. "" if it can."""
     try:
         mode = file.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -137,7 +138,7 @@ def _file_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
 
 
 def _sibling_names(file: Path) -> list[str]:
-    """Return the names of the files in the same folder."""
+    """Return the names of the files in the same folder. Empty if the folder cannot be read."""
     try:
         return [path.name for path in file.parent.iterdir() if path.is_file()]
     except OSError:
@@ -145,7 +146,7 @@ def _sibling_names(file: Path) -> list[str]:
 
 
 def _table_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
-    """Return the reason for which a file is no table with these columns. "" if it is."""
+    """Return the reason why a file is not a table with these columns. "" if it is."""
     suffixes = [suffix.lower() for suffix in file.suffixes]
     if input_.format == "dataset" and suffixes[-1:] == [_PARQUET]:
         return _parquet_problem(file, columns)
@@ -166,30 +167,35 @@ def _table_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
         return str(error)
     except UnicodeDecodeError:
         return "is not UTF-8 text"
-    except (OSError, EOFError, zlib.error) as error:  # a damaged .gz raises any of them
+    except (OSError, EOFError, zlib.error) as error:  # a damaged .gz raises one of these
         return f"cannot be read: {error}"
     missing = [column for column in columns if column not in present]
     if not missing:
         return ""
-    hints = [hint for hint in (errors.nearest(column, present) for column in missing) if hint.startswith("did")]
+    hints = [errors.nearest(column, present) for column in missing]
+    hints = [hint for hint in hints if hint.startswith("did you mean")]  # the message lists all columns anyway
     plural = "columns" if len(missing) > 1 else "column"
     return "; ".join([f"lacks the {plural} {', '.join(missing)}", f"it has {', '.join(present)}", *hints[:1]])
 
 
 def _parquet_problem(file: Path, columns: Sequence[str]) -> str:
-    """Return the reason for which a file is no Parquet file with these columns. "" if it is.
+    """Return the reason why a file is not a Parquet file with these columns. "" if it is.
 
-    Names are searched in the footer, where they are plain text, so that no library is needed.
+    The file ends with the footer, the length of the footer in 4 bytes, and the mark of 4 bytes. The names of the columns are
+    searched in the footer, where they are plain text, so that no library is needed.
     """
+    mark_bytes = len(_PARQUET_MARK)
+    tail_bytes = 4 + mark_bytes  # the footer's length and the mark
     try:
         with file.open("rb") as raw:
-            begin, size = raw.read(4), raw.seek(0, os.SEEK_END)
-            raw.seek(max(0, size - 8))
-            length, end = int.from_bytes(raw.read(4), "little"), raw.read(4)
-            if begin != _PARQUET_MARK or end != _PARQUET_MARK or length + 12 > size or length > _LONGEST_FOOTER:
+            begin, size = raw.read(mark_bytes), raw.seek(0, os.SEEK_END)
+            raw.seek(max(0, size - tail_bytes))
+            footer_bytes, end = int.from_bytes(raw.read(4), "little"), raw.read(mark_bytes)
+            has_marks = begin == _PARQUET_MARK and end == _PARQUET_MARK
+            if not has_marks or mark_bytes + footer_bytes + tail_bytes > size or footer_bytes > _LONGEST_FOOTER:
                 return "is not Parquet, or is truncated"
-            raw.seek(size - 8 - length)
-            footer = raw.read(length)
+            raw.seek(size - tail_bytes - footer_bytes)
+            footer = raw.read(footer_bytes)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     missing = [column for column in columns if column.encode() not in footer]
@@ -197,7 +203,7 @@ def _parquet_problem(file: Path, columns: Sequence[str]) -> str:
 
 
 def _text_problem(file: Path) -> str:
-    """Return the reason for which the beginning of a file is not UTF-8 text. "" if it is. Trials find later errors."""
+    """Return the reason why the beginning of a file is not UTF-8 text. "" if it is. Only trials read the rest."""
     try:
         with file.open("rb") as raw:
             head = raw.read(_HEAD_BYTES)
@@ -211,9 +217,10 @@ def _text_problem(file: Path) -> str:
     if b"\0" in head:
         return "is not text: it holds zero bytes; name a file of UTF-8 text, a sample in each line"
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # they may end within a character
+        # An incremental decoder accepts that the bytes end within a character.
+        codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError as error:
-        line = head.count(bytes([10]), 0, error.start) + 1
+        line = head.count(b"\n", 0, error.start) + 1
         command = f"iconv -f GB18030 -t UTF-8 {file.name} > NEW.txt"
         return f"is not UTF-8 text (line {line}); convert it, for example {command}"
     if not head.strip() and len(head) < _HEAD_BYTES:
@@ -222,27 +229,30 @@ def _text_problem(file: Path) -> str:
 
 
 def _decompressed_name(file: Path) -> str:
-    """Return a name for a decompressed file, for a command that works with names that do not end in .gz."""
+    """Return a name for a decompressed file, for an example of a command: the name without .gz, else NEW.txt."""
     return file.stem if file.suffix == ".gz" else "NEW.txt"
 
 
 def _line_count_problem(job: Job, input_: Input, files: Sequence[Path]) -> str:
     """Return a message if files have fewer non-blank lines than `at_least` or `per_rank` require, else ""."""
-    problems = (_sum_problem(job, field == "per_rank", terms, files) for field, terms in input_.amounts.items())
-    return next(filter(None, problems), "")
+    for field, terms in input_.amounts.items():
+        ranks = job.world_size if field == "per_rank" else 1
+        if message := _sum_problem(job, terms, ranks, files):
+            return message
+    return ""
 
 
-def _sum_problem(job: Job, is_per_rank: bool, terms: Sequence[int | str], files: Sequence[Path]) -> str:
-    """Return a message if files have fewer non-blank lines than a sum, for each rank or in all, else "".
+def _sum_problem(job: Job, terms: Sequence[int | str], ranks: int, files: Sequence[Path]) -> str:
+    """Return a message if files have fewer non-blank lines than a sum requires, else "".
 
     Args:
         job: The job.
-        is_per_rank: Whether each rank needs this number of lines.
         terms: Terms of the sum: numbers, and names of parameters.
+        ranks: Number of ranks of which each needs this number of lines. 1 if the number is for all ranks together.
         files: The files.
     """
     values = [int(job.params[term] if isinstance(term, str) else term) for term in terms]
-    total, ranks = sum(values), job.world_size if is_per_rank else 1
+    total = sum(values)
     available = _count_lines(files, total * ranks)
     if available >= total * ranks:
         return ""
@@ -256,34 +266,38 @@ def _sum_problem(job: Job, is_per_rank: bool, terms: Sequence[int | str], files:
     return f"has {errors.counted(available, 'line')} of text, and {reason}; give more text{advice}"
 
 
-def _lower_advice(terms: Sequence[int | str], values: Sequence[int], room: int) -> str:
+def _lower_advice(terms: Sequence[int | str], values: Sequence[int], available: int) -> str:
     """Return advice on the parameters of a sum to lower: a value for a single parameter, or the names of several.
 
     Args:
         terms: Terms of the sum: numbers, and names of parameters.
-        values: Their values.
-        room: Number of lines that the sum may have.
+        values: Values of the terms.
+        available: Number of lines that there are, which the sum may not exceed.
+
+    Returns:
+        The advice, which continues a sentence. "" if no parameter can be lowered enough.
     """
     names = [term for term in terms if isinstance(term, str)]
-    rest = sum(value for term, value in zip(terms, values, strict=True) if not isinstance(term, str))
+    fixed_sum = sum(value for term, value in zip(terms, values, strict=True) if not isinstance(term, str))
     if len(names) == 1:
-        return f", or --set params.{names[0]}={room - rest}" if room > rest else ""
+        return f", or --set params.{names[0]}={available - fixed_sum}" if available > fixed_sum else ""
     return f", or lower {' or '.join(f'params.{name}' for name in names)}" if names else ""
 
 
 def _count_lines(files: Sequence[Path], most: int) -> int:
-    """Return the number of non-blank lines, or `most` if there are more."""
+    """Return the number of non-blank lines in files. Stop counting at `most`."""
     count = 0
     for file in files:
         with file.open("rb") as raw:
-            is_blank = True
-            while piece := raw.readline(_HEAD_BYTES):  # not the whole line, which may be as long as the file
+            is_blank = True  # the current line so far
+            while piece := raw.readline(_HEAD_BYTES):  # a piece of the line, which may be as long as the file
                 is_blank = is_blank and piece.isspace()
                 if piece.endswith(b"\n"):
-                    count, is_blank = count + (not is_blank), True
+                    count += not is_blank
+                    is_blank = True
                 if count >= most:
                     return count
-            count += not is_blank
+            count += not is_blank  # the last line, if it has no line end
     return count
 
 
@@ -292,7 +306,11 @@ class _BadFile(Exception):
 
 
 def _header(text: TextIO, kind: str) -> list[str]:
-    """Return the names of the columns of a table: of its first line, or the keys of its first record.
+    """Return the names of a table's columns: the cells of its first line, or the keys of its first record.
+
+    Args:
+        text: Text of the table.
+        kind: Suffix of the file's name, without .gz.
 
     Raises:
         _BadFile: The table has no header or no first record.

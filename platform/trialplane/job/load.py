@@ -1,7 +1,8 @@
-"""From the name of a job on the command line to a job that can run, or to all of its issues at once.
+"""Loads a job: from its name on the command line to a valid job, or to all of its issues at once.
 
-A later layer wins over earlier ones: the file, the profile, the environment, fixed parameters (`--params`), `--set`,
-and flags. If the last two change a training's GPUs, its other resources are scaled with the ranks.
+A job is built from layers, and a later layer replaces values of earlier ones: the file, the profile, the environment, fixed
+parameters (`--params`), `--set`, and flags. If the last two change a training's GPUs, its other resources are scaled with
+the ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FOLDER = "jobs"
 
 
 class Flag(NamedTuple):
-    """A value of an override, with a flag that is not named as its field.
+    """The value of an override whose flag has another name than the field.
 
     Attributes:
         value: The value; None if the flag was not used.
@@ -159,9 +160,13 @@ def load_job(
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:
-        order = {origin: index for index, origin in enumerate([source, *(issue.source for issue in issues)])}
+        # Issues of the job file come first. Those of each other source are together. Both are ordered by line.
+        positions = {issue.source: index for index, issue in enumerate(issues)}
         raise SpecError(
-            sorted(dict.fromkeys(issues), key=lambda issue: (issue.source != source, order[issue.source], issue.line))
+            sorted(
+                dict.fromkeys(issues),
+                key=lambda issue: (issue.source != source, positions[issue.source], issue.line),
+            )
         )
     return judgment.job
 
@@ -177,7 +182,7 @@ def _apply_overrides(job_draft: Draft, sets: Sequence[str], overrides: Mapping[s
     Returns:
         Source of each override → its field and value.
     """
-    written = job_draft.copy()
+    without_overrides = job_draft.copy()
     overridden = {
         f"--set {assignment_text}": field_and_value
         for assignment_text in sets
@@ -188,16 +193,20 @@ def _apply_overrides(job_draft: Draft, sets: Sequence[str], overrides: Mapping[s
         if flag.value is not None:
             overridden[flag.source] = (draft.path(field, fixed_params.parameter_names(job_draft.data)), flag.value)
             job_draft.set(*overridden[flag.source], Origin(flag.source))
-    for name, amount in training.scaled_resources(written.data, job_draft.data).items():
+    for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():
         if job_draft.origin(("resources", name)).source not in overridden:
             job_draft.data["resources"][name] = amount
     return overridden
 
 
 def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
-    """Return an issue if a job is of another kind than `kind`. None requires no kind."""
+    """Return an issue if a job is of another kind than `kind`. Empty if it is not, or if `kind` is None.
+
+    Also empty if the job's kind is invalid, which the validation reports.
+    """
     actual_kind = job_draft.data.get("kind")
-    if kind is None or actual_kind == kind or actual_kind not in list(CLASSES):  # it may be any YAML value
+    # In a list, because the kind may be any YAML: to look up a list or a mapping in CLASSES would raise an error.
+    if kind is None or actual_kind == kind or actual_kind not in list(CLASSES):
         return []
     origin = job_draft.origin(("kind",))
     name = job_draft.data["name"]
@@ -206,13 +215,13 @@ def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
 
 
 def _valid_variables(job_file: Document, base_judgment: verdict.Judgment) -> list[Place]:
-    """Return the paths of the variables in `environment` that refer to fields of the job without a profile.
+    """Return the paths of the entries of `environment` that are valid without a profile.
 
-    They stay valid with a profile that removes these fields.
+    An entry names a field. If a profile removes the field, the entry stays valid.
 
     Args:
         job_file: The job file.
-        base_judgment: Validation of the job without a profile.
+        base_judgment: Result of validating the job without a profile.
     """
     broken_fields = {issue.field for issue in base_judgment.issues}
     environment = job_file.data.get("environment")
@@ -227,7 +236,7 @@ def _job_name(path: Path) -> str:
 
 
 def _short_path(path: Path) -> str:
-    """Return a path in its shortest form."""
+    """Return a path for messages: relative to the working directory if it is in it."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except ValueError:
@@ -261,13 +270,13 @@ def _apply_profile(job_draft: Draft, job_file: Document, name: str) -> None:
 
 
 def _judge_profile(base: Draft, job_file: Document, name: str, base_judgment: verdict.Judgment) -> list[Issue]:
-    """Return the issues that the job only has with a profile, whether it is selected or not.
+    """Return the issues that the job has only with a profile. All profiles are checked, also those that are not selected.
 
     Args:
         base: Draft of the job without a profile.
         job_file: The job file.
         name: Name of the profile.
-        base_judgment: Validation of the job without a profile.
+        base_judgment: Result of validating the job without a profile.
     """
     with_profile = base.copy()
     _apply_profile(with_profile, job_file, name)
@@ -284,7 +293,10 @@ def _judge_profile(base: Draft, job_file: Document, name: str, base_judgment: ve
 
 
 def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
-    """Set the fields that the job's `environment` names to the values of the variables, and add issues."""
+    """Set the fields that the job's `environment` names to the values of their variables. Add issues of invalid values.
+
+    An empty variable changes nothing. For a field with a list, a variable may separate items by commas.
+    """
     variables = job_draft.data.get("environment")
     for variable, field in variables.items() if isinstance(variables, dict) else ():
         text = environ.get(variable, "")
@@ -305,7 +317,11 @@ def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
 
 
 def _apply_assignment(job_draft: Draft, assignment_text: str) -> tuple[Place, Any] | None:
-    """Apply an assignment `field=value` to a draft. Return the field and the value. None after an issue."""
+    """Apply an assignment `field=value` to a draft.
+
+    Returns:
+        The path of the field and the value. None if the assignment is invalid, which adds an issue to the draft.
+    """
     try:
         field, value, source = document.assignment(assignment_text)
     except SpecError as error:
@@ -317,12 +333,15 @@ def _apply_assignment(job_draft: Draft, assignment_text: str) -> tuple[Place, An
 
 
 def _code_issues(job_draft: Draft, judgment: verdict.Judgment, folder: Path) -> list[Issue]:
-    """Return the issues of the files that the job names, each with the line of the job file or of the code."""
-    if judgment.partial is None or ("kind",) in judgment.broken:  # the default entrypoint depends on the kind
+    """Return the issues of the files that the job names, each with the line of the job file or of the code.
+
+    Empty if too little of the job is valid, or its kind is not: the default entrypoint depends on the kind.
+    """
+    if judgment.partial is None or ("kind",) in judgment.broken:
         return []
     issues = list(entrypoint.check(judgment.partial, folder, judgment.broken))
     if ("requirements",) not in judgment.broken and ("script",) not in judgment.broken:
-        issues += requirements.job_requirements(judgment.partial, folder, requirements.prefix(folder)).issues
+        issues += requirements.job_requirements(judgment.partial, folder, requirements.source_prefix(folder)).issues
     return [issue if issue.source else verdict.locate(job_draft, issue) for issue in issues]
 
 

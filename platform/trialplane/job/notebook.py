@@ -12,10 +12,9 @@ import re
 from collections.abc import Sequence
 
 _CALL = "get_ipython"
-_PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # magics that run Python
-_FOR_IPYTHON = re.compile(
-    r"\s*(?:%{1,2}[A-Za-z].*|!.*|[\w.]+\?{1,2}\s*|\?{1,2}[\w.]+\s*)"
-)  # %cd x, !pip install x, df.head?
+_PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # magics whose text is Python
+# A line that only IPython can run: `%cd x`, `!pip install x`, `df.head?`.
+_FOR_IPYTHON = re.compile(r"\s*(?:%{1,2}[A-Za-z].*|!.*|[\w.]+\?{1,2}\s*|\?{1,2}[\w.]+\s*)")
 
 
 def is_notebook(text: str | bytes) -> bool:
@@ -57,24 +56,25 @@ def exported(text: str) -> str:
 def _cell_code(source: str) -> str:
     """Return the code of a cell. A cell with a magic that does not run Python becomes a comment.
 
-    A line is for IPython only if Python refuses it: a line of a longer text, or of an expression, may look the same.
+    Other lines for IPython become `pass` with a comment. They look like such a line, and Python refuses them: a line of a
+    string or of an expression may look the same.
     """
     first_line, _, rest = source.lstrip().partition("\n")
     if first_line.startswith("%%") and first_line[2:].partition(" ")[0] not in _PYTHON_MAGICS:
         return "".join(f"# {line}\n" for line in source.splitlines())
     lines = [f"# {first_line}", *rest.split("\n")] if first_line.startswith("%%") else source.split("\n")
-    while (index := _refused_line(lines)) is not None and _FOR_IPYTHON.fullmatch(lines[index]):
+    while (index := _refused_index(lines)) is not None and _FOR_IPYTHON.fullmatch(lines[index]):
         code = lines[index].lstrip()
-        # `pass`, as it may be the only line below an `if`
-        lines[index] = f"{lines[index][: -len(code)]}pass  # {code}"
-        while lines[index].endswith("\\") and index + 1 < len(lines):
+        indentation = lines[index][: -len(code)]
+        lines[index] = f"{indentation}pass  # {code}"  # a comment alone could not be the body of an `if`
+        while lines[index].endswith("\\") and index + 1 < len(lines):  # the next line continues this one
             index += 1
             lines[index] = f"# {lines[index]}"
     return "\n".join(lines)
 
 
-def _refused_line(lines: Sequence[str]) -> int | None:
-    """Return the index of the line that Python refuses; None if there is none."""
+def _refused_index(lines: Sequence[str]) -> int | None:
+    """Return the index of the first line that Python refuses. None if there is none, or if it is unknown."""
     try:
         ast.parse("\n".join(lines))
     except SyntaxError as error:
@@ -85,7 +85,7 @@ def _refused_line(lines: Sequence[str]) -> int | None:
 
 
 class _CallRemover(ast.NodeTransformer):
-    """Transformer that replaces calls of IPython."""
+    """Transformer that removes the statements that only call IPython, as a notebook's export writes them."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
         """Return the Python in a call of IPython, or `pass` if there is none. Return other expressions unchanged."""
@@ -100,7 +100,7 @@ class _CallRemover(ast.NodeTransformer):
 
 
 def _statements(text: str, call: ast.stmt) -> ast.stmt | list[ast.stmt]:
-    """Return the statements of a cell, at the line of the call with its text. `pass` if the text is no Python."""
+    """Return the statements in the text of a call of IPython, all at the line of the call. `pass` if it is not Python."""
     try:
         tree = _CallRemover().visit(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # a notebook would not run it either

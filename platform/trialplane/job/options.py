@@ -124,7 +124,7 @@ _BOUNDS: Mapping[str, Mapping[str, float]] = {
     for name in names.split()
 }
 _ALLOWED = {"qmc_type": ("sobol", "halton")}
-_TRAITS: Mapping[str, Mapping[str, Any]] = {
+_TRAITS: Mapping[str, Mapping[str, Any]] = {  # name of an algorithm → fields of its `Choice` that differ from the default
     "cmaes": {"objectives": 1},
     "grid": {"is_independent": False},
     "bruteforce": {"is_independent": False},
@@ -156,7 +156,14 @@ def _option(name: str, signature: str) -> Option:
 
 
 def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) -> Choice:
-    """Return the sampler, pruner, crossover or mutation of an Optuna class with these arguments and their signatures."""
+    """Return the sampler, pruner, crossover or mutation of an Optuna class.
+
+    Args:
+        kind: Kind of algorithm.
+        name: Its name in the job file.
+        cls: Name of the class.
+        arguments: Signatures of the class's arguments, by name.
+    """
     job_options = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
     return Choice(
         cls,
@@ -166,14 +173,20 @@ def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) 
     )
 
 
+def _algorithm_table(kind: ValueKind, classes: Mapping[str, Mapping[str, str]]) -> dict[str, Choice]:
+    """Return Optuna's algorithms of one kind, by their names in the job file.
+
+    Args:
+        kind: Kind of algorithm, which is also the suffix of the classes' names.
+        classes: Signatures of the arguments, by class and argument.
+    """
+    names = {cls: _NAMES.get(cls, cls.lower().removesuffix(kind.name.lower())) for cls in classes}
+    return {names[cls]: _choice(kind, names[cls], cls, arguments) for cls, arguments in classes.items()}
+
+
 _OPTUNA_TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {
-    kind: {
-        name: _choice(kind, name, cls, arguments)
-        for cls, arguments in classes.items()
-        for name in [_NAMES.get(cls, cls.lower().removesuffix(kind.name.lower()))]
-    }
+    ValueKind[suffix.upper()]: _algorithm_table(ValueKind[suffix.upper()], classes)
     for suffix, classes in json.loads(SIGNATURES.read_text(encoding="utf-8")).items()
-    for kind in [ValueKind[suffix.upper()]]
 }
 SAMPLERS = _OPTUNA_TABLES[ValueKind.SAMPLER]
 PRUNERS = {

@@ -16,12 +16,15 @@ MOST_DECISIONS = 1000  # of each member
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """The numbers of steps at which the members of a population are paused and compared, used like a `Ladder`.
+    """The rungs of a population: the numbers of steps at which its members are paused and compared.
+
+    It has the methods of `search.Ladder`, which has the rungs of a pruner. There is only one bracket, 0, because all members
+    are paused at the same steps.
 
     Attributes:
-        interval: steps between two of them.
-        top: number of steps of a whole trial.
-        brackets: 1: all members are paused at the same steps.
+        interval: Number of steps between two rungs.
+        top: Number of steps of a whole trial.
+        brackets: Number of brackets: 1.
     """
 
     interval: int
@@ -29,12 +32,12 @@ class Intervals:
     brackets: int = 1
 
     def rungs(self, bracket: int = 0) -> tuple[int, ...]:
-        """Return the numbers of steps, from the lowest."""
+        """Return the rungs, from the lowest."""
         return tuple(range(self.interval, self.top, self.interval))
 
-    def next_rung(self, done: int, bracket: int = 0) -> int:
-        """Return the lowest of them above `done` steps. 0 if a trial with these trains to its end."""
-        rung = (done // self.interval + 1) * self.interval
+    def next_rung(self, steps: int, bracket: int = 0) -> int:
+        """Return the lowest rung above a number of steps. 0 if a trial with these steps trains to its end."""
+        rung = (steps // self.interval + 1) * self.interval
         return rung if rung < self.top else 0
 
     def bracket(self, trial: int) -> int:
@@ -43,6 +46,7 @@ class Intervals:
 
 
 def _steps_form(value: Any) -> str:
+    """Return the tag of the form in which a number of steps is written: the number, or the name of a parameter."""
     return "parameter" if isinstance(value, str) else "number"
 
 
@@ -112,33 +116,38 @@ class Population(models.Model):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Population:
+    def _check_fields(self) -> Population:
+        """Check that no parameter is both fixed and explored, and that the steps of the schedule are in order."""
         both = sorted(set(self.fixed) & set(self.explore))
         issues = [Issue(("explore", name), "is among fixed as well; drop one of them") for name in both]
-        last = -1
+        previous_step = -1
         for index, entry in enumerate(self.schedule):
             field = ("schedule", index, "step")
             if not index and entry.step:
                 issues.append(Issue(field, "must be 0, where a trial begins"))
-            elif entry.step <= last:
-                issues.append(Issue(field, f"{entry.step} must be over {last}, the step before"))
+            elif entry.step <= previous_step:
+                issues.append(Issue(field, f"{entry.step} must be over {previous_step}, the step before"))
             elif entry.step % self.interval:
                 issues.append(Issue(field, f"{entry.step} must be a multiple of interval ({self.interval})"))
-            last = entry.step
+            previous_step = entry.step
         models.refuse(issues)
         return self
 
-    def scheduled(self, step: int) -> dict[str, Any] | None:
-        """Return the parameters that begin at a step of the schedule. None if none do."""
+    def scheduled_params(self, step: int) -> dict[str, Any] | None:
+        """Return the parameters that the schedule sets at a step. None if it sets none there."""
         return next((dict(entry.params) for entry in self.schedule if entry.step == step), None)
 
-    def seeded(self, trial: int) -> int:
-        """Return the number of the trial whose seed a trial has: in a replay, the first one's ancestor in the population."""
-        first = self.schedule[0].trial if self.schedule else None
-        return trial if first is None else first + trial
+    def seed_trial(self, trial: int) -> int:
+        """Return the number of the trial from which the seed of a trial is derived: usually its own number.
+
+        In a replay of a population, trial 0 has the seed of the member with which the schedule begins. Further trials have
+        the seeds of the numbers after it.
+        """
+        first_member = self.schedule[0].trial if self.schedule else None
+        return trial if first_member is None else first_member + trial
 
     def exploration(self, name: str) -> tuple[tuple[float, ...], float]:
-        """Return the factors of a parameter, and the probability that it is drawn anew."""
+        """Return the factors by which a parameter is multiplied, and the probability that it is drawn anew instead."""
         override = self.explore.get(name, Exploration())
         factors = self.factors if override.factors is None else override.factors
         return factors, self.resample if override.resample is None else override.resample

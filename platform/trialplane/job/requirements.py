@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-_MOST_BYTES = 2**20  # of a file
-_MOST_FILES = 50  # with all included ones
+_MOST_BYTES = 2**20  # size limit of a file
+_MOST_FILES = 50  # limit of the files that are read, with all included ones
 _INCLUDE_OPTIONS = {"-r": "requirement", "--requirement": "requirement", "-c": "constraint", "--constraint": "constraint"}
 _EDITABLE_OPTIONS = ("-e", "--editable")
-_PIP_OPTIONS = (  # they say where pip finds packages, and how it installs them
+_PIP_OPTIONS = (  # options that say where pip finds packages, and how it installs them
     "-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--trusted-host", "--pre",
     "--prefer-binary", "--no-binary", "--only-binary", "--require-hashes", "--use-feature",
 )  # fmt: skip
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _URL_OR_PATH = re.compile(r"^[./~]|://|/|\.(whl|zip|tar\.gz)$")
-_BLOCK = re.compile(r"# /// ([a-zA-Z0-9-]+)\s*")
+_BLOCK = re.compile(r"# /// ([a-zA-Z0-9-]+)\s*")  # first line of a block of metadata; the group is the block's type
+_BLOCK_END = "# ///"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ def job_requirements(job: Job, folder: Path, prefix: str = "") -> Requirements:
     return read(folder, job.requires, prefix, is_named=bool(job.requirements))
 
 
-def prefix(folder: Path) -> str:
+def source_prefix(folder: Path) -> str:
     """Return the prefix of the names of a folder's files in messages: its path in its shortest form, with a /."""
     try:
         return f"{folder.absolute().relative_to(Path.cwd())}/".removeprefix("./")
@@ -112,7 +113,7 @@ def prefix(folder: Path) -> str:
 
 
 def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) -> Requirements:
-    """Return the requirements in a file.
+    """Return the requirements in a file. They are empty if there is no file, or the job's script has no metadata.
 
     Args:
         folder: The job's folder.
@@ -123,12 +124,12 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
     if not name or not (is_named or (folder / name).is_file()):
         return Requirements()
     reader = _Reader(folder, prefix)
-    reader.read_script(name) if name.endswith(".py") else reader.read_file(name)
-    if name.endswith(".py") and not reader.has_block:
-        if is_named:
-            reader.issues.append(Issue(("requirements",), f"{name} has no metadata: there is no line `# /// script` in it"))
-        else:
+    if not name.endswith(".py"):
+        reader.read_file(name)
+    elif not reader.read_script(name):
+        if not is_named:
             return Requirements()
+        reader.issues.append(Issue(("requirements",), f"{name} has no metadata: there is no line `# /// script` in it"))
     files = tuple(sorted(reader.files.items()))
     issues, unchecked = tuple(reader.issues), tuple(reader.unchecked)
     return Requirements(tuple(reader.lines), reader.python, unchecked, issues, files, name, f"{prefix}{name}")
@@ -138,9 +139,8 @@ class _Reader:
     """Reader of a requirements file and the files that it includes, or of a script. The attributes collect the results.
 
     Attributes:
-        lines, python, unchecked, issues: As of `Requirements`.
+        lines, python, unchecked, issues: The attributes of `Requirements` with these names.
         files: Texts of the files by path.
-        has_block: Whether the script has metadata.
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
@@ -149,8 +149,7 @@ class _Reader:
         self.unchecked: list[Issue] = []
         self.issues: list[Issue] = []
         self.files: dict[str, str] = {}
-        self.has_block = False
-        self._included: set[tuple[str, bool]] = set()
+        self._included: set[tuple[str, bool]] = set()  # each file that was read, and whether it was read as a constraint
         self._folder = folder
         self._prefix = prefix
 
@@ -163,59 +162,72 @@ class _Reader:
             included_at: Issue of the line that includes the file, in case it cannot be read. None for the first file.
         """
         self._included.add((name, is_constraint))
-        if (text := self._text(name, included_at)) is None:
+        text = self._read_text(name, included_at)
+        if text is None:
             return
         source = f"{self._prefix}{name}"
         for number, line in logical_lines(text):
             word = line.split(maxsplit=1)[0] if line else ""
-            option, _, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
+            if word.startswith("--"):  # --option=value or --option value
+                option, _, value = word.partition("=")
+            else:  # -ovalue or -o value, or the beginning of a requirement
+                option, value = word[:2], word[2:]
             value = value or line[len(word) :].strip()
             line_issue = Issue((option,), "", source, number)  # template for issues of this line
             if not line or option in _PIP_OPTIONS:
                 continue
             if option in _INCLUDE_OPTIONS:
-                self._include(name, value, line_issue, _INCLUDE_OPTIONS[option] == "constraint" or is_constraint)
+                is_constraint_file = _INCLUDE_OPTIONS[option] == "constraint" or is_constraint
+                self._include(name, value, line_issue, is_constraint=is_constraint_file)
             elif option in _EDITABLE_OPTIONS:
-                word = option if "://" in value else f"{option} {value}"  # a URL may hold a password
-                self.unchecked.append(_line_issue(line_issue, word, "is not checked: it says neither name nor version"))
+                subject = option if "://" in value else f"{option} {value}"  # a URL may contain a password
+                self.unchecked.append(_line_issue(line_issue, subject, "is not checked: it says neither name nor version"))
             elif line.startswith("-"):
                 self.issues.append(_line_issue(line_issue, word, "is not an option of a requirements file"))
             else:
-                self._add(re.split(r"\s--?[a-z]", line)[0].strip(), source, number, is_constraint)
+                without_options = re.split(r"\s--?[a-z]", line)[0].strip()  # such as --hash=…
+                self._add_requirement(without_options, source, number, is_constraint=is_constraint)
 
-    def read_script(self, name: str) -> None:
-        """Read the metadata of a script."""
-        text = self._text(name, None)
+    def read_script(self, name: str) -> bool:
+        """Read the metadata of a script.
+
+        Returns:
+            Whether the script has metadata. True if it cannot be read, which is then its only issue.
+        """
+        text = self._read_text(name, None)
         if text is None:
-            self.has_block = True  # the unreadable file is the only issue
-            return
-        source, lines = f"{self._prefix}{name}", text.splitlines()
-        blocks = list(_blocks(lines))
+            return True
+        source = f"{self._prefix}{name}"
+        blocks = list(_script_blocks(text.splitlines()))
         if not blocks:
-            return
-        self.has_block = True
+            return False
         first_line, content = blocks[0]
         if len(blocks) > 1:
-            self.issues.append(Issue(("script",), "appears twice; keep one of the blocks", source, blocks[1][0]))
+            second_line, _ = blocks[1]
+            self.issues.append(Issue(("script",), "appears twice; keep one of the blocks", source, second_line))
         try:
             data = tomllib.loads("\n".join(content))
         except tomllib.TOMLDecodeError as error:
             self.issues.append(Issue(("script",), f"the metadata is not TOML: {error}", source, first_line))
-            return
+            return True
         dependencies = data.get("dependencies", [])
         if not isinstance(dependencies, list) or not all(isinstance(dependency, str) for dependency in dependencies):
             self.issues.append(Issue(("dependencies",), 'must be a list of strings: ["torch>=2"]', source, first_line))
             dependencies = []
         self.files[name] = "\n".join(dependencies)  # not the whole script: its other lines do not matter
-        for dependency in dependencies:
-            line_numbers = (index for index, line in enumerate(content) if dependency in line)
-            self._add(dependency, source, first_line + 1 + next(line_numbers, -1), is_constraint=False)
-        if "requires-python" in data:
-            line = next((index for index, line in enumerate(content) if line.lstrip().startswith("requires-python")), -1)
-            self._limit_python(data["requires-python"], source, first_line + 1 + line)
 
-    def _limit_python(self, version_range: object, source: str, line: int) -> None:
-        """Record the required versions of Python, or an issue."""
+        def line_number(text: str) -> int:
+            """Return the number of the first line of the block that contains a text, or of the block's first line."""
+            return first_line + 1 + next((index for index, line in enumerate(content) if text in line), -1)
+
+        for dependency in dependencies:
+            self._add_requirement(dependency, source, line_number(dependency), is_constraint=False)
+        if "requires-python" in data:
+            self._set_python(data["requires-python"], source, line_number("requires-python"))
+        return True
+
+    def _set_python(self, version_range: object, source: str, line: int) -> None:
+        """Record the required versions of Python. Record an issue if they are not a valid range."""
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
         try:
@@ -224,22 +236,29 @@ class _Reader:
             message = f'{version_range!r} is not a range of versions; write requires-python = ">=3.11"'
             self.issues.append(Issue(("requires-python",), message, source, line))
 
-    def _add(self, text: str, source: str, line: int, is_constraint: bool) -> None:
-        """Record a requirement, or an issue, and a remark if its version cannot be checked."""
+    def _add_requirement(self, text: str, source: str, line: int, *, is_constraint: bool) -> None:
+        """Record a requirement. Record an issue instead if it is invalid, and a remark if it cannot be checked.
+
+        Args:
+            text: The requirement, without options.
+            source: Name of its file in messages.
+            line: Its line in the file.
+            is_constraint: Whether it only limits the version of another requirement.
+        """
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import Requirement
 
         line_issue = Issue((), "", source, line)
         if "${" in text:
-            message = "is not checked: only pip knows what it stands for"
+            message = "is not checked: it contains a variable, which pip replaces"
             self.unchecked.append(_line_issue(line_issue, "a line with ${…}", message))
             return
         try:
             requirement = Requirement(text)
-            if len(str(requirement).splitlines()) > 1:  # from escapes in a marker's strings
+            if len(str(requirement).splitlines()) > 1:  # an escape in a string of the marker can be a line break
                 raise ValueError("its marker has a line break")
-        except ValueError as error:  # raised by packaging too
-            if _URL_OR_PATH.search(text.split(";")[0].strip()):  # not shown: it may contain a password
+        except ValueError as error:  # the errors of packaging are ValueErrors
+            if _URL_OR_PATH.search(text.split(";")[0].strip()):  # the text is not shown: it may contain a password
                 self.unchecked.append(
                     _line_issue(line_issue, "a URL or a path", "is not checked: it says neither name nor version")
                 )
@@ -259,8 +278,8 @@ class _Reader:
             return
         self.lines.append(RequirementLine(requirement, source, line, is_constraint, has_url, applies))
 
-    def _include(self, name: str, value: str, line_issue: Issue, is_constraint: bool) -> None:
-        """Read a file that another file includes.
+    def _include(self, name: str, value: str, line_issue: Issue, *, is_constraint: bool) -> None:
+        """Read a file that another file includes. Record an issue or a remark if that is not possible.
 
         Args:
             name: Path of the file with the line.
@@ -281,8 +300,13 @@ class _Reader:
         elif (path, is_constraint) not in self._included:  # ends circular includes
             self.read_file(path, is_constraint=is_constraint, included_at=_line_issue(line_issue, name_and_value, ""))
 
-    def _text(self, name: str, included_at: Issue | None) -> str | None:
-        """Return the text of a file. None after an issue, which is reported at `included_at`."""
+    def _read_text(self, name: str, included_at: Issue | None) -> str | None:
+        """Record and return the text of a file. If it cannot be read, record an issue, and return None.
+
+        Args:
+            name: Path in the folder.
+            included_at: Issue of the line that includes the file, which gets the message. None for the first file.
+        """
         file = self._folder / name
         try:
             if not file.is_file():
@@ -302,12 +326,21 @@ class _Reader:
 
 
 def _line_issue(line_issue: Issue, subject: str, message: str) -> Issue:
-    """Return an issue of the line of `line_issue`, about a part of it, `subject`."""
+    """Return an issue about a part of a line.
+
+    Args:
+        line_issue: Template with the file and the number of the line.
+        subject: The part of the line.
+        message: The problem.
+    """
     return dataclasses.replace(line_issue, place=(errors.shortened(subject, 100),), message=message)
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a requirements file without comments, with their numbers. A backslash joins a line to the next."""
+    """Yield the number and the text of each line of a requirements file, without comments.
+
+    A backslash at the end of a line joins it to the next one. The joined line has the number of the first of them.
+    """
     pending, first_number = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
         first_number = first_number or number
@@ -320,25 +353,33 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield first_number, _COMMENT.sub("", pending).strip()
 
 
-def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the metadata blocks of type `script`: 1-based number of the first line, and the lines inside without `#`."""
+def _script_blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the metadata blocks of type `script` in a script.
+
+    Yields:
+        The 1-based number of the block's first line, `# /// script`; the lines between the first and the last one, without
+        `# `.
+    """
     index = 0
     while index < len(lines):
         block_start = _BLOCK.fullmatch(lines[index])
         index += 1
         if block_start is None:
             continue
-        first_line = index
+        first_line = index  # 1-based, while `index` is the 0-based index of the next line
         while index < len(lines) and (lines[index].rstrip() == "#" or lines[index].startswith("# ")):
             index += 1
         comments = [line.rstrip() for line in lines[first_line:index]]
-        if "# ///" in comments and block_start[1] == "script":  # the last of these ends the block; later lines are comments
-            end = len(comments) - 1 - comments[::-1].index("# ///")
+        if _BLOCK_END in comments and block_start[1] == "script":
+            # As PEP 723 says, the last end line counts. The comments after it are not part of the block.
+            end = len(comments) - 1 - comments[::-1].index(_BLOCK_END)
             yield first_line, [line[2:] for line in comments[:end]]
 
 
 def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
-    """Return an issue for each requirement that this Python does not meet, after one with their number and advice.
+    """Return an issue for each requirement that this Python does not meet. Empty if all are met.
+
+    A first issue has the number of unmet requirements and the advice.
 
     Args:
         needs: Requirements of a job.
@@ -354,12 +395,7 @@ def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
         for message in _unmet_reasons(line.requirement, ())
     ]
     if issues and not advice:
-        # Requirements with a URL are left out: pip would install the package of that name in the index.
-        from_index = shlex.join(str(line.requirement) for line in checked if not line.has_url)
-        pip_arguments = from_index if needs.source.endswith(".py") else f"-r {shlex.quote(needs.source)}"
-        advice = f"`pip install {pip_arguments}` installs what is missing" if pip_arguments else ""
-        if needs.source.endswith(".py") and any(line.has_url for line in checked):
-            advice = f"{advice}; what has a URL is installed from there".removeprefix("; ")
+        advice = _pip_advice(needs, checked)
     if needs.python is not None:
         versions, source, line = needs.python
         if not versions.contains(platform.python_version(), prereleases=True):
@@ -376,12 +412,29 @@ def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
     return [Issue(("requirements",), "; ".join(filter(None, parts))), *issues]
 
 
+def _pip_advice(needs: Requirements, checked: Iterable[RequirementLine]) -> str:
+    """Return the command of pip that installs the requirements of a job, as advice.
+
+    Args:
+        needs: Requirements of the job.
+        checked: Lines of a script that apply to this Python. Of a requirements file, pip reads the lines itself.
+    """
+    if not needs.source.endswith(".py"):
+        return f"`pip install -r {shlex.quote(needs.source)}` installs what is missing"
+    # Requirements with a URL are left out: pip would install the package of that name in the index.
+    from_index = shlex.join(str(line.requirement) for line in checked if not line.has_url)
+    parts = [f"`pip install {from_index}` installs what is missing"] if from_index else []
+    if any(line.has_url for line in checked):
+        parts.append("what has a URL is installed from there")
+    return "; ".join(parts)
+
+
 def _unmet_reasons(requirement: Requirement, outer_extras: tuple[str, ...]) -> Iterator[str]:
-    """Yield the reasons for which a requirement is not met, and recursively those of its extras.
+    """Yield the reasons why a requirement is not met, and recursively the reasons why its extras are not.
 
     Args:
         requirement: The requirement.
-        outer_extras: Extras that require this one, as package[extra], at which the recursion ends.
+        outer_extras: Extras that the recursion has already entered, as package[extra]. Extras may require each other.
     """
     from packaging.version import InvalidVersion
 
@@ -397,20 +450,20 @@ def _unmet_reasons(requirement: Requirement, outer_extras: tuple[str, ...]) -> I
     extra_names = distribution.metadata.get_all("Provides-Extra") or []
     provided = {_canonical_name(extra_name): extra_name for extra_name in extra_names}
     for extra in sorted(requirement.extras):
-        step = f"{_canonical_name(requirement.name)}[{_canonical_name(extra)}]"
+        package_extra = f"{_canonical_name(requirement.name)}[{_canonical_name(extra)}]"
         if _canonical_name(extra) not in provided:
             hint = errors.nearest(extra, provided.values())
             yield f"{distribution.version} is installed, which has no extra {extra}; {hint}".rstrip("; ")
-        elif step not in outer_extras:
+        elif package_extra not in outer_extras:
             for extra_requirement in _extra_requirements(distribution, provided[_canonical_name(extra)]):
                 yield from (
-                    f"[{extra}] needs {extra_requirement}: {problem}"
-                    for problem in _unmet_reasons(extra_requirement, (*outer_extras, step))
+                    f"[{extra}] needs {extra_requirement}: {reason}"
+                    for reason in _unmet_reasons(extra_requirement, (*outer_extras, package_extra))
                 )
 
 
 def _extra_requirements(distribution: Distribution, extra: str) -> Iterable[Requirement]:
-    """Yield the requirements of an extra of an installed package."""
+    """Yield the requirements that an extra of an installed package adds, without their markers."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in distribution.requires or []:
@@ -439,4 +492,5 @@ def _find_distribution(name: str) -> Distribution | None:
 
 
 def _canonical_name(name: str) -> str:
+    """Return the name of a package or an extra in the form in which all spellings are equal (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -46,18 +46,21 @@ class Resources(models.Model):
 
     @property
     def gpu_share(self) -> float:
-        """Share that it has of its GPU; 1 of whole ones."""
+        """Share of a GPU that a trial has, from 0 to 1. 1 if it has whole GPUs or none."""
         return self.gpus if 0 < self.gpus < 1 else 1.0
 
-    def fitting(self, gpus: int) -> int:
-        """Return how many of these requests fit on a number of GPUs. A share is on one GPU."""
+    def most_trials(self, gpus: int) -> int:
+        """Return the number of trials that can run at the same time on this many GPUs. Unlimited if a trial needs none.
+
+        Each share of a GPU must fit on one GPU.
+        """
         if self.gpu_share < 1:
-            return gpus * math.floor(1 / self.gpu_share + 1e-9)
+            return gpus * math.floor(1 / self.gpu_share + 1e-9)  # 1 / 0.1 may be a little less than 10
         return gpus // self.gpu_count if self.gpu_count else sys.maxsize
 
-    def gpus_for(self, count: int) -> int:
-        """Return the number of GPUs on which so many of these requests fit."""
-        return math.ceil(count / self.fitting(1)) if self.gpu_share < 1 else count * self.gpu_count
+    def gpus_for(self, trials: int) -> int:
+        """Return the number of GPUs that this many trials need at the same time."""
+        return math.ceil(trials / self.most_trials(1)) if self.gpu_share < 1 else trials * self.gpu_count
 
     @property
     def memory_bytes(self) -> int:

@@ -18,9 +18,11 @@ from trialplane.job import models, options, values
 from trialplane.job.options import Choice, Option, ValueKind
 
 _FUNCTION = re.compile(values.FUNCTION)
-_TUNE = "tune:"  # in front of the name of a searcher of Ray Tune
-_CLASSES = {"class": "", "tune": _TUNE}  # key of a class, instead of a name → prefix of the name that the sampler gets
-WATCHED = ("metric", "direction")  # fields of a pruner that are not options; a pruner in another one's options has none
+_TUNE = "tune:"  # prefix of the name of a searcher of Ray Tune
+# Key that names a class, in place of `name` → prefix of the sampler's name, which contains the class.
+_CLASSES = {"class": "", "tune": _TUNE}
+# Fields of a job's pruner that are not Optuna's options. A pruner that is an option of another pruner lacks these fields.
+WATCHED = ("metric", "direction")
 
 
 class _Algorithm(models.Model):
@@ -39,13 +41,14 @@ class _Algorithm(models.Model):
 
     @model_validator(mode="after")
     def _check_options(self) -> Any:
+        """Check the name and the options."""
         models.refuse(list(check(type(self).kind, {"name": self.name, **self.options})))
         return self
 
     @property
     def choice(self) -> Choice:
         """Optuna's class and its options."""
-        return choice(type(self).kind, self.name)
+        return find_choice(type(self).kind, self.name)
 
 
 class Sampler(_Algorithm):
@@ -55,12 +58,12 @@ class Sampler(_Algorithm):
 
     @property
     def class_path(self) -> str:
-        """Class of the sampler as module:Class. "" for a sampler of Optuna that is named."""
+        """Class of the sampler as module:Class. "" if the sampler has a name of `options.SAMPLERS`."""
         return self.name.removeprefix(_TUNE) if is_class(self.name) else ""
 
     @property
     def accepts_partial_trials(self) -> bool:
-        """Whether it learns from trials that lack a parameter. Only TPE does, if it draws parameters one by one."""
+        """Whether it learns from trials that lack a parameter. Only TPE does, unless it draws all parameters together."""
         return self.name == "tpe" and not self.options.get("multivariate")
 
     @property
@@ -87,7 +90,7 @@ class Pruner(_Algorithm):
     @model_validator(mode="before")
     @classmethod
     def _unfold(cls, data: Any) -> Any:
-        """Return the short forms as a mapping of name, options, and the fields `WATCHED`, which are no options of Optuna."""
+        """Return the short forms as a mapping of name, options, and the fields `WATCHED`, which are not Optuna's options."""
         if not isinstance(data, Mapping):
             return unfold(data)
         watched_fields = {key: data[key] for key in WATCHED if key in data}
@@ -96,12 +99,15 @@ class Pruner(_Algorithm):
 
 
 def is_class(name: str) -> bool:
-    """Whether the name of a sampler is that of a class."""
+    """Whether a sampler's name is a class, as module:Class or tune:module:Class."""
     return ":" in name
 
 
-def choice(kind: ValueKind, name: str) -> Choice:
-    """Return the class and the options of a valid name. The options of another package's class are unknown, and so empty."""
+def find_choice(kind: ValueKind, name: str) -> Choice:
+    """Return the class and the options of a sampler or pruner with a valid name.
+
+    The options of a class of another package are unknown, so they are empty.
+    """
     if is_class(name):
         return Choice(name, {}, {"seed": "seed"}, objectives=1 if name.startswith(_TUNE) else None)
     return options.TABLES[kind][name]
@@ -115,21 +121,24 @@ def unfold(data: Any) -> Any:
     """
     if isinstance(data, str):
         return {"name": data, "options": {}}
-    if isinstance(data, Mapping) and "name" not in data and (field := next((key for key in _CLASSES if key in data), "")):
-        text = str(data[field])
-        rest = {key: value for key, value in data.items() if key != field}
-        return unfold({"name": f"{_CLASSES[field]}{text}{'' if ':' in text else ':'}", **rest})
-    if isinstance(data, Mapping) and isinstance(data.get("options", {}), Mapping):
-        inline = {key: value for key, value in data.items() if key not in ("name", "options")}
-        return {
-            **({"name": data["name"]} if "name" in data else {}),
-            "options": {**data.get("options", {}), **inline},
-        }
-    return data
+    if not isinstance(data, Mapping):
+        return data
+    class_field = next((key for key in _CLASSES if key in data), "")
+    if class_field and "name" not in data:
+        class_path = str(data[class_field])
+        colon = "" if ":" in class_path else ":"  # marks the name as a class, which `_check_class` then refuses
+        rest = {key: value for key, value in data.items() if key != class_field}
+        return unfold({"name": f"{_CLASSES[class_field]}{class_path}{colon}", **rest})
+    nested = data.get("options", {})
+    if not isinstance(nested, Mapping):
+        return data
+    inline = {key: value for key, value in data.items() if key not in ("name", "options")}
+    name = {"name": data["name"]} if "name" in data else {}
+    return {**name, "options": {**nested, **inline}}
 
 
 def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
-    """Yield issues of a sampler, pruner, crossover or mutation in its short form."""
+    """Yield issues of a sampler, pruner, crossover or mutation, in a short form or as a mapping of name and options."""
     table = options.TABLES[kind]
     flat = unfold(data)
     if not isinstance(flat, Mapping) or not isinstance(flat.get("name"), str):
@@ -169,7 +178,12 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
 
 
 def _check_class(name: str, option_values: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield issues of a sampler that is a class. Only the controller imports it."""
+    """Yield issues of a sampler that is a class. The class itself is not checked, because only the controller imports it.
+
+    Args:
+        name: Name of the sampler, with the class: module:Class or tune:module:Class.
+        option_values: Its options.
+    """
     field = "tune" if name.startswith(_TUNE) else "class"
     text = name.removeprefix(_TUNE)
     if not _FUNCTION.fullmatch(text):
@@ -185,7 +199,7 @@ def _check_class(name: str, option_values: Mapping[str, Any]) -> Iterator[Issue]
 
 
 def _name_hint(kind: ValueKind, name: str) -> str:
-    """Return a hint for an unknown name: the name of an algorithm of another tool, an Optuna class, or a misspelt name."""
+    """Return a hint for an unknown name, which may be an Optuna class, a name in another tool, or misspelled."""
     table, letters = options.TABLES[kind], re.sub(r"[^a-z0-9]", "", name.lower())
     for own_name, choice in table.items():
         if letters in (own_name.replace("_", ""), choice.cls.lower()):
@@ -197,10 +211,16 @@ def _name_hint(kind: ValueKind, name: str) -> str:
 def _nested_algorithms(
     kind: ValueKind, data: Any, *path: str
 ) -> Iterator[tuple[tuple[str, ...], Choice, Mapping[str, Any]]]:
-    """Yield a valid sampler or pruner, and recursively those in its options.
+    """Yield a valid sampler or pruner, and recursively the samplers and pruners in its options.
+
+    Args:
+        kind: Kind of algorithm.
+        data: The sampler or pruner, in any form.
+        path: Path of its options, in those of the outermost algorithm.
 
     Yields:
-        Path of the options; the known options; those that are set and not null.
+        Path of the options; the class and its options in Optuna; the options that the job sets to a value other than null.
+        Nothing for a class of another package.
     """
     flat = unfold(data)
     if is_class(flat["name"]):
@@ -253,7 +273,7 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     elif kind is ValueKind.INT_OR_AUTO and value == "auto":
         return
     elif kind is ValueKind.AMOUNT and isinstance(value, str):
-        return  # the name of a parameter, which `Study.check` checks
+        return  # it is the name of a parameter, which `Study.check` checks
     elif not _is_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
         yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:
@@ -272,6 +292,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_row(value: Any) -> bool:
+    """Whether a value is a list of numbers, and not empty."""
     return isinstance(value, (list, tuple)) and bool(value) and all(_is_number(item) for item in value)
 
 
@@ -286,7 +307,7 @@ def _algorithm_name(data: Any) -> str:
 
 
 def _check_genetic(option_values: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield an issue of a population with fewer members than its crossover needs as parents."""
+    """Yield an issue of a population that has fewer members than its crossover needs as parents."""
     name, size = _algorithm_name(option_values["crossover"]), option_values["population_size"]
     crossover = options.TABLES[ValueKind.CROSSOVER].get(name)
     if crossover is not None and _is_number(size) and 2 <= size < crossover.parents:
@@ -309,15 +330,15 @@ def _check_threshold(option_values: Mapping[str, Any]) -> Iterator[Issue]:
 
 
 def _check_halving(option_values: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield an issue of `bootstrap_count`, which needs a resource that is a number."""
-    key = "max_resource" if "max_resource" in option_values else "min_resource"
+    """Yield an issue of `bootstrap_count` beside a resource of "auto". Optuna requires a number then."""
+    key = "max_resource" if "max_resource" in option_values else "min_resource"  # of hyperband, or successive_halving
     count = option_values["bootstrap_count"]
     if _is_number(count) and count > 0 and option_values[key] == "auto":
         yield Issue(("bootstrap_count",), f"needs a {key} that is a number, not auto")
 
 
 def _check_asha(option_values: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield issues of options that promotion needs, or that only promotion has."""
+    """Yield issues of options that `promote: true` requires, or that have no effect without it."""
     if option_values["promote"] is True and option_values["max_resource"] is None:
         reason = "is missing: the number of steps of a whole trial, or the parameter that sets it"
         yield Issue(("max_resource",), f"{reason}; for example max_resource: epochs")

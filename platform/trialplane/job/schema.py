@@ -1,7 +1,7 @@
 """The JSON schema (draft 2020-12) of the job file that users write, for completion and checks in an editor.
 
-The models describe the resolved job. This module adds forms that only the file has: short forms, options beside a sampler's
-name, `objective`, and profiles, in which every field is optional.
+Pydantic writes the schema of the models, which describe the resolved job. This module changes it to that of the file: it
+adds short forms, options beside a sampler's name, `objective`, and profiles, in which every field is optional.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from trialplane.job.sampling import WATCHED
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PREFIX = "#/$defs/"
-_PARTIAL = "Partial"
-_PROFILE = "Profile"
-_NAMES = {
+_PARTIAL = "Partial"  # prefix of the name of a definition in which every field is optional
+_PROFILE = "Profile"  # suffix of the name of the definition of a profile
+_NAMES = {  # kind of algorithm → name of its definition
     ValueKind.SAMPLER: "Sampler",
     ValueKind.PRUNER: "WrappedPruner",
     ValueKind.CROSSOVER: "Crossover",
@@ -48,19 +48,22 @@ def json_schema() -> dict[str, Any]:
     """Return the schema of job.yaml."""
     _, schema = models_json_schema([(kind, "validation") for kind in kinds.CLASSES.values()], by_alias=True)
     defs: dict[str, Any] = schema["$defs"]
+    # Algorithms: pydantic has only a name and any options.
     for kind, name in _NAMES.items():
         defs[name] = _algorithm_schema(kind)
     defs["Sampler"]["anyOf"] += _CLASSES
     watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
     defs["Pruner"] = _with_watched_fields(defs[_NAMES[ValueKind.PRUNER]], watched)
+    # The short form of a learner, its entrypoint.
     learner = defs["Collect"]["properties"]["learner"]
     description = learner.pop("description")
     short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
     defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner, {"type": "null"}], "description": description}
     by_kind = {name: defs.pop(kind.__name__) for name, kind in kinds.CLASSES.items()}
     for definition in (*defs.values(), *by_kind.values()):
-        _fix_conditions(definition)
-        _fix_keys(definition)
+        _allow_single_values(definition)
+        _forbid_other_keys(definition)
+    # Profiles, in which every field is optional.
     partials = {_PARTIAL + name: _partial(definition) for name, definition in defs.items()}
     for kind, name in _NAMES.items():
         partials[_PARTIAL + name] = _partial_algorithm_schema(kind)
@@ -100,13 +103,19 @@ def json_schema() -> dict[str, Any]:
 
 
 def _file_schema(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a kind's file: without the name, and with `objective` as a short form of `objectives`."""
+    """Return the schema of a job file of one kind.
+
+    The file has no `name`, and may have `objective` as a short form of `objectives`.
+
+    Args:
+        definition: Schema of the resolved job.
+    """
     properties = {key: value for key, value in definition["properties"].items() if key != "name"}
     for key in ("sampler", "pruner"):
         if key in properties:
             properties[key].pop("default", None)
     if "space" in properties:
-        _parameters_schema(definition)["additionalProperties"] = False  # refuses names that do not match the pattern
+        _space_parameters(definition)["additionalProperties"] = False  # refuses names that do not match the pattern
     properties["objective"] = {
         "$ref": f"{_PREFIX}Objective",
         "description": "Metric to optimize. Use `objectives` for more than one.",
@@ -136,10 +145,14 @@ def _profile_of_any_kind(file_kind: str) -> dict[str, Any]:
 
 
 def _profile_schema(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with nothing required, in which null removes a parameter from the space."""
+    """Return the schema of a profile: nothing is required, and null removes a parameter from the space.
+
+    Args:
+        definition: Schema of the job file.
+    """
     schema: dict[str, Any] = _partial({key: value for key, value in definition.items() if key not in ("oneOf", "not")})
     if "space" in schema["properties"]:
-        parameters = _parameters_schema(schema)
+        parameters = _space_parameters(schema)
         parameters["patternProperties"] = {
             pattern: {"anyOf": [parameter, {"type": "null"}]}
             for pattern, parameter in parameters["patternProperties"].items()
@@ -148,13 +161,13 @@ def _profile_schema(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def _algorithm_schema(kind: ValueKind) -> dict[str, Any]:
-    """Return the schema of a sampler, pruner, crossover or mutation: its name, or a mapping of its name and its options."""
+    """Return the schema of a sampler, pruner, crossover or mutation: its name, or a mapping with its name and options."""
     table = options.TABLES[kind]
     without_options = [
         name for name, choice in table.items() if not any(option.required for option in choice.options.values())
     ]
     if kind is ValueKind.PRUNER:
-        without_options.remove("threshold")  # needs lower or upper
+        without_options.remove("threshold")  # it needs `lower` or `upper`
     return {
         "description": f"{kind.value[0].upper()}{kind.value[1:]} of Optuna, by name or with its options.",
         "anyOf": [{"enum": without_options}, *(_options_schema(name, choice) for name, choice in table.items())],
@@ -162,11 +175,11 @@ def _algorithm_schema(kind: ValueKind) -> dict[str, Any]:
 
 
 def _with_watched_fields(pruner: dict[str, Any], watched: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the job's pruner: that of any pruner, with the fields of the metric that it compares.
+    """Return the schema of the job's pruner.
 
     Args:
-        pruner: Schema of any pruner.
-        watched: Schemas of these fields.
+        pruner: Schema of a pruner that is an option of another pruner.
+        watched: Schemas of the fields that only the job's pruner has: the metric that it compares, and its direction.
     """
     forms = [
         {**form, "properties": {**form["properties"], **watched}} if "properties" in form else form
@@ -176,7 +189,7 @@ def _with_watched_fields(pruner: dict[str, Any], watched: dict[str, Any]) -> dic
 
 
 def _options_schema(name: str, choice: Choice) -> dict[str, Any]:
-    """Return the schema of a mapping of an algorithm's name and its options."""
+    """Return the schema of a mapping with an algorithm's name and its options."""
     return {
         "type": "object",
         "title": name,
@@ -187,7 +200,10 @@ def _options_schema(name: str, choice: Choice) -> dict[str, Any]:
 
 
 def _partial_algorithm_schema(kind: ValueKind) -> dict[str, Any]:
-    """Return the schema of an algorithm in a profile: its name, or options of any, because the name may be in the file."""
+    """Return the schema of an algorithm in a profile: a name, or a mapping.
+
+    The mapping may have the options of all algorithms, because the name may be in the file instead of the profile.
+    """
     table = options.TABLES[kind]
     option_forms: dict[str, Any] = {}
     for choice in table.values():
@@ -242,15 +258,15 @@ def _not_null_schema(option: Option) -> dict[str, Any]:
     return simple[option.kind]
 
 
-def _fix_conditions(definition: dict[str, Any]) -> None:
-    """Change the schema of a model so that a condition may be a single value, and no empty list."""
+def _allow_single_values(definition: dict[str, Any]) -> None:
+    """Change a parameter's schema so that a condition may be a single value instead of a list, but not an empty list."""
     when = definition.get("properties", {}).get("when")
     if when is not None:
         when["additionalProperties"] = {"not": {"type": "array", "maxItems": 0}}
 
 
-def _fix_keys(definition: dict[str, Any]) -> None:
-    """Change the schema of a model so that keys must match their pattern."""
+def _forbid_other_keys(definition: dict[str, Any]) -> None:
+    """Change the schema of a model so that the keys of its mappings must match their pattern, if they have one."""
     for field in definition.get("properties", {}).values():
         for form in (field, *field.get("anyOf", ())):
             if "patternProperties" in form:
@@ -258,18 +274,18 @@ def _fix_keys(definition: dict[str, Any]) -> None:
 
 
 def _partial(schema: Any) -> Any:
-    """Return a schema with nothing required, with references to partial definitions."""
+    """Return a schema, or a part of one, with nothing required. References are changed to the partial definitions."""
     if isinstance(schema, dict):
         partial = {key: _partial(value) for key, value in schema.items() if key not in ("required", "discriminator")}
         if isinstance(partial.get("$ref"), str):
             partial["$ref"] = partial["$ref"].replace(_PREFIX, _PREFIX + _PARTIAL)
         if "oneOf" in partial and any("$ref" in form for form in partial["oneOf"]):
-            partial["anyOf"] = partial.pop("oneOf")  # `{high: 1}` fits a float and an int
+            partial["anyOf"] = partial.pop("oneOf")  # without a type, `{high: 1}` fits a float and an int
         return partial
     return [_partial(item) for item in schema] if isinstance(schema, list) else copy.copy(schema)
 
 
-def _parameters_schema(root: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of `space` that is a mapping of parameters."""
-    forms: list[dict[str, Any]] = root["properties"]["space"]["oneOf"]
+def _space_parameters(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a job's schema for a `space` that is a mapping of parameters. Changing it changes the schema."""
+    forms: list[dict[str, Any]] = definition["properties"]["space"]["oneOf"]
     return next(form for form in forms if form["type"] == "object")

@@ -83,11 +83,12 @@ class Stop(models.Model):
         return self
 
 
-_GOLDEN = (math.sqrt(5) - 1) / 2  # the fractional parts of its multiples spread evenly over 0 to 1
+# The golden ratio. The fractional parts of its multiples are spread evenly over the range from 0 to 1.
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def _stop_form(value: Any) -> str:
-    """Return the tag of the form in which stop rules are written."""
+    """Return the tag of the form in which stop rules are written: a list of rules, or a single one."""
     return "rules" if isinstance(value, (list, tuple)) else "rule"
 
 
@@ -105,9 +106,10 @@ class Ladder:
         first: Lowest rung.
         factor: Ratio of two successive rungs. Also, the best of this many trials at a rung is promoted.
         top: Number of steps of a whole trial.
-        brackets: Number of groups of trials. Those of a later group have their first rung one higher, and are fewer.
-        is_auto: Whether trials are promoted from the second rung on only once the ranking at a rung differs from that at the
-            rung below.
+        brackets: Number of groups of trials. Each group begins one rung higher than the group before it, and has fewer
+            trials.
+        is_auto: Whether a trial is promoted from a rung above the first one only if the ranking of trials at this rung
+            differs from their ranking at the rung below.
     """
 
     first: int
@@ -130,9 +132,13 @@ class Ladder:
         return next((rung for rung in self.rungs(bracket) if rung > steps), 0)
 
     def bracket(self, trial: int) -> int:
-        """Return the bracket of a trial. Bracket b has a share of trials proportional to `factor` ** -b, spread evenly."""
+        """Return the bracket of a trial.
+
+        Bracket b gets a share of trials that is proportional to `factor` ** -b. The trials of a bracket are spread evenly
+        over the numbers of trials.
+        """
         weights = [self.factor**-bracket for bracket in range(self.brackets)]
-        point = (trial * _GOLDEN) % 1.0 * sum(weights)
+        point = (trial * _GOLDEN) % 1.0 * sum(weights)  # each bracket has an interval as long as its weight
         for bracket, weight in enumerate(weights):
             point -= weight
             if point < 0:
@@ -145,14 +151,14 @@ class Search:
     """The space of a study, how it is sampled, and how trials are compared.
 
     Attributes:
-        space: Parameters, or module:function of a function that draws them from an Optuna trial.
-        sampler: Algorithm that draws them.
+        space: Parameters by name, or module:function of a function that draws them from an Optuna trial.
+        sampler: Algorithm that draws the parameters.
         pruner: Rule that ends trials early.
         enqueue: Points to try first.
         constraints: Metrics with bounds.
         suggests: Whether the entrypoint is an objective of Optuna, which draws its parameters one by one.
         ladder: Numbers of steps at which trials are paused. None if they are not paused.
-        duplicates: Treatment of parameters that an earlier trial has: "redraw", "allow" or "answer".
+        duplicates: Treatment of drawn parameters that an earlier trial has had; see `Study.duplicates`.
         population: Settings of a population. None if trials are independent.
     """
 
@@ -191,7 +197,10 @@ class Search:
         return {} if isinstance(self.space, str) else dict(spaces.sort_by_condition(self.space))
 
     def start_point(self) -> dict[str, Any]:
-        """Return a value for each parameter: from the first `enqueue` point, or the middle of its range."""
+        """Return a point of the space: the values of the first `enqueue` point, and the middle of the other ranges.
+
+        Parameters whose conditions do not hold are left out.
+        """
         first_point = self.enqueue[0] if self.enqueue else {}
         point: dict[str, Any] = {}
         for name, parameter in self.parameters.items():
@@ -206,7 +215,7 @@ class Search:
         return {name: parameter for name, parameter in parameters if isinstance(parameter, spaces.NormalParameter)}
 
     def watched_objective(self, objective: Objective) -> Objective:
-        """Return the reported metric that the pruner compares, and its direction.
+        """Return the metric that the pruner compares and its direction, as an objective.
 
         Args:
             objective: First objective of the job, whose metric and direction are the defaults.
@@ -223,7 +232,7 @@ NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))
 
 
 def _middle(parameter: spaces.AnyParameter) -> Any:
-    """Return a typical value of a parameter: the middle of its range, on its scale, or its first choice."""
+    """Return a typical value of a parameter: its first choice, or the middle of its range or distribution, on its scale."""
     if isinstance(parameter, spaces.CategoricalParameter):
         return parameter.choices[0]
     if isinstance(parameter, spaces.NormalParameter):

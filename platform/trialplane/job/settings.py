@@ -1,7 +1,8 @@
-"""The values of a program's settings file and its text with some of them replaced.
+"""Reads the values of a program's settings file, and replaces some of them in its text.
 
-YAML, JSON, TOML, INI and gin; a Python module with the values at its top; and a shell script with values in assignments and
-in the options of its commands. Comments and everything else in the text stay as they are. Pure.
+A settings file is YAML, JSON, TOML, INI or gin; a Python module with the values at its top level; or a shell script with
+values in assignments and in the options of its commands. `spans` returns the position of each value in the text. So
+`replace_values` changes only the values, and comments and everything else stay as they are. Pure.
 """
 
 from __future__ import annotations
@@ -56,12 +57,13 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
         if name.endswith(_PYTHON):
             return dict(_python_spans(text))
         if name.endswith(SHELLS):
-            return dict(reversed(list(words(text))))
+            return dict(reversed(list(words(text))))  # of several numbers with one name, the first one counts
+        if name.endswith(".toml"):
+            data = tomllib.loads(text)
+            # A line of a multi-line string may look like a value, but the file has no such key.
+            return {key: span for key, span in _line_spans(text) if _has_key(data, key)}
         if name.endswith(_LINE_SUFFIXES):
-            data = tomllib.loads(text) if name.endswith(".toml") else None
-            positions = dict(_line_spans(text))
-            # In TOML, a line inside of a longer text may look like a value.
-            return positions if data is None else {key: span for key, span in positions.items() if _has_key(data, key)}
+            return dict(_line_spans(text))
         node = yaml.compose(text, yaml.SafeLoader)
         return dict(_yaml_spans(node, "", text, set())) if isinstance(node, yaml.MappingNode) else {}
     except yaml.YAMLError as error:
@@ -73,10 +75,14 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
 
 
 def words(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield each number of an option or a variable in a command line or a shell script: its name and position."""
+    """Yield the name and the position of each number in a command line or a shell script, except in comments.
+
+    A number belongs to an option (`--lr 0.1`), to a variable (`LR=0.1`) or to a key (`train.lr=0.1`), which has the name.
+    """
     for match in _NUMBER_OF_NAME.finditer(text):
         name = match["variable"] or match["flag"] or match["key"] or match["dotted"]
-        if not text[: match.start("value")].rpartition("\n")[2].lstrip().startswith("#"):
+        line_start = text[: match.start("value")].rpartition("\n")[2]
+        if not line_start.lstrip().startswith("#"):
             yield name, match.span("value")
 
 
@@ -96,13 +102,14 @@ def values(text: str, name: str) -> dict[str, Any]:
             value = ast.literal_eval(text[start:end]) if name.endswith(_PYTHON) else yaml.safe_load(text[start:end])
         except (yaml.YAMLError, ValueError):  # INI allows any text
             value = text[start:end]
-        # YAML 1.1 reads 1e-3 as a text.
-        value_by_name[key] = float(value) if isinstance(value, str) and _EXPONENT.fullmatch(text[start:end]) else value
+        if isinstance(value, str) and _EXPONENT.fullmatch(text[start:end]):
+            value = float(value)  # PyYAML, which follows YAML 1.1, reads 1e-3 as a text
+        value_by_name[key] = value
     return value_by_name
 
 
 def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
-    """Return the text of a file with the values of parameters. Parameters that the text does not have are left out.
+    """Return the text of a file with the values of parameters. Parameters that the file does not have are ignored.
 
     Args:
         text: Text of the file.
@@ -113,15 +120,16 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
         ValueError: The text is not one document of its format, or is nested too deeply.
     """
     format_value = _FORMATTERS.get(name[name.rfind(".") :], _yaml_text)
+    # From the end, so that a replaced value does not move the positions of the others.
     positions = sorted(((span, key) for key, span in spans(text, name).items() if key in params), reverse=True)
     for (start, end), key in positions:
-        space = " " if text[:start].endswith(":") else ""
+        space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
         text = f"{text[:start]}{space}{format_value(params[key])}{text[end:]}"
     return text
 
 
 def _has_key(data: Any, key: str) -> bool:
-    """Whether nested mappings have a value with a dotted name."""
+    """Whether nested mappings have a value with this dotted name."""
     name, _, rest = key.partition(".")
     return isinstance(data, dict) and name in data and (not rest or _has_key(data[name], rest))
 
@@ -137,18 +145,21 @@ def _line_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _python_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the name and the position of each plain value of a Python module, see `arguments.spots`."""
+    """Yield the name and the position of each value of a Python module that is written as a literal; see `arguments.spots`.
+
+    A value in several positions is left out.
+    """
     lines = text.splitlines(keepends=True)
-    starts = [0, *itertools.accumulate(map(len, lines))]
+    starts = [0, *itertools.accumulate(map(len, lines))]  # index of the first character of each line
 
     def position(line: int, column: int) -> int:
-        """Return the index of a character in the text. ast counts columns in bytes."""
+        """Return the index of a character in the text, from its line and column in ast, which counts columns in bytes."""
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     for name, spot in arguments.spots(notebook.parse(text)).items():
         node = spot.value
-        is_plain = isinstance(node, (ast.Constant, ast.UnaryOp, ast.List, ast.Tuple)) and not spot.others
-        if is_plain and node is not None and node.end_lineno and node.end_col_offset:
+        is_literal = isinstance(node, (ast.Constant, ast.UnaryOp, ast.List, ast.Tuple))
+        if is_literal and not spot.others and node is not None and node.end_lineno and node.end_col_offset:
             yield name, (position(node.lineno, node.col_offset), position(node.end_lineno, node.end_col_offset))
 
 
@@ -157,9 +168,10 @@ def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int
 
     Args:
         node: A mapping.
-        prefix: Dotted name of the mapping, with a dot at its end.
+        prefix: Dotted name of the mapping, with a dot at its end. "" for the whole file.
         text: Text of the whole file.
-        visited: Ids of the values that have been yielded. An alias of one of them has no text of its own.
+        visited: Ids of the nodes that have been visited, which is changed. An alias has the node of its anchor, and no text
+            that could be replaced.
     """
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE or id(value) in visited:
@@ -171,17 +183,20 @@ def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int
             continue
         start, end = value.start_mark.index, value.end_mark.index
         if isinstance(value, yaml.SequenceNode) and not value.flow_style:
-            start = text.index(":", key.end_mark.index) + 1  # its first line may have the indentation of its key
+            # A list below its key, which may have the same indentation, is replaced by one in brackets after the colon.
+            start = text.index(":", key.end_mark.index) + 1
         elif (anchor := _ANCHOR.match(text, start)) is not None:
-            start = anchor.end()
+            start = anchor.end()  # keep the anchor, which aliases need
         yield name, (start, start + len(text[start:end].rstrip()))
 
 
 def _yaml_text(value: Any) -> str:
     """Return a value in a notation that is valid in YAML 1.1 and JSON."""
     if isinstance(value, float):
-        if not math.isfinite(value):
-            return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+        if math.isnan(value):
+            return ".nan"
+        if math.isinf(value):
+            return ".inf" if value > 0 else "-.inf"
         # YAML 1.1 reads 1e-05 as a text, and 1.0e-05 as a number.
         mantissa, exponent, power = repr(value).partition("e")
         return f"{mantissa}.0e{power}" if exponent and "." not in mantissa else repr(value)
@@ -193,14 +208,15 @@ def _yaml_text(value: Any) -> str:
 
 
 def _toml_text(value: Any) -> str:
-    """Return a value in the notation of TOML."""
+    """Return a value in the notation of TOML, which is that of YAML except for infinity and NaN."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml_text, value))}]"
-    return _yaml_text(value).replace(".inf", "inf").replace(".nan", "nan") if isinstance(value, float) else _yaml_text(value)
+    text = _yaml_text(value)
+    return text.replace(".inf", "inf").replace(".nan", "nan") if isinstance(value, float) else text
 
 
 def _ini_text(value: Any) -> str:
-    """Return a value as text for configparser or a shell. A list has commas."""
+    """Return a value as text for configparser or a shell. The items of a list are separated by commas."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 

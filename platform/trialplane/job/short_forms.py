@@ -10,8 +10,9 @@ from trialplane.errors import Issue, SpecError
 from trialplane.job import document, values
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+# LOW..HIGH with suffixes such as :log or :STEP. There must be exactly two dots.
 _RANGE = re.compile(rf"({_NUMBER})(?<!\.)\.\.(?!\.)({_NUMBER})((?::(?:log|{_NUMBER}))*)")
-_NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")  # empty, or a malformed range
+_NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")  # a text that is empty, or a malformed range
 _INTEGER = re.compile(r"[-+]?\d+")
 _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
@@ -20,7 +21,8 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the fields of a parameter in its short form.
 
     Args:
-        text: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C; a range of two integers has integers.
+        text: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C. If all numbers of a range are integers,
+            the parameter is one too.
         source: Name of the text in messages.
 
     Raises:
@@ -30,18 +32,26 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     name, definition = name.strip(), definition.strip()
     match = _RANGE.fullmatch(definition)
     choices = [part.strip() for part in definition.split(",")]
-    if not re.fullmatch(values.NAME, name) or (match is None and any(map(_NO_CHOICE.fullmatch, choices))):
+    is_valid = match is not None or not any(_NO_CHOICE.fullmatch(choice) for choice in choices)
+    if not is_valid or not re.fullmatch(values.NAME, name):
         usage = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
         raise SpecError([Issue(("space",), f"{text!r} is no parameter; {usage}", source)])
     if match is None:
         return name, {"type": "categorical", "choices": [document.scalar(part, source) for part in choices]}
     low, high, suffixes = match.groups()
-    options = [part for part in suffixes.split(":") if part]
-    is_log, steps = "log" in options, [part for part in options if part != "log"]
-    is_integer = all(_INTEGER.fullmatch(part) for part in (low, high, *steps))
+    options = [suffix for suffix in suffixes.split(":") if suffix]
+    steps = [option for option in options if option != "log"]
+    is_integer = all(_INTEGER.fullmatch(number) for number in (low, high, *steps))
     convert = int if is_integer else float
-    fields = {"type": "int" if is_integer else "float", "low": convert(low), "high": convert(high), "log": is_log}
-    return name, {**fields, "step": convert(steps[-1])} if steps else fields
+    fields: dict[str, Any] = {
+        "type": "int" if is_integer else "float",
+        "low": convert(low),
+        "high": convert(high),
+        "log": "log" in options,
+    }
+    if steps:
+        fields["step"] = convert(steps[-1])
+    return name, fields
 
 
 def value(text: str, source: str) -> tuple[str, Any]:
@@ -61,10 +71,10 @@ def value(text: str, source: str) -> tuple[str, Any]:
 
 
 def space(short_space: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the space in which parameters in short forms have their fields.
+    """Return a space with its short forms expanded: each parameter has its fields.
 
     Args:
-        short_space: Parameters by name: a list of choices, a text such as "1e-5..1e-2:log", or the fields.
+        short_space: Parameters by name, each as a list of choices, as a text such as "1e-5..1e-2:log", or with its fields.
         source: Name of the space in messages.
 
     Raises:
@@ -74,8 +84,10 @@ def space(short_space: Mapping[str, Any], source: str) -> dict[str, Any]:
     for name, definition in short_space.items():
         if isinstance(definition, list):
             parameters[name] = {"type": "categorical", "choices": definition}
+        elif isinstance(definition, str):
+            _, parameters[name] = parameter(f"{name}={definition}", source)
         else:
-            parameters[name] = parameter(f"{name}={definition}", source)[1] if isinstance(definition, str) else definition
+            parameters[name] = definition
     return parameters
 
 

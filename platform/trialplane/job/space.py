@@ -18,15 +18,19 @@ from pydantic import BeforeValidator, Field, model_validator
 from trialplane.errors import Issue
 from trialplane.job import models, values
 
-# Points are not counted if the parameters in conditions have more combinations than this.
+# The points of a space are not counted if the parameters that conditions name have more combinations than this.
 _MOST_BRANCHES = 10_000
-_MOST_CHOICES = 20  # in a message
+_MOST_CHOICES = 20  # choices that a message lists
 _TAIL = statistics.NormalDist().cdf(-6.0)  # share of a normal distribution that is cut off at each end: 1e-9
+_ROUNDING = 1e-8  # tolerance for rounding errors in a number of steps
 _REACH = 6.5  # distance from the mean, in standard deviations, that floats must be able to represent
 
 
 def _expand_condition(value: Any) -> Any:
-    """Return a condition with a list of values for each parameter: `{model: bert}` as `{model: [bert]}`."""
+    """Return a condition with a list of values for each parameter: `{model: bert}` as `{model: [bert]}`.
+
+    A value that is not a mapping is returned unchanged, for pydantic to refuse.
+    """
     if isinstance(value, dict):
         return {key: allowed if isinstance(allowed, (list, tuple)) else [allowed] for key, allowed in value.items()}
     return value
@@ -91,7 +95,7 @@ class FloatParameter(_Parameter):
         models.refuse(issues or list(_precision_issues(self.low, self.high, self.step)))
         return self
 
-    def holds(self, value: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Whether `value` is in the range, and on a step if there are steps."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not self.low <= value <= self.high:
             return False
@@ -102,7 +106,7 @@ class FloatParameter(_Parameter):
         """Number of values. None if infinitely many."""
         if self.low == self.high:
             return 1
-        return None if self.step is None else int((self.high - self.low) / self.step + 1e-8) + 1
+        return None if self.step is None else int((self.high - self.low) / self.step + _ROUNDING) + 1
 
     def points(self) -> list[Any]:
         """Return all values, for a grid.
@@ -111,8 +115,9 @@ class FloatParameter(_Parameter):
             ValueError: There are infinitely many, because the parameter has no step.
         """
         if self.count is None:
-            return super().points()
-        return [self.low + index * (self.step or 0.0) for index in range(self.count)]
+            return super().points()  # raises the error
+        step = self.step or 0.0  # there may be no step if there is only one value
+        return [self.low + index * step for index in range(self.count)]
 
 
 class IntParameter(_Parameter):
@@ -126,10 +131,11 @@ class IntParameter(_Parameter):
 
     @model_validator(mode="after")
     def _check_range(self) -> IntParameter:
+        """Check the bounds and the step."""
         models.refuse(list(_range_issues(self.low, self.high, self.step, is_log=self.log, has_step=self.step != 1)))
         return self
 
-    def holds(self, value: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Whether `value` is in the range and on a step."""
         if isinstance(value, bool) or not isinstance(value, int):
             return False
@@ -155,33 +161,38 @@ class CategoricalParameter(_Parameter):
 
     @model_validator(mode="after")
     def _check_distinct(self) -> CategoricalParameter:
-        """Check that no two choices are the same for Optuna."""
+        """Check that there is a choice, and that no two choices are the same for Optuna."""
         issues = [] if self.choices else [Issue(("choices",), "is empty; give at least one value")]
-        keys: set[Any] = set()
-        texts = {text(choice): choice for choice in self.choices if isinstance(choice, (list, dict))}
+        previous_keys: set[Any] = set()
+        choice_by_text = {code(choice): choice for choice in self.choices if isinstance(choice, (list, dict))}
         for index, choice in enumerate(self.choices):
-            # Optuna compares choices by ==. 1, 1.0 and true are equal then, and so they are in a set.
-            if (key := _hashable(choice)) in keys:
+            # Optuna compares choices by ==, for which 1, 1.0 and true are equal. A set compares its members in the same way.
+            key = _hashable(choice)
+            if key in previous_keys:
                 issues.append(Issue(("choices", index), f"{choice!r} is listed twice"))
-            elif isinstance(choice, str) and choice in texts:
-                issues.append(Issue(("choices", index), f"{choice!r} is also how {texts[choice]!r} is written; drop one"))
-            keys.add(key)
+            elif isinstance(choice, str) and choice in choice_by_text:
+                message = f"{choice!r} is also how {choice_by_text[choice]!r} is written; drop one"
+                issues.append(Issue(("choices", index), message))
+            previous_keys.add(key)
         models.refuse(issues)
         return self
 
     def codes(self) -> list[Any]:
         """Return all choices in Optuna's form."""
-        return list(map(text, self.choices))
+        return list(map(code, self.choices))
 
     def encode(self, value: Any) -> Any:
-        """Return a choice in Optuna's form: lists and mappings as JSON text."""
-        return text(next(choice for choice in self.choices if is_same(value, choice)))
+        """Return a choice in Optuna's form: lists and mappings as JSON text.
+
+        It is the form of the equal choice in `choices`, because `value` may be 1 where the list has 1.0.
+        """
+        return code(next(choice for choice in self.choices if is_same(value, choice)))
 
     def decode(self, drawn: Any) -> Any:
         """Return the choice for a value in Optuna's form."""
-        return next(choice for choice in self.choices if text(choice) == drawn)
+        return next(choice for choice in self.choices if code(choice) == drawn)
 
-    def holds(self, value: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Whether `value` is one of the choices. true is not 1."""
         return any(is_same(value, choice) for choice in self.choices)
 
@@ -216,47 +227,51 @@ class NormalParameter(_Parameter):
 
     @model_validator(mode="after")
     def _check_range(self) -> NormalParameter:
-        """Check that floats can represent the values, and that some are left between the bounds."""
+        """Check the bounds, that floats can represent the values, and that some values are left between the bounds."""
         bounds = {name: value for name, value in (("low", self.low), ("high", self.high)) if value is not None}
-        not_positive = [name for name, value in bounds.items() if value <= 0] if self.log else []
-        models.refuse([Issue((name,), f"{bounds[name]} must be over 0 with log: true") for name in not_positive])
+        if self.log:
+            not_positive = {name: value for name, value in bounds.items() if value <= 0}
+            models.refuse([Issue((name,), f"{value} must be over 0 with log: true") for name, value in not_positive.items()])
         try:
             extremes = [self._value(self.mean + distance * self.std) for distance in (-_REACH, _REACH)]
         except OverflowError:
             extremes = [math.inf]
         if not all(map(math.isfinite, extremes)) or (self.log and extremes[0] == 0):
             models.refuse([Issue(("mean",), f"{self.mean} with std {self.std} goes beyond the numbers there are")])
-        if not self.shares[0] < self.shares[1]:
-            models.refuse([Issue(tuple(bounds)[:1], "leaves nothing of the distribution; widen low and high")])
+        low_share, high_share = self.shares
+        if low_share >= high_share:
+            first_bound = next(iter(bounds))  # without bounds, the shares are in order
+            models.refuse([Issue((first_bound,), "leaves nothing of the distribution; widen low and high")])
         return self
 
     @property
     def shares(self) -> tuple[float, float]:
         """Shares of the distribution below the smallest and below the largest value."""
         low = _TAIL if self.low is None else max(_TAIL, self._share(self.low))
-        return low, 1 - _TAIL if self.high is None else min(1 - _TAIL, self._share(self.high))
+        high = 1 - _TAIL if self.high is None else min(1 - _TAIL, self._share(self.high))
+        return low, high
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
-        low, high = self.shares
-        return (
-            self.decode(low) if self.low is None or low == _TAIL else self.low,
-            self.decode(high) if self.high is None or high == 1 - _TAIL else self.high,
-        )
+        """The smallest and the largest value: the bounds, or the ends of the distribution without its tails."""
+        low_share, high_share = self.shares
+        low = self.decode(low_share) if self.low is None or low_share == _TAIL else self.low
+        high = self.decode(high_share) if self.high is None or high_share == 1 - _TAIL else self.high
+        return low, high
 
     def encode(self, value: Any) -> float:
-        """Return the share of the distribution below `value`, which Optuna draws instead."""
+        """Return the share of the distribution below `value`: Optuna draws this share instead of the value."""
         low, high = self.shares
         return min(max(low, self._share(value)), high)
 
     def decode(self, drawn: Any) -> float:
-        """Return the value below which a drawn share of the distribution is."""
+        """Return the value for a share that Optuna has drawn: this share of the distribution is below the value."""
         value = self._value(self._normal.inv_cdf(drawn))
-        value = value if self.low is None else max(self.low, value)  # against rounding errors
+        # A rounding error could put the value outside of the bounds.
+        value = value if self.low is None else max(self.low, value)
         return value if self.high is None else min(self.high, value)
 
-    def holds(self, value: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Whether `value` is in the range."""
         low, high = self.ends
         return not isinstance(value, bool) and isinstance(value, (int, float)) and low <= value <= high
@@ -289,7 +304,7 @@ def is_same(first: Any, second: Any) -> bool:
 
 
 def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:
-    """Whether the conditions of a parameter hold. A condition on a parameter without a value does not.
+    """Whether all conditions of a parameter hold. A condition on a parameter that was not drawn does not hold.
 
     Args:
         parameter: The parameter.
@@ -301,7 +316,7 @@ def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:
 
 
 def sort_by_condition(space: Mapping[str, AnyParameter]) -> list[tuple[str, AnyParameter]]:
-    """Return the parameters, each after those in its `when`, and otherwise in their original order.
+    """Return the parameters with their names, each after the parameters in its `when`, else in their original order.
 
     Raises:
         ValueError: The conditions are circular.
@@ -311,6 +326,7 @@ def sort_by_condition(space: Mapping[str, AnyParameter]) -> list[tuple[str, AnyP
     sorted_parameters: dict[str, AnyParameter] = {}
 
     def visit(name: str) -> None:
+        """Append a parameter, after the parameters in its `when`. Do nothing if it was appended before."""
         if name not in sorted_parameters:
             for other in space[name].when:
                 if other in space:
@@ -325,43 +341,45 @@ def sort_by_condition(space: Mapping[str, AnyParameter]) -> list[tuple[str, AnyP
 def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
     """Return the names in a cycle of conditions, the first one again at the end. Empty if there is none."""
     acyclic: set[str] = set()  # names from which no cycle can be reached
-    for start in space:
-        trail: list[str] = []
 
-        def walk(name: str, trail: list[str] = trail) -> list[str]:
-            """Return the cycle that is reached from a name, through the names of the trail. Empty if there is none."""
-            if name in trail:
-                return [*trail[trail.index(name) :], name]
-            if name in acyclic or name not in space:
-                return []
-            trail.append(name)
-            for other in space[name].when:
-                if names := walk(other):
-                    return names
-            trail.pop()
-            acyclic.add(name)
+    def walk(name: str, trail: tuple[str, ...]) -> list[str]:
+        """Return the cycle that is reached from a name. Empty if there is none. The trail is the names before this one."""
+        if name in trail:
+            return [*trail[trail.index(name) :], name]
+        if name in acyclic or name not in space:
             return []
+        for other in space[name].when:
+            if names := walk(other, (*trail, name)):
+                return names
+        acyclic.add(name)
+        return []
 
-        if names := walk(start):
-            return names
-    return []
+    return next((names for start in space if (names := walk(start, ()))), [])
 
 
 def count_points(parameters: dict[str, AnyParameter]) -> int | None:
-    """Return the number of points of the space, with conditions. None if it is infinite or too large to count.
+    """Return the number of points of the space, with conditions. None if it is infinite or would take too long to count.
+
+    Only the values of parameters that conditions name are tried one by one. The counts of the others are multiplied.
 
     Args:
         parameters: Parameters, each after those in its conditions; see `sort_by_condition`.
     """
     condition_names = {other for parameter in parameters.values() for other in parameter.when}
-    if any(parameter.count is None for parameter in parameters.values()):
+    counts = {name: parameter.count for name, parameter in parameters.items() if parameter.count is not None}
+    if len(counts) < len(parameters):
         return None
-    if math.prod(parameters[name].count or 0 for name in condition_names if name in parameters) > _MOST_BRANCHES:
+    if math.prod(counts[name] for name in condition_names if name in counts) > _MOST_BRANCHES:
         return None
     order = list(parameters.items())
 
     def count_from(index: int, drawn: dict[str, Any]) -> int:
-        """Return the number of points of the parameters from an index on, for values of those in conditions before it."""
+        """Return the number of points of the parameters from an index on.
+
+        Args:
+            index: Index in `order`.
+            drawn: Values of the earlier parameters that conditions name.
+        """
         if index == len(order):
             return 1
         name, parameter = order[index]
@@ -369,7 +387,7 @@ def count_points(parameters: dict[str, AnyParameter]) -> int | None:
             return count_from(index + 1, drawn)
         if name in condition_names:
             return sum(count_from(index + 1, {**drawn, name: value}) for value in parameter.points())
-        return (parameter.count or 0) * count_from(index + 1, drawn)
+        return counts[name] * count_from(index + 1, drawn)
 
     return count_from(0, {})
 
@@ -383,18 +401,18 @@ def describe(parameter: AnyParameter) -> str:
     if isinstance(parameter, NormalParameter):
         low, high = parameter.ends
         return f"a number from {low:.6g} to {high:.6g}"
-    kind = "a whole number" if isinstance(parameter, IntParameter) else "a number"
+    noun = "a whole number" if isinstance(parameter, IntParameter) else "a number"
     step = f" in steps of {parameter.step}" if parameter.step not in (None, 1) else ""
-    return f"{kind} from {parameter.low} to {parameter.high}{step}"
+    return f"{noun} from {parameter.low} to {parameter.high}{step}"
 
 
-def text(choice: Any) -> Any:
-    """Return a list or a mapping as JSON text, and anything else unchanged."""
+def code(choice: Any) -> Any:
+    """Return a choice in Optuna's form, which is a scalar: a list or a mapping as JSON text, anything else unchanged."""
     return json.dumps(choice, ensure_ascii=False) if isinstance(choice, (list, dict)) else choice
 
 
 def _hashable(value: Any) -> Any:
-    """Return a hashable value that is equal for equal JSON values."""
+    """Return a hashable value that stands for a JSON value. Those of two JSON values are equal if these are."""
     if isinstance(value, list):
         return (list, *map(_hashable, value))
     if isinstance(value, dict):
@@ -409,8 +427,8 @@ def _range_issues(low: float, high: float, step: float | None, *, is_log: bool, 
         low: Minimum.
         high: Maximum.
         step: Distance between two values. None without one.
-        is_log: Whether the scale is logarithmic, which excludes a step.
-        has_step: Whether the job sets a step.
+        is_log: Whether the scale is logarithmic. Then there can be no step.
+        has_step: Whether the job sets a step other than the default.
     """
     if low > high:
         yield Issue(("low",), f"{low} is over high ({high})")
@@ -437,4 +455,4 @@ def _precision_issues(low: float, high: float, step: float | None) -> Iterator[I
 def _is_on_step(distance: float, step: float) -> bool:
     """Whether a distance is a multiple of a step, up to rounding errors."""
     ratio = distance / step
-    return abs(ratio - round(ratio)) < 1e-8
+    return abs(ratio - round(ratio)) < _ROUNDING

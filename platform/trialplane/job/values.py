@@ -1,4 +1,7 @@
-"""The kinds of value in a job file, each as an annotated type with a readable error."""
+"""Types of the values in a job file, such as durations and amounts of memory.
+
+Each is an annotated type for pydantic, whose validator also accepts short forms and whose errors say what to write.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,21 @@ from trialplane.job import models, program
 FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
-_CORES = re.compile(r"0*[1-9]\d*(?:\.\d+)?m?|0+\.\d{0,2}[1-9]\d*")  # a thousandth at least
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")  # one part of it: a number and a unit
+_CORES = re.compile(r"0*[1-9]\d*(?:\.\d+)?m?|0+\.\d{0,2}[1-9]\d*")  # at least a thousandth of a core
 _QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([kMGT]i?|Ki)?")
 
 
 def _parse_duration(value: Any) -> Any:
-    """Return a duration in seconds: of a text such as 1h30m. Numbers are returned unchanged.
+    """Return the seconds of a duration that is a text such as 1h30m. Numbers are returned unchanged.
 
     Raises:
-        ValueError: The text is not a duration.
+        ValueError: The value is a text that is not a duration, or a boolean.
     """
     if isinstance(value, str):
-        parts = _DURATION.findall(value.replace(" ", ""))
-        if not parts or "".join(number + unit for number, unit in parts) != value.replace(" ", ""):
+        text = value.replace(" ", "")
+        parts = _DURATION.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
             raise ValueError(f"{value!r} is not a duration; write seconds (90) or 90s, 30m, 2h, 1h30m")
         return sum(float(number) * _UNITS[unit] for number, unit in parts)
     if isinstance(value, bool):
@@ -62,16 +66,22 @@ def cores(value: Any) -> int | float | None:
     return int(amount) if amount == int(amount) else round(amount, 3)
 
 
-def _gpus(value: Any) -> Any:
+def _parse_gpus(value: Any) -> int | float:
+    """Return a number of GPUs: a whole number as `int`, a share of one GPU unchanged.
+
+    Raises:
+        ValueError: The value is neither.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{repr(value)[:40]} is not a number of GPUs; write 1, or a share of one: 0.5")
-    if value in (-math.inf, math.inf) or value != value or (value != int(value) and not 0.01 <= value < 1):
+    is_whole = isinstance(value, int) or value.is_integer()
+    if not is_whole and not 0.01 <= value < 1:
         raise ValueError(f"{value} is neither a whole number nor a share of one GPU; write 1, 2 or 0.5")
-    return int(value) if value == int(value) else value
+    return int(value) if is_whole else value
 
 
-def _requirements_path(value: Any) -> Any:
-    """Return the path of a requirements file without ./ at its start. What is not a text is returned unchanged.
+def _parse_requirements_path(value: Any) -> Any:
+    """Return the path of a requirements file without ./ at its start. A value that is not a text is returned unchanged.
 
     Raises:
         ValueError: It is not the path of a file in the job's folder, or begins with -.
@@ -87,7 +97,7 @@ def _requirements_path(value: Any) -> Any:
 
 
 def _parse_cores(value: Any) -> int | float:
-    """Return `cores`.
+    """Return the number of cores for an amount of CPU, as `cores` does.
 
     Raises:
         ValueError: The value is not an amount of CPU.
@@ -116,17 +126,17 @@ def multiply(quantity: Any, factor: float) -> str | None:
     return None if match is None else f"{float(match[1]) * factor:.3f}".rstrip("0").rstrip(".") + (match[2] or "")
 
 
-def key(name: str) -> str:
-    """Return a parameter's name in MLflow: without the leading +, which it refuses."""
+def mlflow_name(name: str) -> str:
+    """Return the name of a parameter in MLflow: without + at its start, which MLflow refuses."""
     return name.lstrip("+")
 
 
 def parameter(foreign_name: str, taken: Container[str]) -> str:
-    """Return a valid name for a parameter of another tool.
+    """Return a valid name for a parameter that has another name in another tool.
 
     Args:
-        foreign_name: Name in that tool.
-        taken: Names that are in use. If necessary, _ is added to make a new one.
+        foreign_name: Name in that tool. Characters that a job does not allow are replaced by _.
+        taken: Names that are in use. _ is added to the name until it is not one of them.
     """
     name = foreign_name[:200]
     if not re.fullmatch(NAME, name):
@@ -138,15 +148,16 @@ def parameter(foreign_name: str, taken: Container[str]) -> str:
 
 
 def _check_json(value: Any) -> Any:
-    """Return a value unchanged that JSON can represent.
+    """Return a value unchanged if JSON can represent it.
 
     Raises:
-        PydanticCustomError: A part of it is a date, a set, NaN, a key that is not a string, or an integer over 64 bits.
+        PydanticCustomError: A part of it is a date, a set, NaN or an infinity, a key that is not a string, or an integer
+            with more than 64 bits.
     """
     issues: list[Issue] = []
 
     def walk(item: Any, path: Place) -> None:
-        """Add the issues of a part of the value, and of the parts in it."""
+        """Add the issues of a part of the value, and of all parts of this part."""
         if isinstance(item, dict):
             for key, child in item.items():
                 if isinstance(key, str):
@@ -179,7 +190,7 @@ def _without_tuples(value: Any) -> Any:
 
 _INT64_LIMIT = 2**63  # the smallest positive number that does not fit into 64 bits with a sign
 LARGEST = 2**53  # Optuna keeps whole numbers as floats, which are exact up to here
-# No lower bound here: a field's own bound could not override it.
+# An integer without a lower bound, because a field could not set a lower one than that of the type.
 Integer = Annotated[int, Field(strict=True, le=LARGEST)]
 Bound = Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]
 Number = Annotated[FiniteFloat, Field(strict=True)]
@@ -197,7 +208,7 @@ Duration = Annotated[
     ),
 ]
 RequirementsFile = Annotated[
-    str, BeforeValidator(_requirements_path), WithJsonSchema({"type": "string", "pattern": "^[^/-]"})
+    str, BeforeValidator(_parse_requirements_path), WithJsonSchema({"type": "string", "pattern": "^[^/-]"})
 ]
 # Number of CPU cores. Whole numbers are of type `int`.
 Cores = Annotated[
@@ -212,10 +223,10 @@ Cores = Annotated[
         }
     ),
 ]
-# Whole ones are `int`.
+# Number of GPUs, or a share of one. Whole numbers are of type `int`.
 Gpus = Annotated[
     int | float,
-    BeforeValidator(_gpus),
+    BeforeValidator(_parse_gpus),
     Field(le=LARGEST),
     WithJsonSchema(
         {

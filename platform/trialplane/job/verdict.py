@@ -1,4 +1,7 @@
-"""Validation of a draft: a job, or all of its issues."""
+"""Validation of a draft: a job, or all of its issues at once.
+
+Pydantic checks each field. Rules across fields are checked even if some fields are invalid, on a job without these fields.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
     Args:
         draft: The job file with all overrides.
         has_objective: Whether the file has `objective`, so that issues name this field instead of `objectives`.
-        valid_paths: Paths of fields that are valid in the file alone, and whose issues with overrides are no issues.
+        valid_paths: Paths whose issues are ignored: the fields are valid in the file alone, and an override has removed the
+            fields to which they refer.
     """
     if "objective" in draft.data:
         issues_found = [Issue(("objective",), "stands beside objectives; keep one of them")]
@@ -49,10 +53,10 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
         job = kind.model_validate(data)
     except ValidationError as error:
         issues_found += wording.translate(error, data)
-        broken = {_part(issue.place) for issue in issues_found}
-    partial = job or _partial(kind, data, broken)
+        broken = {_removable_path(issue.place) for issue in issues_found}
+    partial = job or _partial_job(kind, data, broken)
     if partial is not None:
-        # A field with an issue gets no second one by the rules across fields.
+        # A field that has an issue does not get another one from the rules across fields.
         reported = {issue.place for issue in issues_found}
         rule_issues = [issue for issue in partial.check(broken) if issue.place not in (*reported, *valid_paths)]
         issues_found += _with_hints(draft, rule_issues)
@@ -60,13 +64,16 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
     return Judgment(None if issues else job, issues, partial, frozenset(broken))
 
 
-def _part(field_path: Place) -> Place:
-    """Return the smallest part that can be left out of a job: a top-level field or one parameter."""
+def _removable_path(field_path: Place) -> Place:
+    """Return the path of the smallest removable part of a job with a field: a top-level field or one parameter."""
     return field_path[:2] if field_path[:1] == ("space",) and len(field_path) > 1 else field_path[:1]
 
 
-def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Job | None:
-    """Return the job without its invalid parts, for further checks. None if too little is valid."""
+def _partial_job(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Job | None:
+    """Return the job without its invalid parts, for further checks. None if too little is valid.
+
+    Required fields that are missing or invalid get stand-ins, see `Base.stand_in`.
+    """
     valid_fields = {key: value for key, value in data.items() if (key,) not in broken and key in kind.model_fields}
     if isinstance(valid_fields.get("space"), dict):
         valid_fields["space"] = {key: value for key, value in valid_fields["space"].items() if ("space", key) not in broken}
@@ -76,38 +83,40 @@ def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Jo
             valid_fields.setdefault(key, value)
     try:
         return kind.model_validate(valid_fields)
-    except ValidationError:  # the cause is in another part; show the issues found so far
+    except ValidationError:  # the issues that are known so far have to suffice
         return None
 
 
 def _with_hints(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
-    """Yield issues. A point that an override of the space made invalid gets a hint. Such a condition is left out."""
-    origins: dict[str | int, list[Origin]] = {}
+    """Yield the issues of the rules across fields, with regard to overrides of the space.
+
+    An override may change a parameter so that a point in `enqueue` or a condition does not fit it. For the point, the issue
+    gets a hint at the override. The condition has no issue, because its parameter is simply never drawn.
+    """
+    origins: dict[str | int, list[Origin]] = {}  # name of a parameter → origins of its fields
     for field_path, origin in draft.origins.items():
         if field_path[:1] == ("space",) and len(field_path) > 1:
             origins.setdefault(field_path[1], []).append(origin)
     for issue in issues:
-        # Of ("enqueue", 0, name) and of ("space", other, "when", name).
-        parameter = {"enqueue": issue.place[2:3], "space": issue.place[3:4]}.get(str(issue.place[0]), ())
-        if not parameter or (issue.place[0] == "space" and issue.place[2:3] != ("when",)):
-            yield issue
-            continue
-        own_source = draft.origin(issue.place).source
-        overrides = [origin.source for origin in origins.get(parameter[0], ()) if origin.source != own_source]
+        match issue.place:
+            case ("enqueue", _, parameter, *_) | ("space", _, "when", parameter, *_):
+                own_source = draft.origin(issue.place).source
+                overrides = [origin.source for origin in origins.get(parameter, ()) if origin.source != own_source]
+            case _:
+                overrides = []
         if not overrides:
             yield issue
         elif issue.place[0] == "enqueue":
             hint = f" (by {overrides[0]}; --set 'enqueue=[]' drops the points)"
             yield Issue(issue.place, issue.message + hint)
-        # A condition that an override makes impossible is no issue: its parameter is never drawn.
 
 
 def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:
-    """Return an issue with the source and the line of its value.
+    """Return an issue with the source and the line of its value. The path of a field in a profile names the profile.
 
     Args:
         draft: The job file with all overrides.
-        issue: Issue with the path of the value.
+        issue: Issue with the path of the value in the job.
         has_objective: Whether the file has `objective`, which the issue then names instead of `objectives`.
     """
     field_path, origin = issue.place, draft.origin(issue.place)

@@ -1,4 +1,4 @@
-"""Pydantic's errors as issues, with the path that the user wrote and a message that explains what to write."""
+"""Translates pydantic's errors to issues, with the path that the user wrote and a message that says what to write."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.job import kinds, models, space
 
-# Parts of pydantic's locations that are not fields: forms of a union, and the mark of a key.
-_UNION_TAGS = ("parameters", "function")
+_UNION_TAGS = ("parameters", "function")  # steps of pydantic's locations that are not fields, but the forms of `space`
 _UNKNOWN = "there is no such field"
 _MISSING = "is missing"
 _PARAMETERS: Mapping[str, type[models.Model]] = {
@@ -41,9 +40,12 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
             issues.append(Issue(field_path, message(entry, field_path, data)))
     unknown_fields = [issue.place for issue in issues if issue.message.startswith(_UNKNOWN)]
     issues = [issue for issue in issues if not (issue.message == _MISSING and _is_misspelt(issue.place, unknown_fields))]
-    if any(issue.place == ("kind",) for issue in issues):  # the job was validated as a study, but may be of another kind
+    kind_messages = [issue.message for issue in issues if issue.place == ("kind",)]
+    if kind_messages:
+        # The job was validated as a study, but may be of another kind. So the fields of other kinds are not unknown. With an
+        # invalid kind, it is unknown whether the job needs objectives; without a kind, it is probably a study.
         known_fields = {name for kind in kinds.CLASSES.values() for name in kind.model_fields}
-        has_invalid_kind = any(issue.place == ("kind",) and not issue.message.startswith(_MISSING) for issue in issues)
+        has_invalid_kind = not all(text.startswith(_MISSING) for text in kind_messages)
         issues = [
             issue
             for issue in issues
@@ -56,19 +58,24 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
 
 
 def _field_path(loc: tuple[str | int, ...]) -> Place:
-    """Return the path that the user wrote for a location of pydantic, which also has the tags of unions."""
-    if loc[:1] == ("space",) and len(loc) > 1 and loc[1] in _UNION_TAGS:
-        name, rest = loc[2:3], loc[3:]
-        loc = ("space", *name, *(rest[1:] if rest[:1] and rest[0] in _PARAMETERS else rest))
-    if loc[:1] == ("stop",) and loc[1:2] and loc[1] in ("rule", "rules"):
-        loc = ("stop", *loc[2:])
-    if loc[:1] and loc[0] in ("sampler", "pruner") and loc[1:2] == ("options",):
-        loc = (loc[0], *loc[2:])
+    """Return the path that the user wrote for a location of pydantic.
+
+    A location also has the tags of unions, the field `options`, which users do not write, and a mark for errors of a key.
+    """
+    match loc:
+        case ("space", tag, name, str(kind), *rest) if tag in _UNION_TAGS and kind in _PARAMETERS:
+            loc = ("space", name, *rest)
+        case ("space", tag, *rest) if tag in _UNION_TAGS:
+            loc = ("space", *rest)
+        case ("stop", "rule" | "rules", *rest):
+            loc = ("stop", *rest)
+        case ("sampler" | "pruner" as field, "options", *rest):
+            loc = (field, *rest)
     return tuple(step for step in loc if step != "[key]")
 
 
 def message(entry: Any, field_path: Place, data: Mapping[str, Any]) -> str:
-    """Return the message for an error of pydantic.
+    """Return the message for an error of pydantic: the problem with the field, and what to write.
 
     Args:
         entry: Item of `ValidationError.errors`.
@@ -144,7 +151,7 @@ def _is_misspelt(field_path: Place, unknown_fields: Collection[Place]) -> bool:
 
 
 def _other_kind_reason(field: str, kind: Any) -> str:
-    """Return the reason for which a kind refuses a field of other kinds. "" if no kind has it, or the kind is invalid."""
+    """Return the reason why a kind refuses a field of other kinds. "" if no kind has the field, or the kind is invalid."""
     owners = [f"kind: {name}" for name, cls in kinds.CLASSES.items() if field in cls.model_fields]
     if not owners or kind not in list(kinds.CLASSES):
         return ""
@@ -168,44 +175,50 @@ def _section_hint(field_path: Place, data: Mapping[str, Any]) -> str:
     """Return a hint for a top-level field that belongs in a section: collect.workers for workers. "" if there is none."""
     if len(field_path) != 1:
         return ""
-    candidates = []
-    for section, model in _sections(kinds.kind_class(data.get("kind"))):
-        candidates += [".".join(map(str, (*section, field_path[0])))] if field_path[0] in model.model_fields else []
+    candidates = [
+        ".".join(map(str, (*section_path, field_path[0])))
+        for section_path, model in _sections(kinds.kind_class(data.get("kind")))
+        if field_path[0] in model.model_fields
+    ]
     return f"did you mean {' or '.join(candidates)}?" if candidates else ""
 
 
 def _sections(model: type[models.Model], parents: Place = ()) -> Iterator[tuple[Place, type[models.Model]]]:
     """Yield the sections of a model with their paths: fields that are models, except samplers and pruners."""
     for name, field in model.model_fields.items():
-        section = _model(field.annotation, items=False)
+        section = _find_model(field.annotation, enters_items=False)
         if section and "options" not in section.model_fields:
             yield (*parents, name), section
             yield from _sections(section, (*parents, name))
 
 
-def _model(annotation: Any, items: bool = True) -> type[models.Model] | None:
-    """Return the model in the type of a field: the type itself, or that of an optional value. None if there is none.
+def _find_model(annotation: Any, *, enters_items: bool = True) -> type[models.Model] | None:
+    """Return the first model in the type of a field, such as the model of an optional value. None if there is none.
 
     Args:
         annotation: Type of the field.
-        items: Whether to search the items of tuples and mappings too.
+        enters_items: Whether to search the items of tuples and mappings too.
     """
     if isinstance(annotation, type) and issubclass(annotation, models.Model):
         return annotation
-    arguments = () if typing.get_origin(annotation) in (dict, tuple) and not items else typing.get_args(annotation)
-    return next((model for argument in arguments if (model := _model(argument, items))), None)
+    if typing.get_origin(annotation) in (dict, tuple) and not enters_items:
+        return None
+    arguments = typing.get_args(annotation)
+    return next((model for argument in arguments if (model := _find_model(argument, enters_items=enters_items))), None)
 
 
 def _field_names(field_path: Place, data: Mapping[str, Any]) -> Collection[str]:
-    """Return the names of the fields at a path, for hints."""
+    """Return the names of the fields that users may write at a path, for hints. Empty if it is the path of no model."""
     model: type[models.Model] | None = kinds.kind_class(data.get("kind"))
-    for step in field_path:  # keys and indices are not fields
-        if model and step in model.model_fields:
-            model = _model(model.model_fields[str(step)].annotation)
+    for step in field_path:
+        if model and step in model.model_fields:  # other steps are keys and indices
+            model = _find_model(model.model_fields[str(step)].annotation)
     if field_path[:1] == ("space",) and len(field_path) == 2:
         model = _PARAMETERS.get(data["space"][field_path[1]].get("type"))
     names = list(model.model_fields) if model else []
-    return names if field_path else [name for name in (*names, "objective", "profiles") if name != "name"]
+    if not field_path:  # fields of the job file, which differ from those of the resolved job
+        return [name for name in (*names, "objective", "profiles") if name != "name"]
+    return names
 
 
 def _shorten(value: Any) -> str:

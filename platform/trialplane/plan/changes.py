@@ -1,4 +1,4 @@
-"""Changes that `resume` allows, and differences between a run and a new submission under its name. Pure.
+"""Compares a run with a changed job: changes for a resume, and differences to a new submission under the same name. Pure.
 
 Also explains why an ended run cannot continue, and what to type to extend it.
 """
@@ -23,8 +23,7 @@ from trialplane.plan.plan import Plan
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
-# Descriptive fields change nothing in a run.
-_IGNORED = ("description",)
+_IGNORED = ("description",)  # fields that have no effect on a run
 
 
 def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
@@ -32,16 +31,17 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
 
     Args:
         old: Job of the run.
-        changes: Dotted field → value, from flags; None for a flag that was not used.
+        changes: Dotted field → value, from flags. None for a flag that was not used.
         sets: Assignments `field=value`.
-        started: Number of trials that the run has started, which is the least number of trials.
+        started: Number of trials that the run has started. A new number of trials must not be lower.
 
     Raises:
         SpecError: A field cannot change, or a value is invalid. The error contains all issues.
     """
-    # A job without a function has the default entrypoint, which its author did not write.
+    # A job with a script has the default entrypoint too. The validation would take it for one that the author has written.
     unused = {"entrypoint"} if isinstance(old, Ranked) and (old.script or old.command) else set()
     edited = Draft(old.model_dump(mode="json", exclude=unused), {})
+    # Dotted field → its value, and the flag or assignment in messages.
     requested = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
     issues: list[Issue] = []
     for text in sets:
@@ -54,13 +54,8 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
     for field, (value, source) in requested.items():
         if value is None and not source.startswith("--set"):
             continue
-        changeable = old.changeable
-        if field.split(".")[0] not in changeable and field not in changeable:
-            message = (
-                f"cannot change when a run is resumed; only {', '.join(changeable)} can. "
-                f"Submit another {old.title} under another name"
-            )
-            issues.append(Issue((field,), message, source))
+        if field.split(".")[0] not in old.changeable and field not in old.changeable:
+            issues.append(Issue((field,), _unchangeable_message(old), source))
             continue
         edited.set(draft.path(field, fixed_params.parameter_names(edited.data)), value, Origin(source))
     judgment = verdict.judge(edited)
@@ -75,6 +70,12 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
     return judgment.job
 
 
+def _unchangeable_message(old: Job) -> str:
+    """Return the message for a changed field that cannot change when a run with the job `old` is resumed."""
+    allowed = ", ".join(old.changeable)
+    return f"cannot change when a run is resumed; only {allowed} can. Submit another {old.title} under another name"
+
+
 def resume_issues(old: Job, new: Job) -> list[Issue]:
     """Return an issue for each changed field that cannot change when a run is resumed.
 
@@ -83,33 +84,45 @@ def resume_issues(old: Job, new: Job) -> list[Issue]:
         new: Job with the changes.
     """
     fields = [line.partition(": ")[0] for line in changed_fields(old, new)]
-    allowed = ", ".join(old.changeable)
-    message = f"cannot change when a run is resumed; only {allowed} can. Submit another {old.title} under another name"
     names = fixed_params.parameter_names(new.model_dump(mode="json"))
-    return [
-        Issue(draft.path(field, names), message)
+    issues = [
+        Issue(draft.path(field, names), _unchangeable_message(old))
         for field in fields
-        if not any(field == name or field.startswith(f"{name}.") for name in old.changeable)
-    ] + (list(new.resume_issues(old)) if new.kind == old.kind else [])
+        if not any(_is_at_or_below(field, name) for name in old.changeable)
+    ]
+    return [*issues, *new.resume_issues(old)] if new.kind == old.kind else issues
 
 
 def changes_by_time(old: Job, new: Job) -> dict[str, list[str]]:
-    """Return a line for each changed field, grouped by the time at which it can change, which is in words."""
+    """Return a line for each changed field, grouped by the time at which it can change.
+
+    Args:
+        old: Job of the run.
+        new: Job with the changes.
+
+    Returns:
+        Lines as of `changed_fields`, by the time in words: "while it runs", "when it is resumed", "in a new run".
+    """
     groups: dict[str, list[str]] = {"while it runs": [], "when it is resumed": [], "in a new run": []}
-    refused = {".".join(map(str, issue.place)) for issue in resume_issues(old, new)}
+    refused = {issue.field for issue in resume_issues(old, new)}
     for line in changed_fields(old, new):
         field = line.partition(": ")[0]
         if field == old.width_field:
             groups["while it runs"].append(line)
-        elif any(field == name or field.startswith(f"{name}.") or name.startswith(f"{field}.") for name in refused):
+        elif any(_is_at_or_below(field, name) or _is_at_or_below(name, field) for name in refused):
             groups["in a new run"].append(line)
         else:
             groups["when it is resumed"].append(line)
     return groups
 
 
+def _is_at_or_below(field: str, section: str) -> bool:
+    """Whether a dotted field is a section or a field in it."""
+    return field == section or field.startswith(f"{section}.")
+
+
 def differences(job: Job, facts: Mapping[str, Any], code: Mapping[str, bytes], plan: Plan) -> list[str]:
-    """Return a line for each field and each file in which a new submission differs from the run of the same name.
+    """Return a line for each field and each file in which a new submission differs from a run. Empty if it is the same.
 
     Args:
         job: Job of the run.
@@ -155,22 +168,27 @@ def other_name_advice(run: str) -> str:
     return f"or give this one another name with --name; see it with `platform status {run}`"
 
 
-def completed_message(status: RunStatus, old: Job, job: Job, where: str = "") -> str:
-    """Return the message for a run that would end at once if it was resumed, with the command to extend it. Else "".
+def completed_message(status: RunStatus, old: Job, job: Job, target_flags: str = "") -> str:
+    """Return the message for an ended run that would end again at once if it was resumed.
+
+    The message has the command that extends the run.
 
     Args:
         status: Status of the run, with exact counts.
         old: Job of the run.
         job: Job with the requested changes.
-        where: Flags for a submission to the same target: " --local".
+        target_flags: Flags for a submission to the same target: " --local".
+
+    Returns:
+        The message. "" if the run would continue.
     """
     if old.count_field not in old.changeable and status.ended_trials >= job.trials and not status.failed:
-        return _completed(status, job, where)  # a training: no change can extend it
+        return _finished_message(status, job, target_flags)  # a training: no change can extend it
     resume = f"`platform resume {status.run}"
     counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
-    used_up = _used_up(status, job)
-    if used_up is not None and status.state in (RunState.SUCCEEDED, RunState.FAILED):
-        field, limit = used_up
+    exhausted = _exhausted_budget(status, job)
+    if exhausted is not None and status.state in (RunState.SUCCEEDED, RunState.FAILED):
+        field, limit = exhausted
         return (
             f"the run {status.run} has {status.state.lower()}: {field} ({limit:g}) is used up, after "
             f"{counts}. {resume} --set {field}={2 * limit:g}` raises the limit, and `--set {field}=null` removes it"
@@ -186,7 +204,7 @@ def completed_message(status: RunStatus, old: Job, job: Job, where: str = "") ->
     if job != old:
         return ""
     if status.ended_trials >= job.trials:
-        return _completed(status, job, where)
+        return _finished_message(status, job, target_flags)
     if job.budget.steps is not None:
         return (
             f"{message_start}: budget.steps ({job.budget.steps}) is used up, after {counts}. "
@@ -198,9 +216,9 @@ def completed_message(status: RunStatus, old: Job, job: Job, where: str = "") ->
     )
 
 
-def _completed(status: RunStatus, job: Job, where: str) -> str:
-    """Return the message for a run whose trials have all ended."""
-    advice = job.continuation_advice(status.run, where)
+def _finished_message(status: RunStatus, job: Job, target_flags: str) -> str:
+    """Return the message for a run whose trials have all ended; see `completed_message`."""
+    advice = job.continuation_advice(status.run, target_flags)
     return f"the {job.title} {status.run} has succeeded, and nothing is left to do; {advice}"
 
 
@@ -212,22 +230,25 @@ def _is_target_reached(status: RunStatus, job: Job) -> bool:
     return value >= job.budget.target if job.objectives[0].direction == "maximize" else value <= job.budget.target
 
 
-def _used_up(status: RunStatus, job: Job) -> tuple[str, float] | None:
-    """Return the first budget of time or money that was used up before all trials ended, and its limit."""
+def _exhausted_budget(status: RunStatus, job: Job) -> tuple[str, float] | None:
+    """Return the field and the limit of the first budget of time or money that ended a run before all of its trials.
+
+    None if there is none.
+    """
     budget, usage = job.budget, status.usage
-    cost = -1.0 if usage.cost is None else usage.cost
-    uses = (
-        ("budget.time", budget.time, budget.time is not None and status.worked > budget.time),
-        ("budget.gpu_hours", budget.gpu_hours, budget.gpu_hours is not None and usage.gpu_hours >= budget.gpu_hours),
-        ("budget.cost", budget.cost, budget.cost is not None and cost >= budget.cost),
-    )
     if status.ended_trials >= job.trials:
         return None
-    return next(((field, limit) for field, limit, is_used in uses if is_used and limit is not None), None)
+    if budget.time is not None and status.worked > budget.time:
+        return "budget.time", budget.time
+    if budget.gpu_hours is not None and usage.gpu_hours >= budget.gpu_hours:
+        return "budget.gpu_hours", budget.gpu_hours
+    if budget.cost is not None and usage.cost is not None and usage.cost >= budget.cost:
+        return "budget.cost", budget.cost
+    return None
 
 
 def changed_fields(old: Job, new: Job) -> list[str]:
-    """Return a line for each field that differs: `trials: 24 → 800`."""
+    """Return a line for each field that differs: "trials: 24 → 800". The part before the first ": " is the dotted field."""
     old_fields, new_fields = _flatten(old), _flatten(new)
     return [
         f"{field}: {_value_text(old_fields, field)} → {_value_text(new_fields, field)}"
@@ -241,15 +262,16 @@ def _flatten(job: Job) -> dict[str, Any]:
     fields: dict[str, Any] = {}
 
     def walk(value: Any, path: tuple[str, ...]) -> None:
-        """Add the fields below a path."""
+        """Add a value, or if it is a mapping or a list of mappings, the fields in it."""
         if isinstance(value, dict) and value:
             for key, item in value.items():
-                # The options of a sampler or pruner are beside its name, as in a job file.
-                walk(item, path if path in (("sampler",), ("pruner",)) and key == "options" else (*path, key))
+                # As in a job file, the options of a sampler or pruner are beside its name.
+                is_options = path in (("sampler",), ("pruner",)) and key == "options"
+                walk(item, path if is_options else (*path, key))
         elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
             for index, item in enumerate(value):
                 walk(item, (*path, str(index)))
-        elif not (isinstance(value, dict) and path):
+        elif not (isinstance(value, dict) and path):  # an empty mapping has no fields
             fields[".".join(path)] = value
 
     walk(job.model_dump(mode="json", exclude=set(_IGNORED)), ())
@@ -257,5 +279,5 @@ def _flatten(job: Job) -> dict[str, Any]:
 
 
 def _value_text(fields: dict[str, Any], field: str) -> str:
-    """Return the value of a field as JSON, for a message."""
+    """Return the value of a field as JSON, for a message. A missing field is "(not set)"."""
     return json.dumps(fields[field], ensure_ascii=False) if field in fields else "(not set)"

@@ -24,8 +24,9 @@ Schema = dict[str, Any]
 _ANY_VALUE = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _RULES = "x-kubernetes-validations"
+# Keyword of a bound → function that returns the stricter of two bounds.
 _BOUNDS = {"minimum": max, "maximum": min, "minLength": max, "maxLength": min, "minItems": max, "maxItems": min}
-_TYPES: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_TYPES: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}  # types of constants
 
 
 def definition() -> Schema:
@@ -118,7 +119,10 @@ def _run_schema() -> Schema:
 
 
 def _job_schema() -> Schema:
-    """Return the merged fields of all kinds. The description of a field that not all kinds have names its kinds."""
+    """Return the schema of a job of any kind, which has the fields of all kinds.
+
+    If not all kinds have a field, its description names those that have it.
+    """
     schemas = {name: structural(_model_schema(kind)) for name, kind in kinds.CLASSES.items()}
     for schema in schemas.values():
         for key, field in schema["properties"].items():
@@ -141,33 +145,40 @@ def _job_schema() -> Schema:
     return merged
 
 
-def _rule(rule: str, message: str) -> Schema:
-    return {"rule": rule, "message": message}
+def _rule(expression: str, message: str) -> Schema:
+    """Return a rule that the API server checks: an expression in CEL, and the message if it is false."""
+    return {"rule": expression, "message": message}
 
 
 def _model_schema(model: Any) -> Schema:
+    """Return pydantic's schema of a model, with its definitions."""
     return TypeAdapter(model).json_schema(by_alias=True)
 
 
 def structural(schema: Mapping[str, Any], *, keep_defaults: bool = False) -> Schema:
-    """Return a JSON schema as a structural one.
+    """Return the structural schema for a JSON schema.
 
     Args:
         schema: Schema of pydantic, with its definitions.
-        keep_defaults: Whether the API server sets defaults.
+        keep_defaults: Keep the defaults, which the API server then sets.
     """
     return _Converter(schema.get("$defs", {}), keep_defaults).convert(schema)
 
 
 class _Converter:
-    """Converter of schemas that refer to the same definitions."""
+    """Converter of JSON schemas to structural ones.
+
+    Args:
+        definitions: Definitions to which the schemas refer, by name.
+        keep_defaults: Keep the defaults of fields.
+    """
 
     def __init__(self, definitions: Mapping[str, Any], keep_defaults: bool) -> None:
         self._definitions = definitions
         self._keep_defaults = keep_defaults
 
     def convert(self, schema: Mapping[str, Any]) -> Schema:
-        """Return a schema, or a part of one, as a structural one."""
+        """Return the structural schema for a schema or a part of one."""
         if "$ref" in schema:
             definition = self._definitions[schema["$ref"].rpartition("/")[2]]
             schema = {**definition, **{key: value for key, value in schema.items() if key != "$ref"}}
@@ -185,7 +196,10 @@ class _Converter:
         return converted
 
     def _convert_type(self, schema: Mapping[str, Any]) -> Schema:
-        """Return the schema of a single type, without description and default."""
+        """Return the structural schema for a schema of a single type, without description and default.
+
+        If the type is unknown, any value is allowed.
+        """
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         kind = schema.get("type") or (_TYPES.get(type(values[0])) if values else None)
         if kind == "null":
@@ -198,9 +212,13 @@ class _Converter:
         for key in ("pattern", "format", *_BOUNDS):
             if key in schema:
                 converted[key] = schema[key]
-        for key, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            if key in schema and _BOUNDS[bound](schema[key], converted.get(bound, schema[key])) == schema[key]:
-                converted |= {bound: schema[key], key: True}
+        # pydantic writes `exclusiveMinimum: 0`, and Kubernetes `minimum: 0` with `exclusiveMinimum: true`.
+        for exclusive, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if exclusive not in schema:
+                continue
+            bound = schema[exclusive]
+            if _BOUNDS[inclusive](bound, converted.get(inclusive, bound)) == bound:  # it is the stricter one
+                converted |= {inclusive: bound, exclusive: True}
         if kind == "array":
             converted["items"] = self.convert(schema.get("items", {}))
         if kind == "object":
@@ -208,25 +226,32 @@ class _Converter:
         return converted
 
     def _convert_fields(self, schema: Mapping[str, Any]) -> Schema:
-        """Return the fields of an object: named ones, or any with values of one schema."""
+        """Return the part of an object's structural schema for its fields.
+
+        These are the fields with their names, or a schema for the values of any names, or else any fields.
+        """
         if "properties" in schema:
             converted: Schema = {"properties": {key: self.convert(field) for key, field in schema["properties"].items()}}
             return converted | ({"required": list(schema["required"])} if schema.get("required") else {})
         value_schemas = [*schema.get("patternProperties", {}).values()]
         if isinstance(schema.get("additionalProperties"), dict):
             value_schemas.append(schema["additionalProperties"])
-        return (
-            {"additionalProperties": _union([self.convert(value_schema) for value_schema in value_schemas])}
-            if value_schemas
-            else {_ANY_VALUE: True}
-        )
+        if not value_schemas:
+            return {_ANY_VALUE: True}
+        return {"additionalProperties": _union([self.convert(value_schema) for value_schema in value_schemas])}
 
 
 def _union(forms: Sequence[Schema]) -> Schema:
-    """Return the narrowest structural schema for the values of several. Without a common type, this is any value."""
+    """Return the narrowest structural schema that allows all values of several schemas.
+
+    Kubernetes allows one type for each value, except integer or string. So for other types, any value is allowed.
+
+    Args:
+        forms: Structural schemas.
+    """
     nullable = {"nullable": True} if any(form.get("nullable") for form in forms) else {}
-    alternatives = [{key: values for key, values in form.items() if key != "nullable"} for form in forms]
-    alternatives = [form for form in alternatives if form]
+    alternatives = [{key: value for key, value in form.items() if key != "nullable"} for form in forms]
+    alternatives = [form for form in alternatives if form]  # without that of null
     texts = list(dict.fromkeys(form["description"] for form in alternatives if form.get("description")))
     description = {"description": " Or: ".join(texts)} if texts else {}
     kinds = {form.get("type") for form in alternatives}
@@ -238,28 +263,29 @@ def _union(forms: Sequence[Schema]) -> Schema:
         return {_ANY_VALUE: True, **description, **nullable}
     (kind,) = kinds
     if len(alternatives) == 1:
-        return _with_null({**alternatives[0], **nullable})
+        return _without_nullable_enum({**alternatives[0], **nullable})
     merged: Schema = {"type": kind, **description, **nullable}
+    # A restriction is kept if all alternatives have the same. Of enums, the values are merged.
     for key in ("enum", "pattern", "format", *_BOUNDS, "exclusiveMinimum", "exclusiveMaximum"):
-        bounds = [form.get(key) for form in alternatives]
-        if all(bound == bounds[0] for bound in bounds) and bounds[0] is not None:
-            merged[key] = bounds[0]
-        elif key == "enum" and None not in bounds:
-            merged[key] = list(dict.fromkeys(value for values in bounds if values for value in values))
+        restrictions = [form.get(key) for form in alternatives]
+        if restrictions[0] is not None and all(restriction == restrictions[0] for restriction in restrictions):
+            merged[key] = restrictions[0]
+        elif key == "enum" and None not in restrictions:
+            merged[key] = list(dict.fromkeys(value for values in restrictions if values for value in values))
     if kind == "array":
         merged["items"] = _union([form["items"] for form in alternatives])
     if kind == "object":
         merged |= _merge_objects(alternatives)
-    return _with_null(merged)
+    return _without_nullable_enum(merged)
 
 
-def _with_null(schema: Schema) -> Schema:
-    """Return a nullable schema without its enum: the API server refuses a nullable enum."""
+def _without_nullable_enum(schema: Schema) -> Schema:
+    """Return a schema without its enum if it is nullable, because the API server refuses a nullable enum."""
     return {key: value for key, value in schema.items() if key != "enum" or not schema.get("nullable")}
 
 
 def _merge_objects(forms: Sequence[Schema]) -> Schema:
-    """Return the merged fields of several objects. A field is required if all of them require it."""
+    """Return the part for the fields of the union of several objects' schemas. A field is required if all require it."""
     if any("properties" not in form for form in forms):
         value_schemas = [form["additionalProperties"] for form in forms if "additionalProperties" in form]
         has_all = len(value_schemas) == len(forms)

@@ -1,4 +1,8 @@
-"""Trials of earlier studies in the space of a new one, and whether two jobs train alike. Pure."""
+"""Trials of earlier runs for a new one: history for its sampler, and results that it takes over. Pure.
+
+A trial of an earlier study is mapped to the space of the new one. Results are taken over only from a job with the same
+`training_digest`, whose trials would be trained in the same way.
+"""
 
 from __future__ import annotations
 
@@ -44,26 +48,29 @@ IGNORED_FIELDS = frozenset(
 
 
 def training_digest(job: Job) -> str:
-    """Return a digest of all fields that affect a trial with given parameters, with its seed: the same for equal results."""
+    """Return a digest of all fields of a job that affect the result of a trial with given parameters, and of its seed."""
     fields = job.model_dump(mode="json", exclude=set(IGNORED_FIELDS))
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def refusal(old: Job, new: Job) -> str:
-    """Return the reason for which the sampler of a new job cannot learn from the trials of an old one. "" if it can."""
+    """Return the reason why the sampler of a new job cannot learn from the trials of an old one. "" if it can."""
     if old.kind != "hpo":
         return f"is a {old.title}, and the sampler of a study learns from studies"
-    objectives = [
+    old_objectives, new_objectives = (
         ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives) for job in (old, new)
-    ]
-    return f"has other objectives: {objectives[0]}, and this job has {objectives[1]}" if len(set(objectives)) > 1 else ""
+    )
+    if old_objectives != new_objectives:
+        return f"has other objectives: {old_objectives}, and this job has {new_objectives}"
+    return ""
 
 
 class HistoryMapper:
     """Mapper of the trials of an earlier study to the space of a new one.
 
-    A parameter that the earlier study had fixed counts with that value. A trial is left out if a value is outside of the new
-    space, or if it lacks a parameter; TPE draws parameters one by one, and so learns from trials that lack some.
+    A parameter that was fixed in the earlier study has this value in all of its trials. A trial is left out if a value is
+    outside of the new space, or if it lacks a parameter. Only TPE, which draws parameters one by one, learns from trials
+    that lack some.
 
     Args:
         run: Name of the earlier study.
@@ -86,7 +93,7 @@ class HistoryMapper:
                 self.trials.append(trial)
 
     def notes(self) -> Iterator[str]:
-        """Yield remarks for the user: number of trials, parameters, and reasons for which trials are left out."""
+        """Yield remarks for the user: the numbers of trials and the parameters, then the reasons why trials are left out."""
         names = [name for name in self._new.search.names if any(name in trial.params for trial in self.trials)]
         missing = [name for name in self._new.search.names if name not in names]
         text = f"history: {errors.counted(len(self.trials), 'trial')} of {self._run}"
@@ -100,8 +107,11 @@ class HistoryMapper:
             yield f"history: {errors.counted(number, 'trial')} of {self._run} left out: {reason}"
 
     def _trial(self, row: TrialRow) -> EarlierTrial | None:
-        """Return a trial in the new space. None if it is left out; the reason is counted."""
-        # A failure of the job's code counts as a bad result. Others say nothing about the parameters.
+        """Return a trial in the new space. None if it is left out.
+
+        The reason is counted for `notes`, except for trials that say nothing about their parameters.
+        """
+        # Some parameters make the job's code fail, so such a failure is a bad result. Other failures have other causes.
         is_bad = row.state is TrialState.FAILED and row.failure is not None and FAILURE_RULES[row.failure].counts
         if row.state not in (TrialState.COMPLETE, TrialState.PRUNED) and not is_bad:
             return None
@@ -120,7 +130,7 @@ class HistoryMapper:
                     continue
                 self._omitted[f"it has no {name}, which {self._new.search.sampler.name} needs of every trial"] += 1
                 return None
-            if not parameter.holds(old_params[name]):
+            if not parameter.contains(old_params[name]):
                 self._omitted[f"its {name} is outside of the space"] += 1
                 return None
             params[name] = old_params[name]
@@ -129,18 +139,18 @@ class HistoryMapper:
             self._omitted["it has none of the parameters"] += 1
             return None
         return EarlierTrial(
-            self._run,
-            row.trial,
-            params,
-            row.values,
-            {metric: row.metrics[metric] for metric in self._new.required_metrics if metric in row.metrics},
-            row.step or 0,
-            row.state is TrialState.PRUNED,
+            run=self._run,
+            trial=row.trial,
+            params=params,
+            values=row.values,
+            metrics={metric: row.metrics[metric] for metric in self._new.required_metrics if metric in row.metrics},
+            step=row.step or 0,
+            pruned=row.state is TrialState.PRUNED,
         )
 
 
 def results(run: str, job: Job, rows: Iterable[TrialRow], metrics: Iterable[str]) -> Iterator[EarlierTrial]:
-    """Yield the complete trials of an earlier run, whose results are used for trials with the same parameters.
+    """Yield the complete trials of an earlier run. A new run uses their results for trials with the same parameters.
 
     Args:
         run: Name of the run.
@@ -152,4 +162,12 @@ def results(run: str, job: Job, rows: Iterable[TrialRow], metrics: Iterable[str]
     for row in rows:
         if row.state is TrialState.COMPLETE and required <= row.metrics.keys():
             params: Mapping[str, Any] = {**job.params, **row.params}
-            yield EarlierTrial(run, row.trial, params, row.values, row.metrics, row.step or 0, returned=row.returned)
+            yield EarlierTrial(
+                run=run,
+                trial=row.trial,
+                params=params,
+                values=row.values,
+                metrics=row.metrics,
+                step=row.step or 0,
+                returned=row.returned,
+            )

@@ -20,9 +20,9 @@ class GpuRequest:
     """GPUs that a pod requests.
 
     Attributes:
-        resource: name of the resource.
-        number: number of it.
-        share: entry of the chart for a share of a GPU; None for whole ones.
+        resource: Name of the resource.
+        number: Requested number of the resource.
+        share: Entry of the chart for a share of a GPU. None for whole GPUs.
     """
 
     resource: str
@@ -31,19 +31,24 @@ class GpuRequest:
 
     @classmethod
     def of(cls, role: Role, site: Site) -> GpuRequest | None:
-        """Return the request of a role; None without GPUs, and for a share that the site does not offer."""
-        resources, named = role.resources, role.cluster.gpu_resource
+        """Return the request of a role's pods. For a share of a GPU, it is the smallest share of the site that suffices.
+
+        None if the role needs no GPU, or if the site does not offer such a share.
+        """
+        resources, gpu_resource = role.resources, role.cluster.gpu_resource
         if resources.gpu_share == 1:
-            return cls(named, resources.gpu_count) if resources.gpu_count else None
-        large_enough = [
-            share for share in site.gpu_shares if share.gpus >= resources.gpu_share and named in (_DEFAULT, share.resource)
+            return cls(gpu_resource, resources.gpu_count) if resources.gpu_count else None
+        sufficient = [
+            share
+            for share in site.gpu_shares
+            if share.gpus >= resources.gpu_share and gpu_resource in (_DEFAULT, share.resource)
         ]
-        smallest = min(large_enough, key=lambda share: share.gpus, default=None)
+        smallest = min(sufficient, key=lambda share: share.gpus, default=None)
         return None if smallest is None else cls(smallest.resource, 1, smallest)
 
     @property
     def memory(self) -> float | None:
-        """Share of the memory of its device that a trial may use: 1 if the device limits it. None for whole GPUs."""
+        """Share of the device's memory that a trial may use. 1 if the device limits it. None for whole GPUs."""
         if self.share is None:
             return None
         return self.share.gpus if self.share.sharing == "timeSlicing" else 1.0

@@ -1,6 +1,6 @@
 """The init container of a trial pod that installs missing packages before the first trial.
 
-A head pod has none, because a job's requirements are for its trials.
+Head pods have no such container, because a job's requirements are for its trials.
 """
 
 from __future__ import annotations
@@ -20,24 +20,29 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
     """Add the init container and its volume to a trial pod.
 
     Args:
-        spec: Spec of the pod.
-        container: Main container of the pod, whose image, variables, limits and security context are copied.
+        spec: Spec of the pod, which is changed.
+        container: Main container of the pod, which is changed. The init container gets its image, variables, resources
+            without GPUs, and security context.
         job: Job with `install: true`.
         allowed: Limits of the chart for installations.
     """
     volume = {"name": "packages", "mountPath": cluster.PACKAGES}
-    limits = ["--index", allowed.index, "--max-size", allowed.max_size, "--timeout", f"{allowed.timeout:g}"]
+    options = ["--index", allowed.index, "--max-size", allowed.max_size, "--timeout", f"{allowed.timeout:g}"]
     spec["volumes"].append({"name": "packages", "emptyDir": {"sizeLimit": allowed.max_size}})
-    gpus = extended(container)
-    bounds = {kind: {key: n for key, n in each.items() if key not in gpus} for kind, each in container["resources"].items()}
+    gpus = extended_resources(container)
+    resources = {
+        kind: {name: amount for name, amount in amounts.items() if name not in gpus}
+        for kind, amounts in container["resources"].items()  # kinds are requests and limits
+    }
     spec["initContainers"] = [
         {
             "name": cluster.INSTALL,
             "image": container["image"],
             "imagePullPolicy": container["imagePullPolicy"],
-            "command": [*_COMMAND, *limits, "--", job.requires],
-            "env": list(container["env"]),  # includes the chart's proxy; the admission policy requires the others
-            "resources": bounds,
+            "command": [*_COMMAND, *options, "--", job.requires],
+            # They include the chart's proxy. The admission policy requires the variables of the platform's policies.
+            "env": list(container["env"]),
+            "resources": resources,
             "securityContext": container["securityContext"],
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [
@@ -57,6 +62,6 @@ def installs(ray_cluster: Mapping[str, Any]) -> bool:
     return any(container["name"] == cluster.INSTALL for spec in specs for container in spec.get("initContainers") or [])
 
 
-def extended(container: Mapping[str, Any]) -> set[str]:
-    """Return the names of a container's extended resources, which are GPUs."""
+def extended_resources(container: Mapping[str, Any]) -> set[str]:
+    """Return the names of a container's extended resources, which are GPUs. Other resources have no / in their names."""
     return {name for name in container["resources"].get("limits", {}) if "/" in name}

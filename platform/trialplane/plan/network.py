@@ -28,14 +28,17 @@ def policies(ray_cluster: Mapping[str, Any], site: Site) -> list[dict[str, Any]]
     network = site.network
     if not network.enabled:
         return []
+    metadata = ray_cluster["metadata"]
+    head_name, trial_name = names(metadata["name"])
     is_autoscaled = bool(ray_cluster["spec"].get("enableInTreeAutoscaling"))
     head_rules = [network.head, network.autoscaler] if is_autoscaled else [network.head]
-    name_roles = zip(names(ray_cluster["metadata"]["name"]), (cluster.CONTROLLER, cluster.TRIAL), strict=True)
     trial_rules = [network.trial]
     if installing.installs(ray_cluster) and site.install.enabled:
         trial_rules.append(NetworkRules(egress=site.install.egress))
-    allowed = {cluster.CONTROLLER: head_rules, cluster.TRIAL: trial_rules}
-    return [_policy(ray_cluster["metadata"], name, role, allowed[role]) for name, role in name_roles]
+    return [
+        _policy(metadata, head_name, cluster.CONTROLLER, head_rules),
+        _policy(metadata, trial_name, cluster.TRIAL, trial_rules),
+    ]
 
 
 def names(run: str) -> tuple[str, str]:
@@ -44,7 +47,7 @@ def names(run: str) -> tuple[str, str]:
 
 
 def digest(policies: Sequence[Mapping[str, Any]]) -> str:
-    """Return a digest of policies, for an annotation of the RayCluster."""
+    """Return a digest of policies, for an annotation of the RayCluster by which a change of them is detected."""
     return hashlib.sha256(json.dumps(policies, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -65,7 +68,7 @@ def _policy(metadata: Mapping[str, Any], name: str, role: str, allowed: Sequence
         "spec": {
             "podSelector": {"matchLabels": {cluster.RUN: metadata["name"], cluster.ROLE: role}},
             "policyTypes": ["Ingress", "Egress"],
-            # On any port: Ray and the ranks of a training open arbitrary ones.
+            # Pods of a run reach each other on any port, because Ray and the ranks of a training choose their ports.
             "ingress": [{"from": same_run}, *(dict(rule) for rules in allowed for rule in rules.ingress)],
             "egress": [{"to": same_run}, *(dict(rule) for rules in allowed for rule in rules.egress)],
         },

@@ -21,18 +21,19 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from trialplane.errors import InputError, Issue
 
 IGNORE_FILE = ".jobignore"
 JOB = "job.yaml"
-PART = 2**20  # bytes of one ConfigMap
-MAX_BYTES = 8 * PART  # packed; stored in etcd while the run exists, and in the ledger
-MOST_ENTRIES = 20_000  # files and folders; links can multiply a few to any number
-MAX_UNPACKED = 64 * 2**20  # bytes of the tar
+PART = 2**20  # size limit of one ConfigMap, in bytes
+MAX_BYTES = 8 * PART  # size limit of the tar.gz, which is stored in etcd while the run exists, and in the ledger
+MOST_ENTRIES = 20_000  # limit of files and folders: links can make any number of a few
+MAX_UNPACKED = 64 * 2**20  # size limit of the tar, in bytes
 # Hidden files that mark the root of a project: rootutils and pyprojroot look for them. They have no settings, so no secrets.
 _ROOT_MARKERS = frozenset((".project-root", ".here"))
-_LARGEST_SHOWN = 5
+_LARGEST_SHOWN = 5  # number of files in a message
 _MIB = 2**20
 
 
@@ -54,19 +55,19 @@ class Pack:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The tar.gz in parts of at most `PART` bytes."""
-        return tuple(self.data[at : at + PART] for at in range(0, len(self.data), PART)) or (b"",)
+        """The tar.gz in parts of at most `PART` bytes. There is at least one."""
+        return tuple(self.data[start : start + PART] for start in range(0, len(self.data), PART)) or (b"",)
 
 
 def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, bytes] = MappingProxyType({})) -> Pack:
-    """Pack a folder, without Python's caches, files that `.jobignore` ignores, and hidden files that may have secrets.
+    """Return a folder as an archive, without Python's caches, ignored files, and hidden files that may have secrets.
 
     Args:
-        folder: The job's folder. Of its hidden files, those that are empty, that mark the root of a project, or that its
-            `.jobignore` names with `!` are packed.
-        packages: Folders outside of it that are packed beside its files, each under its own name and with its own
-            `.jobignore`.
-        additions: Contents of other files, by name.
+        folder: The job's folder. Its `.jobignore` says which files are ignored. Of its hidden files, those that are empty,
+            that mark the root of a project, or that `.jobignore` names with `!` are packed.
+        packages: Folders of packages outside of it. Each is packed beside the folder's files, under its own name and with
+            its own `.jobignore`.
+        additions: Contents of further files, by name.
 
     Raises:
         InputError: A folder contains a link that leads out of it or a special file, cannot be read, or the total size is
@@ -78,38 +79,47 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
             paths |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignore_rule(package))}
         sizes = {name: path.stat().st_size for name, path in paths.items()}
         sizes |= {name: len(content) for name, content in additions.items()}
-        if sum(sizes.values()) > MAX_UNPACKED:
-            raise InputError(_too_large(folder, f"{_mib(sum(sizes.values()))}, and {_mib(MAX_UNPACKED)}", sizes))
-        files = {name: (path.read_bytes(), path.stat().st_mode & 0o100) for name, path in paths.items()}
-        files |= {name: (content, 0) for name, content in additions.items()}
+        total_size = sum(sizes.values())
+        if total_size > MAX_UNPACKED:
+            raise InputError(_too_large_message(folder, f"{_mib(total_size)}, and {_mib(MAX_UNPACKED)}", sizes))
+        files = {name: _File(path.read_bytes(), bool(path.stat().st_mode & 0o100)) for name, path in paths.items()}
+        files |= {name: _File(content) for name, content in additions.items()}
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
     tar = _tar(files)
     data = gzip.compress(tar, compresslevel=9, mtime=0)
-    if len(tar) > MAX_UNPACKED:  # because of the names of very many files
-        raise InputError(_too_large(folder, f"{_mib(len(tar))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
+    if len(tar) > MAX_UNPACKED:  # the tar also has the names of the files, which may be very many
+        raise InputError(_too_large_message(folder, f"{_mib(len(tar))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
     if len(data) > MAX_BYTES:
-        raise InputError(_too_large(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
+        raise InputError(_too_large_message(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
+    code_names = [name for name in sorted(files) if name not in (JOB, *additions)]
+    digests = {name: hashlib.sha256(files[name].content).hexdigest() for name in code_names}
+    identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
     # The hash is of the tar, not of `data`: builds of zlib compress the same bytes differently.
-    code = {name: hashlib.sha256(files[name][0]).hexdigest() for name in sorted(files) if name not in (JOB, *additions)}
-    identity = hashlib.sha256(json.dumps(code).encode()).hexdigest()
     return Pack(data, hashlib.sha256(tar).hexdigest(), tuple(sorted(files)), identity)
 
 
-def _tar(files: Mapping[str, tuple[bytes, int]]) -> bytes:
+class _File(NamedTuple):
+    """A file to pack: its content, and whether it is executable."""
+
+    content: bytes
+    is_executable: bool = False
+
+
+def _tar(files: Mapping[str, _File]) -> bytes:
     """Return a tar that is the same for the same files: sorted, with owner 0 and time 0.
 
     Args:
-        files: Content of each file by its path, with a number other than 0 if it is executable.
+        files: Files by their paths.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
-            content, is_executable = files[name]
+            file = files[name]
             info = tarfile.TarInfo(name)  # its owner and its time are 0
-            info.size = len(content)
-            info.mode = 0o755 if is_executable else 0o644
-            archive.addfile(info, io.BytesIO(content))
+            info.size = len(file.content)
+            info.mode = 0o755 if file.is_executable else 0o644
+            archive.addfile(info, io.BytesIO(file.content))
     return buffer.getvalue()
 
 
@@ -123,25 +133,32 @@ def excluded_issues(folder: Path, names: Iterable[str]) -> list[Issue]:
     Raises:
         InputError: The folder cannot be packed; see `pack`.
     """
-    if not (required := list(names)):
-        return []
+    required = list(names)
+    if not required:
+        return []  # without reading the folder
     packed = {name for name, _ in _walk(folder, _ignore_rule(folder))}
     return [Issue(("requirements",), _exclusion_message(name)) for name in required if name not in packed]
 
 
-def lines_for(name: str) -> list[str]:
+def inclusion_lines(name: str) -> list[str]:
     """Return the lines of a `.jobignore` that include a hidden path: one for each part that starts with a dot.
 
     Args:
-        name: Path of a file or folder in the job's folder. That of a folder ends in /.
+        name: Path of a file or folder in the job's folder. The path of a folder ends in /.
     """
     parts = name.split("/")
-    ends = [end for end, part in enumerate(parts, start=1) if part.startswith(".")]
-    return [f"!{'/'.join(parts[:end])}{'/' * (end < len(parts))}" for end in ends]
+    lines = []
+    for end, part in enumerate(parts, start=1):
+        if part.startswith("."):
+            slash = "/" if end < len(parts) else ""  # the part is a folder
+            lines.append(f"!{'/'.join(parts[:end])}{slash}")
+    return lines
 
 
 def digest(data: bytes) -> str:
-    """Return the `Pack.sha256` of packed code. It is read in pieces, up to the size limit, as it may be from anyone.
+    """Return the `Pack.sha256` of packed code.
+
+    The code may be from anyone, so it is decompressed in pieces, and only up to the size limit.
 
     Raises:
         InputError: The data are not gzip, are truncated, or are larger than `MAX_UNPACKED`.
@@ -165,7 +182,7 @@ def part_name(archive: str, number: int) -> str:
 
 
 def read(archive: Path) -> bytes:
-    """Return the content of an archive whose parts are files in the same folder.
+    """Return the content of an archive whose parts are files in one folder.
 
     Args:
         archive: Path of the first part.
@@ -227,7 +244,9 @@ def _decompress(data: bytes) -> bytes:
 
 
 def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Write one file of an archive below `target`. tarfile's own filters need Python 3.11.4.
+    """Write one file of an archive below `target`.
+
+    The checks are those of tarfile's own filters, which need Python 3.11.4.
 
     Raises:
         tarfile.TarError: The member is not a file, or is outside of `target`.
@@ -242,7 +261,9 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> 
 
 
 def _ignore_rule(folder: Path) -> Callable[[str], bool]:
-    """Return a function that returns whether a path in a folder is not packed. The path of a folder ends in /.
+    """Return the rule for a folder: a function that returns whether a path in it is ignored, and so not packed.
+
+    The function gets the path of a folder with a / at its end.
 
     Raises:
         InputError: The `.jobignore` of the folder cannot be read, or has invalid lines.
@@ -272,12 +293,13 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
         )
     patterns = GitIgnoreSpec.from_lines(lines)
     # A hidden file is packed if a line names it, as `!.marker` does. `!*` and `!config/` do not name `config/.env`.
-    # As in git, a line with a / before its end means one path; any other line means all files with this name.
+    # As in git, a line with a / before its end is one path, here with / in front; any other line is the name of any files.
     included_lines = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
     included = {f"/{line.lstrip('/')}" if "/" in line else line for line in included_lines}
 
     def is_ignored(name: str) -> bool:
-        is_named = not included.isdisjoint({f"/{name.rstrip('/')}", _base_name(name)})
+        """Whether a path is ignored: as a cache, as a hidden file that may have secrets, or by a pattern."""
+        is_named = f"/{name.rstrip('/')}" in included or _base_name(name) in included
         is_left_out = _is_hidden(name) and not is_named and not _is_harmless(folder / name)
         return _is_cache(name) or is_left_out or patterns.match_file(name)
 
@@ -285,7 +307,11 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
 
 
 def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
-    """Yield all files to pack: relative path and path. Links within the folder are followed.
+    """Yield the relative path and the path of each file to pack. Links to files and folders within the folder are followed.
+
+    Args:
+        folder: The folder.
+        is_ignored: Rule of the folder; see `_ignore_rule`.
 
     Raises:
         InputError: The folder contains a link that leads out of it or into a circle, a special file, or too many files.
@@ -294,7 +320,7 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
         raise InputError(f"{folder} is not a folder")
     root = folder.resolve()
     count = 0
-    pending: list[tuple[Path, tuple[Path, ...]]] = [(folder, (root,))]
+    pending: list[tuple[Path, tuple[Path, ...]]] = [(folder, (root,))]  # folders, each with the real paths above its files
     while pending:
         directory, ancestors = pending.pop()
         for path in sorted(directory.iterdir()):
@@ -306,9 +332,9 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
                 raise InputError(f"{folder} has more than {MOST_ENTRIES:,} files and folders; name some in {IGNORE_FILE}")
             resolved = Path(os.path.realpath(path))  # does not exist for a circular link
             if path.is_symlink() and (not resolved.is_relative_to(root) or not resolved.exists()):
-                target = "that leads nowhere" if not resolved.exists() else "that leads out of the folder"
-                message = f"{path} is a link {target} ({path.readlink()}); copy the file, or name it in {IGNORE_FILE}"
-                raise InputError(message)
+                direction = "out of the folder" if resolved.exists() else "nowhere"
+                target = f"{direction} ({path.readlink()})"
+                raise InputError(f"{path} is a link that leads {target}; copy the file, or name it in {IGNORE_FILE}")
             if resolved.is_dir():
                 if is_ignored(f"{name}/"):  # as in git, its files cannot be included again
                     continue
@@ -324,56 +350,62 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
 def _exclusion_message(name: str) -> str:
     """Return the message for a requirements file that is not packed, with the lines of `.jobignore` that include it."""
     prefix = f"{name} is not uploaded with the job: "
-    if lines := lines_for(name):
+    if lines := inclusion_lines(name):
         return f"{prefix}it is hidden, or {IGNORE_FILE} excludes it. Add `{'` and `'.join(lines)}` there"
     return f"{prefix}{IGNORE_FILE} excludes it. Change that"
 
 
 def _is_hidden(name: str) -> bool:
+    """Whether a path is that of a hidden file or folder."""
     return _base_name(name).startswith(".")
 
 
 def _is_harmless(path: Path) -> bool:
-    """Return whether a hidden path is a file without secrets: one that marks the root of a project, or an empty one.
+    """Whether a hidden path is a file without secrets: a file that marks the root of a project, or an empty file.
 
-    An empty file is often needed, too: `.gitkeep` keeps a folder in which a script writes.
+    An empty file is often needed: `.gitkeep` keeps a folder into which a script writes.
     """
     is_own_file = path.is_file() and not path.is_symlink()
     return is_own_file and (path.name in _ROOT_MARKERS or path.stat().st_size == 0)
 
 
 def _is_cache(name: str) -> bool:
+    """Whether a path is that of a file or folder with compiled Python code."""
     return _base_name(name) == "__pycache__" or name.endswith(".pyc")
 
 
 def _base_name(name: str) -> str:
-    """Return the last part of a path, without the / at the end of a folder's."""
+    """Return the last part of a path. The path of a folder may have a / at its end, which is dropped."""
     return name.rstrip("/").rpartition("/")[2]
 
 
-def _too_large(folder: Path, size: str, sizes: dict[str, int]) -> str:
+def _too_large_message(folder: Path, size_and_limit: str, sizes: dict[str, int]) -> str:
     """Return the message for code that is too large.
+
+    The message lists the largest files, and a folder of many files that has more than half of the size.
 
     Args:
         folder: The job's folder.
-        size: Size and limit in words: "70 MiB, and 64 MiB".
-        sizes: Size of each file, for a list of the largest, and of a folder that has most of the size.
+        size_and_limit: Size and limit in words: "70 MiB, and 64 MiB".
+        sizes: Size of each file in bytes, by its path.
     """
-    largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST_SHOWN]
-    lines = [f"  {count / 1024:10,.0f} KiB  {name}" for name, count in largest]
-    folders = collections.Counter[str]()
-    for name, count in sizes.items():
-        folders[name.partition("/")[0] + "/" if "/" in name else ""] += count
-    (name, largest_folder), *_ = folders.most_common(1)
-    files = sum(file.startswith(name) for file in sizes)
-    if name and largest_folder > sum(sizes.values()) / 2 and files > _LARGEST_SHOWN:
-        lines.append(f"  {largest_folder / 1024:10,.0f} KiB  {name} in all, with {files:,} files")
-    head = f"{folder} is {size} is the limit. Its largest files:"
+    largest_files = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST_SHOWN]
+    lines = [f"  {size / 1024:10,.0f} KiB  {name}" for name, size in largest_files]
+    folder_sizes = collections.Counter[str]()  # of the top-level folders; "" for the files beside them
+    for name, size in sizes.items():
+        top_folder, slash, _ = name.partition("/")
+        folder_sizes[f"{top_folder}/" if slash else ""] += size
+    ((largest_folder, folder_size),) = folder_sizes.most_common(1)
+    file_count = sum(name.startswith(largest_folder) for name in sizes)
+    if largest_folder and folder_size > sum(sizes.values()) / 2 and file_count > _LARGEST_SHOWN:
+        lines.append(f"  {folder_size / 1024:10,.0f} KiB  {largest_folder} in all, with {file_count:,} files")
+    head = f"{folder} is {size_and_limit} is the limit. Its largest files:"
     tail = (
         f"List files that the job does not need in {folder / IGNORE_FILE}, and keep data elsewhere, with its path in params."
     )
     return "\n".join([head, *lines, tail])
 
 
-def _mib(count: int) -> str:
-    return f"{count / _MIB:,.1f} MiB".replace(".0 ", " ")
+def _mib(size: int) -> str:
+    """Return a number of bytes as MiB, for a message: "1.5 MiB", "64 MiB"."""
+    return f"{size / _MIB:,.1f} MiB".replace(".0 ", " ")

@@ -1,6 +1,6 @@
-"""The plan of a run: a complete description of it, made from a resolved job. `client.run.submit` starts it.
+"""The plan of a run: a complete description of a run that does not exist yet, from a resolved job and its folder.
 
-Reads the job's folder to pack it; writes nothing and starts nothing.
+A plan is made without changing anything: the folder is only read, to pack it. `client.run.submit` starts the run.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Plan:
 
 
 def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
-    """Return the plan of a run. Pack the job's folder and its packages.
+    """Return the plan of a run, with the packed code of the job's folder and its packages.
 
     Args:
         job: The resolved job.
@@ -116,7 +116,7 @@ def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
 
 
 def add_earlier_trials(plan: Plan, folder: Path, content: Earlier) -> Plan:
-    """Return a plan whose code also contains trials of earlier runs. Without any, return the plan unchanged.
+    """Return a plan whose code also contains trials of earlier runs. If there are none, return the plan unchanged.
 
     Args:
         plan: The plan.
@@ -126,14 +126,19 @@ def add_earlier_trials(plan: Plan, folder: Path, content: Earlier) -> Plan:
     Raises:
         InputError: The code is too large with them.
     """
-    if not (packed := content.pack()):
+    packed_trials = content.pack()
+    if not packed_trials:
         return plan
-    pack = packing.pack(folder, entrypoint.packages(plan.job, folder), {earlier.FILE: packed})
+    pack = packing.pack(folder, entrypoint.packages(plan.job, folder), {earlier.FILE: packed_trials})
     return dataclasses.replace(plan, pack=pack, sources=plan.pack.sha256)
 
 
 def sources_hash(facts: Mapping[str, Any]) -> str:
-    """Return the hash of a submission's own files, without trials of earlier runs, from `Plan.submission`."""
+    """Return the hash of a submission's own files, without trials of earlier runs.
+
+    Args:
+        facts: Facts about the submission; see `Plan.submission`.
+    """
     return str(facts.get("sources") or facts.get("code_hash", ""))
 
 
@@ -166,7 +171,7 @@ def spec_hash(job: Job) -> str:
 
 
 def check_job(folder: Path, profile: str | None = None, sets: Sequence[str] = ()) -> tuple[Job, Requirements]:
-    """Return a job and its requirements, after all checks that `submit` makes in its folder.
+    """Check a job as `submit` does before it starts a run, and return the job and its requirements.
 
     Args:
         folder: The job's folder.
@@ -181,14 +186,14 @@ def check_job(folder: Path, profile: str | None = None, sets: Sequence[str] = ()
     if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
         raise SpecError(issues)
     packing.pack(folder, entrypoint.packages(resolved, folder))
-    needed = requirements.job_requirements(resolved, folder, requirements.prefix(folder))
+    needed = requirements.job_requirements(resolved, folder, requirements.source_prefix(folder))
     if issues := packing.excluded_issues(folder, (name for name, _ in needed.files)):
         raise SpecError(issues)
     return resolved, needed
 
 
 def check_name(run: str) -> list[Issue]:
-    """Return issues of a run's name, which becomes the name of Kubernetes objects and folders."""
+    """Return the issue of a run's name, which is also the name of Kubernetes objects and folders. Empty if it is valid."""
     if len(run) > LONGEST_NAME:
         return [Issue(("name",), f"{run!r} has {len(run)} characters, {LONGEST_NAME} at most", "--name")]
     if not _NAME.fullmatch(run):
@@ -207,13 +212,12 @@ def default_name(job: str, taken: Collection[str], time_of_day: time.struct_time
         time_of_day: Time for the name.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S", time_of_day)
-    room = LONGEST_NAME - len(stamp) - len("--99")
+    room = LONGEST_NAME - len(stamp) - len("--99")  # characters for the job's name: there are two hyphens and a suffix
     name = f"{slug(job)[:room].rstrip('-')}-{stamp}"
-    count = 1
-    candidate = name
+    candidate, number = name, 1
     while candidate in taken:
-        count += 1
-        candidate = f"{name}-{count}"
+        number += 1
+        candidate = f"{name}-{number}"
     return candidate
 
 
@@ -224,11 +228,11 @@ def slug(text: str) -> str:
 
 
 def code_difference(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[str]:
-    """Return a line for each file that differs, "train.py: changed", without the trials of earlier runs.
+    """Return a line for each file that differs: "train.py: changed". The file with trials of earlier runs is ignored.
 
     Args:
-        old: Contents of the files of a run, by path.
-        new: Those of another one.
+        old: Contents of the files of a run's code, by path.
+        new: Contents of the files of another run's code, by path.
     """
     lines = []
     for name in sorted({*old, *new} - {earlier.FILE}):

@@ -24,9 +24,9 @@ from trialplane.wire.paths import RunPaths
 USER = 1000  # uid in the images, of the controller, and of the pod that removes the files of a deleted run
 HEAD_USER, AUTOSCALER_USER = 1001, 1002  # uids of the other containers of the head pod, in the group of USER
 RAY_LOGS = "/tmp/ray"  # Ray's sockets and logs, which all containers of the head pod share
-# Limits of the head pod's folders on the node's disk, like `Site.scratch` of trial pods. Exceeding one evicts this pod,
-# rather than others.
 CODE = "code"  # name of the volume with the packed code
+# Size limits of the head pod's folders on the node's disk. If one is exceeded, this pod is evicted, and no other pod. For
+# trial pods, there is `Site.scratch`.
 _TMP, _RAY_LOGS, _HOME = "1Gi", "8Gi", "16Gi"
 OBJECT_STORE = "/object-store"  # folder of Ray's object store where /dev/shm is the MPS daemon's
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -106,8 +106,9 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
 def _controller(plan: Plan, site: Site) -> dict[str, Any]:
     """Return the controller's container.
 
-    It has no probes. While the controller waits for the ledger, a readiness probe would keep trial pods from the head, and a
-    liveness probe would kill the controller. The run's status shows whether it is stuck, and the kubelet restarts it.
+    It has no probes. While the controller waits for the ledger, a failing readiness probe would take the head pod out of its
+    service, so that trial pods could not connect, and a liveness probe would kill the controller. Instead, the run's status
+    shows whether the controller is stuck, and the kubelet restarts the container when its process ends.
     """
     home = Path(cluster.HOME)
     folder = RunPaths.of(home, plan.run).root
@@ -140,7 +141,10 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
 
 
 def _notify_volumes(job: Job) -> list[dict[str, Any]]:
-    """Return the volume with the secrets of the job's notifications, if any. The pod does not wait for a missing one."""
+    """Return a list with the volume of the secrets of the job's notifications. Empty if the job has none.
+
+    The secret is optional: the pod starts even if it is missing.
+    """
     names = sorted({rule.secret for rule in job.notify if rule.secret is not None})
     items = [{"key": name, "path": name} for name in names]
     secret = {"secretName": cluster.NOTIFY_SECRET, "items": items, "optional": True, "defaultMode": 0o440}
@@ -148,16 +152,16 @@ def _notify_volumes(job: Job) -> list[dict[str, Any]]:
 
 
 def _authority_volumes(site: Site) -> list[dict[str, Any]]:
-    """Return the volume with the authority of the gateway's certificate, if the gateway has one."""
+    """Return a list with the volume of the authority of the gateway's certificate. Empty if the gateway has none."""
     items = [{"key": cluster.GATEWAY_CA, "path": cluster.GATEWAY_CA}]
     return [{"name": "gateway-ca", "configMap": {"name": cluster.SITE, "items": items}}] if site.gateway.tls else []
 
 
 def autoscales(job: Job, site: Site) -> bool:
-    """Whether trial pods are autoscaled: as the job says, else as the chart says for a run that is in no queue.
+    """Whether trial pods are autoscaled: as set by the job, else as set by the chart.
 
-    In a queue, Kueue would admit the pods one by one. Pods of a trial that needs several are never autoscaled, because it
-    starts when all of them are ready.
+    The chart's setting is ignored in a queue, where Kueue would admit the pods one by one. If a trial needs several pods,
+    they are never autoscaled, because it starts when all of them are ready.
     """
     if any(role.gang for role in job.roles()):
         return False
@@ -293,10 +297,10 @@ def _pod(
 
 
 def _lost_node_tolerations() -> list[dict[str, Any]]:
-    """Return the tolerations of a head pod, by which it is soon recreated on another node when its node is lost.
+    """Return the tolerations of a head pod for the taints of a lost node: it stays for a short time only.
 
-    Trial pods have Kubernetes' default time: the controller learns from Ray which of them are lost, and a pod on a node that
-    only Kubernetes cannot reach may be far into a trial.
+    So the pod is soon recreated on another node. Trial pods have Kubernetes' longer default. The controller knows from Ray
+    which of them are lost, and on a node that only Kubernetes cannot reach, a trial may still run.
     """
     return [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _NODE_TIMEOUT}
@@ -305,7 +309,10 @@ def _lost_node_tolerations() -> list[dict[str, Any]]:
 
 
 def _topology(plan: Plan, role: Role) -> dict[str, Any]:
-    """Return fields of a trial pod's spec: pods are spread or packed as the job says, else the nodes of a trial packed."""
+    """Return the fields of a trial pod's spec that place it with regard to the other pods of the run.
+
+    Pods are spread or packed as the job's `topology` says. Without it, only pods of a trial with several nodes are packed.
+    """
     topology = plan.job.cluster.topology
     same_run = {"matchLabels": {cluster.RUN: plan.run, cluster.ROLE: cluster.TRIAL}}
     constraints: dict[str, Any] = {}
@@ -318,8 +325,12 @@ def _topology(plan: Plan, role: Role) -> dict[str, Any]:
                 "labelSelector": same_run,
             }
         ]
-    pack_keys = (topology.pack,) if topology is not None else _PACK_KEYS if role.nodes > 1 else ()
-    terms = [{"weight": 100, "podAffinityTerm": {"topologyKey": key, "labelSelector": same_run}} for key in pack_keys if key]
+    pack_keys: tuple[str, ...] = ()
+    if topology is not None:
+        pack_keys = (topology.pack,) if topology.pack else ()
+    elif role.nodes > 1:
+        pack_keys = _PACK_KEYS
+    terms = [{"weight": 100, "podAffinityTerm": {"topologyKey": key, "labelSelector": same_run}} for key in pack_keys]
     if terms:
         constraints["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
     return constraints
@@ -331,25 +342,29 @@ def _metadata(plan: Plan, role: str) -> dict[str, Any]:
     return {"labels": labels(plan, role), **({"annotations": dict(annotations)} if annotations else {})}
 
 
-def _mount(name: str, path: str, read_only: bool = False) -> dict[str, Any]:
+def _mount(name: str, path: str, *, read_only: bool = False) -> dict[str, Any]:
+    """Return the mount of a volume in a container."""
     return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
 
 
 def _scratch(name: str, limit: str) -> dict[str, Any]:
+    """Return a volume on the node's disk that is deleted with the pod, with a size limit."""
     return {"name": name, "emptyDir": {"sizeLimit": limit}}
 
 
 def _memory(name: str, size: int) -> dict[str, Any]:
+    """Return a volume in memory with a size in bytes."""
     return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": sizes.mib(size)}}
 
 
-def _claim(name: str, claim: str, read_only: bool = False) -> dict[str, Any]:
+def _claim(name: str, claim: str, *, read_only: bool = False) -> dict[str, Any]:
+    """Return the volume of a PersistentVolumeClaim."""
     source: dict[str, Any] = {"claimName": claim, **({"readOnly": True} if read_only else {})}
     return {"name": name, "persistentVolumeClaim": source}
 
 
 def _code(plan: Plan) -> dict[str, Any]:
-    """Return the volume with the packed code. Several ConfigMaps are projected into one folder once all exist."""
+    """Return the volume with the packed code. Several ConfigMaps become one folder. The pod starts when all exist."""
     maps = [{"name": name} for name in plan.code_maps]
     if len(maps) == 1:
         return {"name": CODE, "configMap": maps[0]}
@@ -357,7 +372,10 @@ def _code(plan: Plan) -> dict[str, Any]:
 
 
 def _token_volume() -> dict[str, Any]:
-    """Return a volume with the token of the pod's account, as Kubernetes would mount it in all containers."""
+    """Return a volume with the token of the pod's account.
+
+    Kubernetes would mount the same files in all containers. Only the autoscaler's container mounts this volume.
+    """
     return {
         "name": "token",
         "projected": {

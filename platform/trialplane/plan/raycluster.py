@@ -19,12 +19,12 @@ from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster
 
-# In the images. KubeRay needs it to create a token and to choose probes.
-RAY_VERSION = "2.60.0"
+RAY_VERSION = "2.60.0"  # version in the images, which KubeRay needs to create a token and to choose probes
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC = "kueue.x-k8s.io/elastic-job"  # annotation without which Kueue admits no RayCluster that scales
 _LARGEST_INT32 = 2**31 - 1
-# Without Ray's log monitor, which is unused, and takes more than a second to start in every pod. KubeRay drops "false".
+# Parameter that disables Ray's log monitor, which is unused and takes more than a second to start in every pod. The value is
+# not "false", because KubeRay leaves out a parameter with this value.
 _NO_LOG_MONITOR = {"include-log-monitor": "0"}
 
 
@@ -38,7 +38,7 @@ class Replicas:
 
     @classmethod
     def of(cls, pods: int, autoscale: bool) -> Replicas:
-        """Return the numbers for a group of `pods`: with autoscaling from 0 to all, else always all."""
+        """Return the numbers for a group of `pods`: with autoscaling from 0 to this number, else always this number."""
         return cls(0, 0, pods) if autoscale else cls(pods, pods, pods)
 
 
@@ -59,7 +59,7 @@ def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
         },
         "spec": {
             "rayVersion": RAY_VERSION,
-            # Contrary to KubeRay's docs, not the default: it would use any Secret with the RayCluster's name.
+            # Without a name here, KubeRay would use any Secret with the name of the RayCluster, whoever created it.
             "authOptions": {"mode": "token", "secretName": cluster.ray_secret(plan.run)},
             **(_autoscaling(job, site) if pods.autoscales(job, site) else {}),
             "headGroupSpec": {
@@ -79,7 +79,14 @@ def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
 def autoscaler_access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the service account of Ray's autoscaler and its Role, without namespace and owner.
 
-    KubeRay binds the two. Otherwise it would create a Role for all pods and RayClusters of the namespace.
+    KubeRay creates a RoleBinding for the two. If they did not exist, it would create a Role with rights for all pods and
+    RayClusters of the namespace.
+
+    Args:
+        ray_cluster: RayCluster of a run.
+
+    Returns:
+        The two objects. Empty if the run is not autoscaled.
     """
     if not ray_cluster["spec"].get("enableInTreeAutoscaling"):
         return []
@@ -97,7 +104,7 @@ def autoscaler_access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
-    """Return the worker group of a role: its pods, and the resources of each to Ray."""
+    """Return the worker group of a role: the number and the template of its pods, and their resources as Ray counts them."""
     replicas = Replicas.of(role.pods, pods.autoscales(plan.job, site))
     resources, gpu_request = role.resources, GpuRequest.of(role, site)
     return {
@@ -105,13 +112,14 @@ def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         "replicas": replicas.initial,
         "minReplicas": replicas.minimum,
         "maxReplicas": replicas.maximum,
-        # Ray's resources, not the pod's. KubeRay does not know slots or all names of GPUs.
+        # The resources as Ray counts them. KubeRay cannot compute them from the pod's, because these have no slots, and GPUs
+        # may have any name.
         "resources": {"CPU": str(resources.threads), "GPU": str(resources.gpu_count), cluster.slot(role.name): "1"},
         "rayStartParams": {
             **_NO_LOG_MONITOR,
             "object-store-memory": str(sizes.object_store(role)),
-            # With MPS, /dev/shm must be that of the MPS daemon, which the device plugin mounts, so Ray's object store is in
-            # another folder. With this parameter KubeRay mounts no volume of its own at /dev/shm.
+            # With MPS, the device plugin mounts the /dev/shm of the MPS daemon. So Ray's object store is in another folder.
+            # With this parameter, KubeRay does not mount a volume at /dev/shm either.
             **({"plasma-directory": pods.OBJECT_STORE} if gpu_request is not None and gpu_request.uses_mps else {}),
         },
         "template": pods.trial(plan, site, role),
@@ -132,4 +140,5 @@ def _autoscaling(job: Job, site: Site) -> dict[str, Any]:
 
 
 def _seconds(duration: float) -> int:
+    """Return a duration as whole seconds, rounded up, that fit the field of the RayCluster."""
     return min(math.ceil(duration), _LARGEST_INT32)

@@ -1,8 +1,8 @@
-"""Configurations that were trained again with several seeds: means, intervals, winner and ties. Pure.
+"""Comparison of configurations that were trained again with several seeds: means, intervals, winner and ties. Pure.
 
-The best value of a study is too good: it is the luckiest of many. So the best configurations are trained again with new
-seeds, which the selection has not seen, and compared by Welch's t-test. All statements hold together in 95 % of refits
-(Bonferroni): an interval for each configuration, and a comparison for each pair.
+The best value of a study is biased, because it is the luckiest of many. So the best configurations are trained again with
+other seeds, and compared by Welch's t-test. The statements are an interval for each configuration and a comparison for each
+pair. All of them are right together in 95 % of refits (Bonferroni).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Comparison:
 
 
 def compare(values: Mapping[int, Sequence[float]], *, maximize: bool) -> Comparison:
-    """Compare configurations by their values with new seeds.
+    """Return the comparison of configurations by their values with new seeds.
 
     Args:
         values: Values by the number of the trial that the configuration is from. A configuration without values is left out.
@@ -68,7 +68,8 @@ def compare(values: Mapping[int, Sequence[float]], *, maximize: bool) -> Compari
         return Comparison((), None)
     sign = -1.0 if maximize else 1.0
     order = sorted(samples, key=lambda trial: (sign * statistics.fmean(samples[trial]), trial))
-    # Bonferroni: the tails of all intervals, and those of all pairs, have a share of 1 - LEVEL together.
+    # Bonferroni: the probability of an error, 1 - LEVEL, is divided by the number of intervals, or of pairs. Each interval
+    # has half of its part above it and half below it.
     interval_tail = (1 - LEVEL) / len(order) / 2
     pair_tail = (1 - LEVEL) / max(1, math.comb(len(order), 2)) / 2
     leader = samples[order[0]]
@@ -99,7 +100,7 @@ def _differ(first: Sequence[float], second: Sequence[float], tail: float) -> boo
 
 
 def _detectable(first: Sequence[float], second: Sequence[float], tail: float) -> float | None:
-    """Return the difference that a test of the level 2 * `tail` detects with probability POWER. None if unknown."""
+    """Return the true difference that a test of the level 2 * `tail` detects with probability POWER. None if unknown."""
     difference = student.difference(first, second)
     if difference is None or not difference.error:
         return None

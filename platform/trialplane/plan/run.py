@@ -1,7 +1,8 @@
-"""The Run object of a run: created from a plan, and read again. Pure data.
+"""The Run object of a run: `manifests` creates it from a plan, and `read` parses it. Pure.
 
 A Run has the resolved job, a reference to the code, and the desired state. The code is in ConfigMaps, one for each MiB.
-`submit` applies what `--dry-run` prints. The reconciler creates all other objects, and writes the Run's status.
+`submit` applies these objects, and `--dry-run` prints them. The reconciler creates all other objects of the run, and writes
+the Run's status.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Part(BaseModel):
 class _Reported(BaseModel):
     """Base of the parts of a Run that the operator writes."""
 
-    # After a rollback, or on an old laptop, there may be fields of a newer operator.
+    # A newer operator may write fields that this version lacks: after a rollback, or on an old laptop.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
@@ -180,7 +181,13 @@ class Status(_Reported):
 
 @dataclasses.dataclass(frozen=True)
 class ParsedRun:
-    """Spec and job of a Run, or the issues that prevent reading it."""
+    """The parsed spec of a Run.
+
+    Attributes:
+        spec: Spec of the Run. None if it is invalid.
+        job: Job of the run. None if there are issues.
+        issues: Issues of the Run's name, its spec and its job.
+    """
 
     spec: RunSpec | None = None
     job: Job | None = None
@@ -203,38 +210,44 @@ def manifests(plan: Plan, namespace: str, submitted: float, owner: str = "") -> 
         "code": {"configMaps": list(names), "sha256": plan.pack.sha256},
         "submission": plan.submission(submitted),
     }
-    objects: list[dict[str, Any]] = [
-        {"apiVersion": API_VERSION, "kind": KIND, "metadata": _metadata(plan, plan.run), "spec": spec}
-    ]
+    run: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": _metadata(plan, plan.run), "spec": spec}
+    if owner:
+        run["metadata"]["annotations"] = {cluster.OWNER: owner}
+    objects = [run]
     for number, (name, part) in enumerate(zip(names, plan.pack.parts, strict=True)):
         code = {packing.part_name(cluster.CODE_KEY, number): base64.b64encode(part).decode("ascii")}
-        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, name), "binaryData": code})
-        objects[-1]["immutable"] = True
-    if owner:
-        objects[0]["metadata"]["annotations"] = {cluster.OWNER: owner}
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, name), "binaryData": code}
+        objects.append({**config_map, "immutable": True})
     if namespace:
-        for item in objects:
-            item["metadata"]["namespace"] = namespace
+        for thing in objects:
+            thing["metadata"]["namespace"] = namespace
     return objects
 
 
 def as_yaml(objects: Sequence[dict[str, Any]]) -> str:
     """Return manifests as YAML for `kubectl apply -f -`. If a Run has no owner, a comment says how to add one."""
-    has_owner = all(cluster.OWNER in (item["metadata"].get("annotations") or {}) for item in objects if item["kind"] == KIND)
-    return ("" if has_owner else _OWNER_COMMENT) + yaml.dump_all(
+    runs = [thing for thing in objects if thing["kind"] == KIND]
+    has_owner = all(cluster.OWNER in (run["metadata"].get("annotations") or {}) for run in runs)
+    comment = "" if has_owner else _OWNER_COMMENT
+    return comment + yaml.dump_all(
         objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120
     )
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that writes repeated values in full, because anchors would confuse readers."""
+    """Dumper that writes repeated values in full, because anchors and aliases would confuse readers."""
 
     def ignore_aliases(self, data: Any) -> bool:
+        """Return True: never write an alias."""
         return True
 
 
 def parts(maps: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
-    """Return the parts of packed code from a Run's ConfigMaps, in order. None for a missing part."""
+    """Return the parts of packed code from a Run's ConfigMaps, in order. A missing part is None.
+
+    Args:
+        maps: The ConfigMaps, in order. None for a missing one.
+    """
     contents = [(config_map or {}).get("binaryData") or {} for config_map in maps]
     encoded = [content.get(packing.part_name(cluster.CODE_KEY, number)) for number, content in enumerate(contents)]
     return [None if part is None else base64.b64decode(part) for part in encoded]
@@ -260,22 +273,24 @@ def state_name(state: RunState) -> str:
 def job_fields(job: Job) -> dict[str, Any]:
     """Return a job as the fields `job` and `nulls` of a Run's spec, for manifests and for patches.
 
-    `nulls` has the paths of nulls that mean something else than a missing field, because their default is not null.
+    `kubectl apply` may drop nulls. So `nulls` has the paths of the nulls that differ from a missing field: the default of
+    the field is not null, or it is a parameter.
     """
     fields = job.model_dump(mode="json")
     if any(role.program is not None for role in job.roles()):
-        del fields["entrypoint"]  # a Run with this default would look as if its author had written it, beside a script
-    paths = list(_null_paths(fields, ()))
-    without_nulls: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")
-    explicit_nulls = [path for path in paths if _value_at(without_nulls, path) is not None or path[0] == "params"]
+        del fields["entrypoint"]  # it is a default, but in a Run it would look like an entrypoint beside a script
+    job_with_defaults: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")
+    explicit_nulls = [
+        path for path in _null_paths(fields, ()) if _value_at(job_with_defaults, path) is not None or path[0] == "params"
+    ]
     return {"job": fields, "nulls": ["".join(f"/{_escape(key)}" for key in path) for path in explicit_nulls]}
 
 
 def read(run: Mapping[str, Any]) -> ParsedRun:
-    """Return the spec and the job of a Run, or its issues. Users may have written it by hand.
+    """Return the parsed spec and job of a Run, with all issues: users may have written the Run by hand.
 
     Args:
-        run: The object.
+        run: The object, as the API server returns it.
     """
     run_name = str(run["metadata"]["name"])
     issues = [dataclasses.replace(issue, source="") for issue in planning.check_name(run_name)]
@@ -286,7 +301,7 @@ def read(run: Mapping[str, Any]) -> ParsedRun:
     try:
         spec = RunSpec.model_validate(run.get("spec") or {})
     except ValidationError as error:
-        issues += [Issue(("spec", *each["loc"]), each["msg"]) for each in error.errors()]
+        issues += [Issue(("spec", *entry["loc"]), entry["msg"]) for entry in error.errors()]
         return ParsedRun(issues=tuple(issues))
     for number, name in enumerate(spec.code.config_maps):
         if name != (expected := cluster.code_map(run_name, number)):
@@ -307,17 +322,21 @@ def read(run: Mapping[str, Any]) -> ParsedRun:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and mappings in a value are nested more than `levels` deep. Not recursive."""
-    level = [value]
+    """Whether lists and mappings in a value are nested more than `levels` deep.
+
+    It is not recursive, because the value may be nested too deeply for Python's stack.
+    """
+    values = [value]  # all values at one level
     for _ in range(levels + 1):
-        level = [
-            child
-            for container in level
-            if isinstance(container, (Mapping, list))
-            for child in (container.values() if isinstance(container, Mapping) else container)
-        ]
-        if not level:
+        children: list[Any] = []
+        for container in values:
+            if isinstance(container, Mapping):
+                children += container.values()
+            elif isinstance(container, list):
+                children += container
+        if not children:
             return False
+        values = children
     return True
 
 
@@ -325,7 +344,10 @@ def _null_paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the paths of fields that are null, except in lists, where kubectl does not drop nulls."""
     if isinstance(value, Mapping):
         for key, child in value.items():
-            yield from [(*path, key)] if child is None else _null_paths(child, (*path, key))
+            if child is None:
+                yield (*path, key)
+            else:
+                yield from _null_paths(child, (*path, key))
 
 
 def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,16 +356,21 @@ def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _without_nulls(child) if isinstance(child, Mapping) else child for key, child in fields.items()}
 
 
-def _with_nulls(job: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Return a job with null at each of the paths, JSON pointers, that has no value."""
+def _with_nulls(job: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, Any]:
+    """Return a job with the nulls that `kubectl apply` may have dropped; see `job_fields`.
+
+    Args:
+        job: Fields of the job.
+        pointers: JSON pointers of the nulls. One at which the job has a value changes nothing.
+    """
     restored: dict[str, Any] = copy.deepcopy(dict(job))
-    for path in paths:
-        *parents, last = (key.replace("~1", "/").replace("~0", "~") for key in path.removeprefix("/").split("/"))
-        parent: Any = restored
+    for pointer in pointers:
+        *parents, last = (key.replace("~1", "/").replace("~0", "~") for key in pointer.removeprefix("/").split("/"))
+        section: Any = restored
         for key in parents:
-            parent = parent.setdefault(key, {}) if isinstance(parent, dict) else None
-        if isinstance(parent, dict):
-            parent.setdefault(last, None)
+            section = section.setdefault(key, {}) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.setdefault(last, None)
     return restored
 
 
@@ -360,4 +387,5 @@ def _value_at(value: Any, path: Sequence[str]) -> Any:
 
 
 def _metadata(plan: Plan, name: str) -> dict[str, Any]:
+    """Return the metadata of an object of a run: its name and labels."""
     return {"name": name, "labels": pods.labels(plan)}

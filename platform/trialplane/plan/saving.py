@@ -1,4 +1,4 @@
-"""Location of checkpoints of a run on a cluster, and the grace period of its trials.
+"""The location of a run's checkpoints on a cluster, and the grace period in which its trials can save one.
 
 The location is the URL of the job or the chart, or else a volume at `wire.cluster.CHECKPOINTS`. If the chart has no volume
 for checkpoints, they are on the pod's disk: they survive a crash of the trial, but not the loss of the pod.
@@ -15,10 +15,10 @@ from trialplane.job.kinds import Job
 from trialplane.plan.site import CheckpointDefaults
 from trialplane.wire import cluster
 
-# Seconds that a pod lives longer than its trial. The hook waits for half of them, in which the slot may kill the trial. The
-# other half is for the slot's message to the controller, before the pod's own process ends.
+# Seconds that a pod may live after the grace period of its trial. In the first half, the hook still waits for the trial, so
+# that the slot can kill it. The second half is for the slot's message to the controller, before Ray's process ends.
 MARGIN = 10
-LEAVING = ("python", "-m", "trialplane.worker.leaving")  # signals the trial, and waits for it for the given seconds
+LEAVING = ("python", "-m", "trialplane.worker.leaving")  # hook that signals the trial, and waits a number of seconds for it
 _VOLUME = "checkpoints"
 
 
@@ -66,7 +66,7 @@ class Saving:
 
     @property
     def is_volume(self) -> bool:
-        """Whether the location is a folder in the pod."""
+        """Whether the location is a folder of the pod, on a volume or on the pod's disk, and not a URL."""
         return self.location == cluster.CHECKPOINTS
 
     def add_to(self, spec: dict[str, Any], container: dict[str, Any], folders: Folders) -> None:
@@ -78,20 +78,22 @@ class Saving:
             folders: Folders of the volume to mount.
         """
         if self.is_volume:
-            source = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else None
-            spec["volumes"].append({"name": _VOLUME, **(source or {"emptyDir": {"sizeLimit": folders.limit}})})
+            on_volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": self.claim}}
+            on_disk: dict[str, Any] = {"emptyDir": {"sizeLimit": folders.limit}}
+            spec["volumes"].append({"name": _VOLUME, **(on_volume if self.claim else on_disk)})
             container["volumeMounts"].append(self._mount(folders.run))
             if folders.start and folders.start != folders.run and self.claim:
                 container["volumeMounts"].append({**self._mount(folders.start), "readOnly": True})
         elif self.secret:
             container["envFrom"] = [{"secretRef": {"name": self.secret}}]
-        # Without the hook, Kubernetes would only signal the container's first process, Ray's, which ends at once.
+        # The hook signals the trial when the pod must go. By itself, Kubernetes would only signal the container's first
+        # process, which is Ray's and ends at once.
         grace = math.ceil(self.grace)
         container["lifecycle"] = {"preStop": {"exec": {"command": [*LEAVING, str(grace + MARGIN // 2)]}}}
         spec["terminationGracePeriodSeconds"] = grace + MARGIN
 
     def _mount(self, run: str) -> dict[str, Any]:
-        """Return the mount of the folder of a run. The kubelet creates a missing folder."""
+        """Return the mount of a run's folder of checkpoints. The kubelet creates a missing folder on the volume."""
         return {"name": _VOLUME, "mountPath": f"{self.location}/{run}", **({"subPath": run} if self.claim else {})}
 
 

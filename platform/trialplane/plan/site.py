@@ -43,7 +43,7 @@ class GatewayService(Service):
     """The gateway.
 
     Attributes:
-        tls: whether it serves HTTPS. The ConfigMap of the site then has the authority of its certificate.
+        tls: Whether it serves HTTPS. The ConfigMap of the site then has the authority of its certificate.
     """
 
     tls: bool = False
@@ -128,9 +128,10 @@ class GpuShare(_Part):
     """A share of a GPU that nodes offer as a resource of their own.
 
     Attributes:
-        gpus: size of the share.
-        resource: its resource, of which a pod requests one.
-        sharing: `timeSlicing` does not limit the memory of a share. `mps` does, and `mig` devices have memory of their own.
+        gpus: Size of the share, between 0 and 1.
+        resource: Name of its resource. A pod requests one unit of it.
+        sharing: Kind of sharing. `timeSlicing` does not limit the memory of a share. `mps` does, and `mig` devices have
+            memory of their own.
     """
 
     gpus: float = Field(gt=0, lt=1)

@@ -9,20 +9,23 @@ from trialplane.job.kinds import Job, Role
 from trialplane.plan.site import Site
 
 MIB = 2**20
-# Memory of a worker pod beside its trial: `ray start` 200 MiB resident, dashboard agent 141, slot actor 125, runtime-env
-# agent 83, log monitor 79, raylet 29 (Ray 2.60), and a sixth for growth. Without the template: the trial shares its pages
-# until one of them writes, and they count towards the trial's limit.
+# Memory that Ray needs in a worker pod: `ray start` 200 MiB resident, dashboard agent 141, slot actor 125, runtime-env
+# agent 83, log monitor 79, raylet 29 (Ray 2.60), and a sixth for growth. The template is not included, because its pages are
+# shared with the trial and count towards the trial's limit.
 RAY_MEMORY = 768 * MIB
-# Packed arrays of trials are sent to the controller through it. Ray spills arrays that do not fit to disk.
+# Ray's object store in a trial pod. Packed arrays of trials are sent to the controller through it. If they do not fit, Ray
+# writes them to disk.
 OBJECT_STORE = 128 * MIB
-STORE_FACTOR = 1.5  # Ray spills at 0.8 of a store; results may fill 0.7, and the rest is for weights
-_LEAST_LOCAL, _MOST_LOCAL = 80 * MIB, 1024 * MIB  # on a laptop: minimum, and maximum unless the job requests more
-# Ray's minimum is 75 MiB. The controller's store takes an eighth of its pod, for arrays of trials that end together.
-LEAST_OBJECT_STORE = 96 * MIB
-# Ray's share of the head pod's memory: GCS, raylet and agents take 730 MiB of 2 GiB (Ray 2.60), the object store an eighth.
+# Ratio of the object store to the results in flight. They may fill 0.7 of it, and the rest is for weights. From 0.8 on, Ray
+# writes objects to disk.
+STORE_FACTOR = 1.5
+_LEAST_LOCAL, _MOST_LOCAL = 80 * MIB, 1024 * MIB  # object store on a laptop: minimum, and maximum unless the job needs more
+LEAST_OBJECT_STORE = 96 * MIB  # minimum of the head pod's object store; Ray's own minimum is 75 MiB
+# Share of the head pod's memory for Ray's container: GCS, raylet and agents take 730 MiB of 2 GiB (Ray 2.60), and the object
+# store an eighth.
 HEAD_SHARE = 9 / 16
-DEFAULT_SHM = 64 * MIB  # default of a container
-SHM_MARGIN = 16 * MIB  # if its object store fills /dev/shm completely, Ray uses a slow folder instead
+DEFAULT_SHM = 64 * MIB  # size of /dev/shm that a container has by default
+SHM_MARGIN = 16 * MIB  # room that the object store leaves in /dev/shm, because Ray would otherwise use a slow folder instead
 
 
 def head(job: Job, site: Site) -> dict[str, dict[str, str]]:
@@ -36,7 +39,13 @@ def controller(job: Job, site: Site) -> dict[str, dict[str, str]]:
 
 
 def _head_share(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]:
-    """Return a container's share of the head pod. It requests half of the cores and may use all."""
+    """Return requests and limits of one of the two containers in the head pod.
+
+    Args:
+        job: The job.
+        site: Description of the chart.
+        share: The container's share of the pod's memory. Each container requests half of the cores, and may use all.
+    """
     cpus = job.cluster.controller.cpus or site.controller.cpus
     memory = mib(int(values.bytes_of(_head_memory(job, site)) * share))
     share_resources = resources(cpus / 2, memory, site.overcommit)
@@ -50,7 +59,10 @@ def _head_memory(job: Job, site: Site) -> str:
 
 
 def controller_object_store(job: Job, site: Site) -> int:
-    """Return the bytes of Ray's object store in the head pod, which count as its memory."""
+    """Return the bytes of Ray's object store in the head pod, which count as its memory.
+
+    It is an eighth of this memory, for the arrays of trials that end at the same time.
+    """
     return max(LEAST_OBJECT_STORE, values.bytes_of(_head_memory(job, site)) // 8)
 
 
@@ -87,7 +99,13 @@ def trial_memory(role: Role) -> int:
 
 
 def resources(cpus: float, memory: str, overcommit: float) -> dict[str, dict[str, str]]:
-    """Return requests and limits. They are equal unless the site overcommits its CPUs."""
+    """Return requests and limits of a container. They are equal unless the site overcommits its CPUs.
+
+    Args:
+        cpus: Limit of cores.
+        memory: Memory, as a Kubernetes quantity.
+        overcommit: Factor between the limit and the request of cores.
+    """
     requested = cpu(cpus) if overcommit == 1 else f"{max(1, math.ceil(cpus * 1000 / overcommit))}m"
     return {"requests": {"cpu": requested, "memory": memory}, "limits": {"cpu": cpu(cpus), "memory": memory}}
 
@@ -98,5 +116,5 @@ def cpu(cores: float) -> str:
 
 
 def mib(size: int) -> str:
-    """Return a number of bytes in the notation of Kubernetes."""
+    """Return a number of bytes in the notation of Kubernetes, rounded up to MiB: 512Mi."""
     return f"{math.ceil(size / MIB)}Mi"

@@ -19,14 +19,13 @@ from trialplane.wire.costs import Prices
 
 TMP = "/tmp"
 
-# For Ray in all pods; `controller/__main__.py` sets the same on a laptop.
-_RAY = {
+_RAY = {  # variables for Ray in all pods; `controller/__main__.py` sets the same ones on a laptop
     # Trials and pods have limits of their own. Ray's monitor would kill the slot or the controller instead.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-# Seconds until a worker that cannot reach its head ends and is recreated; Ray's default is 60. After a shorter time, a short
-# pause of the head would end all slots.
+# Seconds until a worker that cannot reach its head ends and is recreated. Ray's default is 60. With less than this value, a
+# short pause of the head would end all slots.
 _RECONNECT_TIMEOUT = 20
 
 
@@ -55,32 +54,32 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
         **_saving_variables(saving),
         **_prices(site.prices.plain),
     }
-    values.pop(env.RAY_AUTH_TOKEN, None)  # each name occurs once
+    values.pop(env.RAY_AUTH_TOKEN, None)  # a container must not have a variable twice
     token = {"secretKeyRef": {"name": cluster.ray_secret(plan.run), "key": cluster.RAY_TOKEN_KEY}}
     return [*_env_list(values), {"name": env.RAY_AUTH_TOKEN, "valueFrom": token}]
 
 
 def trial(site: Site, saving: Saving | None = None, gpu_memory: float | None = None) -> list[dict[str, Any]]:
-    """Return the variables of a worker pod: all policies, no secrets.
+    """Return the variables of a worker pod: those of all policies, and no secrets.
 
     Args:
-        site: the site.
-        saving: where its trials save checkpoints.
-        gpu_memory: share of the memory of its device that a trial may use. None with whole GPUs, and without any.
+        site: Description of the chart.
+        saving: Location of the checkpoints of its trials. None if they save none.
+        gpu_memory: Share of the device's memory that a trial may use. None with whole GPUs, and without any.
     """
-    # When Kueue preempts a run, its head ends at once, and trials have the whole grace period to save a checkpoint. The
-    # cost: after the loss of a head, a worker that Kubernetes does not remove waits this long before it is recreated.
+    # When Kueue preempts a run, its head ends at once, but its trials have the whole grace period to save a checkpoint. So a
+    # worker must not end earlier. As a drawback, after the loss of a head it waits this long before it is recreated.
     timeout = _RECONNECT_TIMEOUT if saving is None else max(_RECONNECT_TIMEOUT, math.ceil(saving.grace) + MARGIN)
     ray = {
         **_RAY,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(timeout),
-        # A template ends by itself after its slot, and may have to wait for a trial that saves a checkpoint.
+        # Ray must not kill the template of a slot. It ends by itself, after a trial that still saves a checkpoint.
         "RAY_kill_child_processes_on_worker_exit": "false",
-        # A trial owns all GPUs of its pod; a slot without GPUs must not hide those of a job that finds them itself.
+        # Ray must not hide the GPUs of a pod from a slot that requests none, because a job may use them nevertheless.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     values = {"HOME": TMP, env.HOME: cluster.HOME, **_authority_variables(site), **_saving_variables(saving), **ray}
-    if gpu_memory is not None:  # also 1, because a trial would limit itself to the share in the job otherwise
+    if gpu_memory is not None:  # 1 is set too, because otherwise a trial would limit itself to the share in the job
         values[env.GPU_MEMORY] = f"{gpu_memory:g}"
     return _env_list({**site.env, **values, **policies.trial_env()})
 
@@ -91,12 +90,15 @@ def autoscaler(site: Site) -> list[dict[str, Any]]:
 
 
 def _authority_variables(site: Site) -> dict[str, str]:
-    """Return the variable with the authority of the gateway's certificate, which MLflow's client and the ledger's check."""
+    """Return the variable with the file of the authority that signs the gateway's certificate. Empty without TLS.
+
+    The clients of MLflow and of the ledger check the certificate with it.
+    """
     return {env.MLFLOW_CA: f"{cluster.GATEWAY_CA_MOUNT}/{cluster.GATEWAY_CA}"} if site.gateway.tls else {}
 
 
 def _saving_variables(saving: Saving | None) -> dict[str, str]:
-    """Return the variables for checkpoints, for the controller, which starts the slots."""
+    """Return the variables with the location of checkpoints and the grace period. Empty if trials save no checkpoints."""
     return {} if saving is None else {env.CHECKPOINTS: saving.location, env.GRACE: f"{saving.grace:g}"}
 
 

@@ -1,6 +1,6 @@
-"""Choice of the failure that caused the others: if one rank dies, the other ranks fail because they lose its connection.
+"""Finds the failure of a rank that caused those of the others, which fail because they lose the connection to it.
 
-Pure. The supervisor of a node's ranks uses it, and the controller for the outcomes of several nodes.
+The supervisor uses it for the ranks of a node, and the controller for the outcomes of several nodes. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOST_CONNECTION = (
 
 
 def may_follow(outcome: TrialOutcome) -> bool:
-    """Whether a failure may be the consequence of an earlier failure of another process."""
+    """Whether an attempt may have failed only because another process of the trial had failed before."""
     if outcome.state is not TrialState.FAILED:
         return False
     if outcome.failure is FailureClass.CRASHED and outcome.exit_code == -signal.SIGABRT:
@@ -44,7 +44,7 @@ def may_follow(outcome: TrialOutcome) -> bool:
 
 
 def cause(failures: Sequence[TrialOutcome]) -> TrialOutcome:
-    """Return the first failure that is not the consequence of another one. If all may be, return the first.
+    """Return the first failure that cannot be the consequence of another one. If all can be, return the first failure.
 
     Args:
         failures: At least one failure, in the order of arrival.

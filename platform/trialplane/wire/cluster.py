@@ -1,6 +1,6 @@
-"""Names that the laptop, the chart and the pods agree on in a cluster: labels, objects, ports and mount paths.
+"""Names in a cluster that the laptop, the chart and the pods must agree on: labels, objects, ports and mount paths.
 
-The chart's templates repeat some of them; `tests/charts` compares.
+The chart's templates repeat some of them, and `tests/charts` checks that they are the same.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ UNCHECKED = "unchecked"  # code of the gateway's answer if it could not authenti
 
 
 def refusal_file(packages: Path) -> Path:
-    """Return the file in which the container `install` explains a failure that another attempt would not solve."""
+    """Return the file in which the container `install` writes the reason of a failure that a retry would not solve."""
     return packages / ".refused"
 
 
@@ -89,7 +89,7 @@ def code_map(run: str, part: int = 0) -> str:
     return f"{run}-code-{part}" if part else f"{run}-code"
 
 
-# The following names contain a dot, and names of runs do not. So no name of a run is the name of another run's object.
+# The names below contain a dot, which the name of a run cannot. So they differ from the names of all other runs' objects.
 
 
 def spec_map(run: str) -> str:

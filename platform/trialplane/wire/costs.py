@@ -27,12 +27,12 @@ class Prices:
         """Return the prices in the environment.
 
         Raises:
-            ValueError: one of them is not a number, is negative or infinite.
+            ValueError: One of them is not a number, is negative or infinite.
         """
         return cls(_price(environ, env.GPU_PRICE), _price(environ, env.CPU_PRICE))
 
-    def replaced(self, gpu_hour: float | None, cpu_hour: float | None) -> Prices:
-        """Return the prices with others where these are given."""
+    def with_overrides(self, gpu_hour: float | None, cpu_hour: float | None) -> Prices:
+        """Return the prices with other values for those arguments that are not None."""
         return Prices(self.gpu_hour if gpu_hour is None else gpu_hour, self.cpu_hour if cpu_hour is None else cpu_hour)
 
     @property
@@ -51,13 +51,16 @@ class Demand:
 
     @classmethod
     def of(cls, job: Job) -> Demand:
-        """Return the demand of a trial or a training, or of an iteration with its workers and learner."""
+        """Return the demand of an attempt at a trial, a training, or an iteration.
+
+        An iteration uses the pods of all workers and of the learner, any other attempt the nodes of one trial.
+        """
         first, *others = job.roles()
-        counted = [(role, role.pods) for role in (first, *others)] if others else [(first, first.nodes)]
+        pods_of_roles = [(role, role.pods) for role in (first, *others)] if others else [(first, first.nodes)]
         return cls(
-            slots=sum(pods for _, pods in counted),
-            gpus=sum(pods * role.resources.gpus for role, pods in counted),
-            cpus=sum(pods * role.resources.cpus for role, pods in counted),
+            slots=sum(pods for _, pods in pods_of_roles),
+            gpus=sum(pods * role.resources.gpus for role, pods in pods_of_roles),
+            cpus=sum(pods * role.resources.cpus for role, pods in pods_of_roles),
         )
 
     def has_price(self, prices: Prices) -> bool:
@@ -76,7 +79,13 @@ class Usage:
 
     @classmethod
     def of(cls, seconds: float, demand: Demand, prices: Prices) -> Usage:
-        """Return the usage of attempts that took this long together."""
+        """Return the usage of the attempts of a run.
+
+        Args:
+            seconds: Sum of the durations of the attempts.
+            demand: Demand of each attempt.
+            prices: Prices for the cost.
+        """
         hours = seconds / _HOUR
         gpu_hours, cpu_hours = hours * demand.gpus, hours * demand.cpus
         cost = gpu_hours * prices.gpu_hour + cpu_hours * prices.cpu_hour
@@ -84,6 +93,11 @@ class Usage:
 
 
 def _price(environ: Mapping[str, str], name: str) -> float:
+    """Return the price in an environment variable. 0 if the variable is missing or empty.
+
+    Raises:
+        ValueError: The value is not a number, is negative or infinite.
+    """
     text = environ.get(name, "").strip()
     try:
         price = float(text or 0)

@@ -1,4 +1,7 @@
-"""The arguments that a script declares, sent by the process in which the script creates its parser."""
+"""The arguments that a script declares to its parser, from which a job is written.
+
+The script runs in a process of its own until it creates its parser. That process sends these values.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Option:
     lists: str = ""
 
     def __post_init__(self) -> None:
-        """Drop a default and choices with an integer that is too large for a job file."""
+        """Remove a default, or all choices, with an integer that is too large for a job file."""
         values = self.default if isinstance(self.default, (list, tuple)) else (self.default,)
         if any(isinstance(value, int) and abs(value) >= _TOO_LARGE for value in values):
             object.__setattr__(self, "default", None)

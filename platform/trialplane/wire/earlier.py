@@ -60,12 +60,12 @@ class Earlier:
 
 
 def read(code: Path) -> Earlier:
-    """Return the earlier trials of a submission from the folder with its code."""
+    """Return the earlier trials of a submission, from the folder with its code. Both tuples are empty without the file."""
     file = code / FILE
     return records.from_json(Earlier, file.read_bytes()) if file.is_file() else Earlier()
 
 
 def key(params: Mapping[str, Any]) -> str:
-    """Return a text that identifies parameter values, to find a trial with the same ones. 1 and 1.0 are the same."""
+    """Return a text that is the same for equal parameters, to find a trial with the same ones. 1 and 1.0 are equal."""
     comparable = {name: float(value) if type(value) is int else value for name, value in params.items()}
     return json.dumps(comparable, sort_keys=True, default=str)

@@ -48,5 +48,9 @@ MLFLOW_EXPERIMENT_NAME = "MLFLOW_EXPERIMENT_NAME"
 
 
 def mlflow_store_variables(store: Path) -> dict[str, str]:
-    """Return the environment variables with which a trial logs to its own MLflow store, the SQLite file `store`."""
+    """Return the environment variables with which MLflow's client in a trial writes to the trial's own store.
+
+    Args:
+        store: SQLite file of the store. Artifacts are written to a folder beside it.
+    """
     return {MLFLOW_TRACKING_URI: f"sqlite:///{store}", MLFLOW_ARTIFACT_ROOT: store.with_suffix(".artifacts").as_uri()}

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-# C0 and C1 with DEL, without tab and newline; and lone surrogates.
+# Control characters (C0, DEL and C1) except tab and newline, and lone surrogates.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# The same, or an SGR sequence, which sets colours, as the first group.
+# A sequence that sets colours (SGR), which is the first group; or one of these characters.
 _CONTROL_OR_COLOUR = re.compile(rf"(\x1b\[[0-9;:]{{0,40}}m)|{_CONTROL.pattern}")
 # Complete sequences: CSI (colours, cursor), OSC (title, links), and the short ones.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[0-Z\\^-~])")
@@ -44,7 +44,7 @@ def strip_sequences(text: str) -> str:
 
 
 def mask_passwords(text: str) -> str:
-    """Return a text with `***` instead of the passwords of its URLs, as every reader of a run may see it."""
+    """Return a text with `***` in place of the passwords in its URLs, because every reader of a run may see the text."""
     return _PASSWORD.sub(r"\1***", text)
 
 

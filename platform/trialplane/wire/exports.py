@@ -1,7 +1,7 @@
 """The messages between an exporter and the process that started it: one line of JSON each.
 
-The exporter first receives an `Order`. After it, an empty line means that the ledger has new records, and an `End` that
-there will be no more. It answers with `Progress`, and exits when MLflow has all records.
+The exporter first receives an `Order`. Later, an empty line means that the ledger has new records, and an `End` means that
+there will be no more. The exporter sends its `Progress`, and exits when MLflow has all records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reports with the minimum and maximum of each metric. They are kept when a curve is thinned out."""
+"""The reports with the minimum and the maximum of each metric, which the ledger keeps when it thins out a curve."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ class Extremes:
             metrics: Metrics of the report, by name.
 
         Returns:
-            The numbers of the reports whose extremes it replaces; empty if it has only first values. None if it has no
-            extreme.
+            None if no metric of the report is a new minimum or maximum. Otherwise, the numbers of the reports whose minimum
+            or maximum it replaces; empty if these are the first values of the metrics.
         """
-        replaced: list[int] | None = None
+        has_extreme = False
+        replaced: list[int] = []
         for name in self._names:
             value = metrics.get(name, math.nan)
             if not math.isfinite(value):
                 continue
             for extremes, sign in ((self._lows, 1.0), (self._highs, -1.0)):  # a maximum is the minimum of negated values
-                old_extreme = extremes.get(name)
-                if old_extreme is None or sign * value < sign * old_extreme[0]:
-                    replaced = [*(replaced or ()), *(() if old_extreme is None else (old_extreme[1],))]
+                old_value, old_number = extremes.get(name, (sign * math.inf, None))
+                if sign * value < sign * old_value:
+                    has_extreme = True
+                    if old_number is not None:
+                        replaced.append(old_number)
                     extremes[name] = value, number
-        return replaced
+        return replaced if has_extreme else None

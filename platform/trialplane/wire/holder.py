@@ -1,7 +1,7 @@
-"""The process that holds the lock of a run, as recorded in the lock, so that other processes can find it.
+"""The process that holds the lock of a run. The lock contains this record of it, so that other processes can find it.
 
-A pid identifies a process only within one boot of one machine, and within one container; and the kernel reuses pids. The
-lock therefore also records the boot, the pid namespace and the start time of the process. Machines (NFS) and containers may
+A pid identifies a process only within one boot of one machine and within one container, and the kernel reuses pids. So the
+record also has the boot, the pid namespace and the start time of the process: several machines (by NFS) and containers may
 share a home folder. Standard library only.
 """
 
@@ -37,12 +37,12 @@ class Holder:
 
     @classmethod
     def of(cls, pid: int) -> Holder:
-        """Return the holder for a process of this machine and container."""
+        """Return the record of a process of this machine and container."""
         return cls(pid, socket.gethostname(), _boot_id(), _pid_namespace(), _start_ticks(pid) or 0)
 
     @classmethod
     def of_this_process(cls) -> Holder:
-        """Return the holder for the calling process."""
+        """Return the record of the calling process."""
         return cls.of(os.getpid())
 
     @classmethod
@@ -61,7 +61,7 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs. False if it is not visible, or if another process has its pid now."""
+        """Whether the process runs. False if it is not visible, is a zombie, or if another process has its pid now."""
         return self.is_visible and self.ticks == _start_ticks(self.pid)
 
     @property
@@ -70,7 +70,7 @@ class Holder:
         return f"pid {self.pid} on {self.host}" if self.pid else "a process that its lock does not name"
 
     def facts(self, **other_facts: Any) -> Mapping[str, Any]:
-        """Return the holder and other facts as plain JSON values, for `read`."""
+        """Return the record and other facts as plain JSON values. `read` finds the record among them."""
         return {**records.to_dict(self), **other_facts}
 
 
@@ -100,6 +100,8 @@ def _start_ticks(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # from field 3 of proc(5) on: the name in field 2 may contain anything
-    state, start_ticks = fields[0], fields[19]  # fields 3 and 22
+    # See proc(5). Field 2, the name in parentheses, may contain spaces and parentheses, so begin after it.
+    first_field = 3
+    fields = text[text.rindex(")") + 2 :].split()
+    state, start_ticks = fields[3 - first_field], fields[22 - first_field]
     return None if state in "ZX" else int(start_ticks)

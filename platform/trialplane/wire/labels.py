@@ -1,4 +1,4 @@
-"""Names that mark the records of a run, in MLflow and in the ledger."""
+"""Names of the tags of a run's records in MLflow, and of the columns of a run in the ledger."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ BEGUN = "begun"  # time of the last start, in seconds since the epoch; a status 
 
 
 def ledger_lock(run: str) -> int:
-    """Return the key of PostgreSQL's advisory lock on a run."""
+    """Return the key of PostgreSQL's advisory lock on a run, which is a 64-bit integer with a sign."""
     return int.from_bytes(hashlib.sha256(run.encode()).digest()[:8], "big", signed=True)
 
 
 def identity(run: str, submission: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags that identify the MLflow records of a run among those of all runs of the same name.
+    """Return the tags that identify the MLflow records of a run. Other runs may have had the same name.
 
     Args:
         run: Name of the run.

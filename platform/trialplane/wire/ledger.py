@@ -65,7 +65,7 @@ class Address:
 
 
 def namespace_path(namespace: str) -> str:
-    """Return the gateway's path for a namespace. A controller gets that of its namespace by its environment."""
+    """Return the gateway's path for a namespace. The environment of a controller has the path of its namespace."""
     return f"/namespaces/{namespace}"
 
 
@@ -75,7 +75,7 @@ def path(namespace_path: str, run: str) -> str:
 
 
 def address(path: str) -> Address | None:
-    """Return the address of the run whose ledger has this path. None if it is the path of no ledger."""
+    """Return the address of the run whose ledger has this path. None if no ledger can have it."""
     match = _ADDRESS.fullmatch(path)
     return None if match is None or not is_name(match[2]) else Address(match[1], match[2])
 

@@ -1,6 +1,7 @@
-"""Pieces of logs, which the gateway reads from controllers and MLflow. MLflow gets only the end of a long log.
+"""Pieces of logs, as the gateway reads them from controllers and from MLflow.
 
-An offset always counts from the beginning of the log as it was written, even if only its end is available.
+MLflow gets only the end of a long log, with a notice of the missing bytes as its first line. An offset counts from the
+beginning of the log as it was written, even if only its end is available.
 """
 
 from __future__ import annotations
@@ -35,33 +36,37 @@ def notice(left_out: int) -> bytes:
 
 
 def parse_notice(beginning: bytes) -> tuple[int, int]:
-    """Return the number of bytes that a log's notice says are missing, and the notice's length. 0 and 0 without a notice."""
+    """Return the number of missing bytes in a log's notice, and the length of the notice. 0 and 0 without a notice."""
     match = _NOTICE.match(beginning)
     return (int(match[1]), match.end()) if match else (0, 0)
 
 
 def follow(read: Callable[[int], Piece], pause: float) -> Iterator[bytes]:
-    """Yield the bytes of a log in pieces, and new ones while it grows.
+    """Yield the bytes of a log in pieces, until its end. At the end of a log that grows, wait for more.
 
     Args:
         read: Function that returns the piece at an offset.
         pause: Pause before the next read at the end of a growing log, in seconds.
     """
-    offset = 0
-    while (piece := read(offset)).data or piece.is_growing:
-        offset = piece.next
+    piece = read(0)
+    while piece.data or piece.is_growing:
         if piece.data:
             yield piece.data
         else:
             time.sleep(pause)
+        piece = read(piece.next)
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines of a log in pieces, with their line ends. Each state of a progress bar is a line."""
+    """Yield the lines of a log that is in pieces, with their line ends.
+
+    A carriage return ends a line too, so each state of a progress bar is a line.
+    """
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
     remainder = ""
     for piece in pieces:
         *complete, remainder = (remainder + decoder.decode(piece)).split("\n")
         yield from (f"{line}\n" for line in complete)
-    if remainder := remainder + decoder.decode(b"", final=True):
+    remainder += decoder.decode(b"", final=True)
+    if remainder:
         yield remainder

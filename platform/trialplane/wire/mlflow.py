@@ -51,7 +51,11 @@ def caller_headers(namespace: str, role: str, name: str) -> dict[str, str]:
 
 
 def authorization(environ: Mapping[str, str]) -> str:
-    """Return the header `Authorization` for MLflow's server, from the variables of MLflow's client. "" without a login."""
+    """Return the value of the header `Authorization` for MLflow's server. "" without a login.
+
+    Args:
+        environ: Environment with the variables of MLflow's client: a token, or a user and a password.
+    """
     if token := environ.get(env.MLFLOW_TOKEN, ""):
         return f"Bearer {token}"
     user, password = environ.get(env.MLFLOW_USERNAME, ""), environ.get(env.MLFLOW_PASSWORD, "")
@@ -59,7 +63,7 @@ def authorization(environ: Mapping[str, str]) -> str:
 
 
 def path(namespace_path: str, run: str) -> str:
-    """Return the gateway's path for the MLflow of a run. With the gateway's address, it is the run's tracking URI."""
+    """Return the gateway's path to MLflow for a run. With the gateway's address before it, it is the run's tracking URI."""
     return f"{namespace_path}/runs/{run}{UI}"
 
 
@@ -72,5 +76,8 @@ def destination(target: str) -> Destination | None:
 
 
 def token(run_token: str) -> str:
-    """Return the token of a run that is valid for MLflow only. Trials have it, and cannot derive the run's token from it."""
+    """Return a token that is valid for MLflow only, derived from the run's token.
+
+    Trials get it, because the run's token cannot be derived from it.
+    """
     return hmac.new(run_token.encode("utf-8", "surrogateescape"), _PURPOSE, hashlib.sha256).hexdigest()

@@ -45,7 +45,7 @@ def home() -> Path:
 
 
 def make_home(root: Path) -> None:
-    """Create the folder with access for its owner only: it contains data, logs and tokens."""
+    """Create the folder `root` with access for its owner only: it contains data, logs and tokens."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

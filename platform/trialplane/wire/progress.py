@@ -126,5 +126,7 @@ def initial_progress(kind: str) -> RunProgress:
 
 
 def as_count(value: Any) -> int | None:
-    """Return a number that a job reported as an integer. None if it is None or not finite."""
-    return int(value) if value is not None and math.isfinite(value := float(value)) else None
+    """Return a number that a job has reported, as an integer. None if it is None or not finite."""
+    if value is None or not math.isfinite(float(value)):
+        return None
+    return int(float(value))

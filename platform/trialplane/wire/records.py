@@ -2,6 +2,7 @@
 
 Frozen values: requests of the controller to a slot (`TrialRequest`), reports of a running trial (`TrialReport`), its outcome
 (`TrialOutcome`), and what the laptop displays of a run (`TrialRow`, `RunStatus`). Times are seconds since the epoch.
+`to_json` and `from_json` convert any dataclass to JSON and back, by the types of its fields.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 
 R = TypeVar("R")
 
-METRICS = 1000  # limit of the metrics in a report or an outcome
-NAME = 500  # limit of the characters in a metric's name
-STEPS = 2**31  # steps are smaller, because databases store no larger ones
+MAX_METRICS = 1000  # limit of the metrics in a report or an outcome
+MAX_NAME = 500  # limit of the characters in a metric's name
+MAX_STEP = 2**31 - 1  # largest step, because databases store steps in 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,7 +352,10 @@ class TrialOutcome:
 
     @property
     def best_steps(self) -> dict[str, int]:
-        """Step of the report with the final value, by metric. Metrics whose final value was returned are missing."""
+        """Step of the report that had the final value, by metric, for objectives with `of: best`.
+
+        A metric is missing if its final value was returned and not reported. Empty if the attempt is not complete.
+        """
         if self.state is not TrialState.COMPLETE:
             return {}
         return {name: best.step for name, best in self.best.items() if self.metrics.get(name) == best.value}
@@ -564,7 +568,7 @@ def to_dict(record: Any) -> Any:
     NaN and infinities become strings that `float()` accepts. Lone surrogates, which a job may use in names and messages, are
     escaped, because files and databases do not store them.
     """
-    # The exact types come first, because they are frequent and the checks for subclasses are slow.
+    # Exact types are checked first, because most values have one and the checks for subclasses below are slow.
     kind = type(record)
     if kind in _JSON_TYPES:
         return record
@@ -588,7 +592,7 @@ def to_dict(record: Any) -> Any:
 
 
 def from_json(cls: type[R], text: str | bytes) -> R:
-    """Return the record of type `cls` that `to_json` wrote. Unknown fields, as of a newer version, are ignored.
+    """Return the record of type `cls` that `to_json` wrote. Unknown fields, which a newer version may add, are ignored.
 
     Raises:
         ValueError: The text is not JSON, or not such a record. Types of fields are not checked; see `mistyped_field`.
@@ -632,6 +636,7 @@ _Check = Callable[[Any], bool]
 
 @functools.cache
 def _field_names(cls: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass. They are cached because reading them is slow."""
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
@@ -645,10 +650,11 @@ def _converters(cls: Any) -> dict[str, _Converter]:
 def _converter(hint: Any) -> _Converter:
     """Return the function that converts a JSON value to a field's type. None if the JSON value has this type already."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:  # an optional type, or several records that differ in their field `kind`
+    if origin is types.UnionType:
         members = [argument for argument in arguments if argument is not type(None)]
-        if len(members) == 1:
+        if len(members) == 1:  # an optional type
             return _converter(members[0])
+        # Several types of records, which have different values of the field `kind`.
         return functools.partial(_from_tagged_fields, {record_type.kind: record_type for record_type in members})
     if origin is tuple:
         convert_item = _converter(arguments[0])
@@ -666,7 +672,11 @@ def _converter(hint: Any) -> _Converter:
 
 
 def _from_tagged_fields(types_by_kind: Mapping[str, type[R]], data: Mapping[str, Any]) -> R:
-    """Return a record of the type that the field `kind` names.
+    """Return a record of the type that its field `kind` names.
+
+    Args:
+        types_by_kind: Types of records, by the value of `kind`.
+        data: Fields of the record.
 
     Raises:
         ValueError: The kind is unknown.
@@ -679,7 +689,7 @@ def _from_tagged_fields(types_by_kind: Mapping[str, type[R]], data: Mapping[str,
 
 
 def _check_list(value: Any) -> Any:
-    """Return a value that is a list. Raise TypeError for any other: a text would become a tuple of characters."""
+    """Return a list unchanged. Raise TypeError for any other value, because a text would become a tuple of characters."""
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"a {type(value).__name__} where a list is expected")
     return value
@@ -693,13 +703,17 @@ def mistyped_field(record: Any) -> str:
 
 @functools.cache
 def _type_checks(cls: Any) -> tuple[tuple[str, _Check], ...]:
-    """Return the name and the type check of each field of a class."""
+    """Return the name and the type check of each field of a class. They are cached because creating them is slow."""
     hints = typing.get_type_hints(cls)
     return tuple((field.name, _type_check(hints[field.name])) for field in dataclasses.fields(cls))
 
 
 def _type_check(hint: Any) -> _Check:
-    """Return the function that tells whether a value has a type. It is created once for each field, because that is slow."""
+    """Return a function that returns whether a value has a type.
+
+    Args:
+        hint: Type of a field of a record.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda value: True

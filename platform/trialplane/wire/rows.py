@@ -21,7 +21,7 @@ from trialplane.wire.states import FailureClass, TrialState
 if TYPE_CHECKING:  # only a type here: this module must not import pydantic
     from trialplane.job.kinds import Job
 
-_MAX_FIELD = 10_000  # limit of the characters in a field of a row in a status
+_MAX_FIELD = 10_000  # limit of the characters in a field of a row, for the status of a run
 
 
 def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: TrialOutcome | None) -> TrialRow:
@@ -77,7 +77,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
 
 
 def shorten(row: TrialRow) -> TrialRow:
-    """Return a row with shortened fields, for the status of a run, which is written often."""
+    """Return a row with long fields shortened. It is for the status of a run, which is written often."""
     return dataclasses.replace(
         row,
         params=_limit_items(row.params),
@@ -89,7 +89,7 @@ def shorten(row: TrialRow) -> TrialRow:
 
 
 def _limit_items(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first items, as many as fit into `_MAX_FIELD` characters of JSON."""
+    """Return the first items of a mapping, as many as fit into `_MAX_FIELD` characters of JSON."""
     fitting, room = {}, _MAX_FIELD
     for name, value in values.items():
         room -= len(json.dumps([name, value], default=str))
@@ -100,22 +100,35 @@ def _limit_items(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def displayed_state(outcome: TrialOutcome) -> TrialState:
-    """Return the state to display for an ended attempt. A retried one is LOST, or PAUSED if it was stopped with its run."""
+    """Return the state to display for an ended attempt.
+
+    If the trial is retried, this is LOST, or PAUSED if the attempt was stopped because the user stopped the run.
+    """
     if not outcome.retried:
         return outcome.state
     return TrialState.PAUSED if outcome.failure is FailureClass.STOPPED else TrialState.LOST
 
 
 def newest_attempts(rows: Iterable[TrialRow]) -> list[TrialRow]:
-    """Return the newest attempt of each trial, ordered by trial. Its start and duration are those of its whole series."""
-    latest: dict[int, TrialRow] = {}
+    """Return the newest attempt of each trial, ordered by trial.
+
+    If a trial was promoted, the attempt is the last of a series of segments. Its start and duration are then those of the
+    whole series.
+    """
+    newest: dict[int, TrialRow] = {}
     for attempt in sorted(rows, key=operator.attrgetter("number")):
-        latest[attempt.trial] = _add_series_time(attempt, latest.get(attempt.trial))
-    return [latest[trial] for trial in sorted(latest)]
+        newest[attempt.trial] = _with_series_time(attempt, newest.get(attempt.trial))
+    return [newest[trial] for trial in sorted(newest)]
 
 
-def _add_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
-    """Return an attempt with the start and the duration of its series, if the previous attempt is of the same series."""
+def _with_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
+    """Return an attempt with the start and the duration of its series up to it.
+
+    Args:
+        row: The attempt.
+        previous: Previous attempt of the trial, with the start and the duration of its series. None for the first attempt.
+            An attempt of another series changes nothing.
+    """
     if previous is None or previous.first != row.first or previous.seconds is None or row.seconds is None:
         return row
     return dataclasses.replace(row, started=previous.started, seconds=previous.seconds + row.seconds)
@@ -127,31 +140,41 @@ def rank(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     Results with several objectives are ordered by their front (non-dominated sorting), then by the values.
     """
     all_rows = list(rows)
-    complete = [r for r in all_rows if r.state is TrialState.COMPLETE and r.feasible]
-    front_numbers = fronts({r.trial: tuple(losses(job, r)) for r in complete}) if len(job.objectives) > 1 else {}
+    front_numbers = _front_numbers(job, _feasible_results(all_rows)) if len(job.objectives) > 1 else {}
 
-    def sort_key(r: TrialRow) -> tuple[Any, ...]:
-        values = tuple(losses(job, r)) if r.state is TrialState.COMPLETE else (math.inf,)
-        return (_ORDER.index(r.state), not r.feasible, front_numbers.get(r.trial, 0), values, r.trial)
+    def sort_key(row: TrialRow) -> tuple[Any, ...]:
+        """Return a key that is smaller for a better row."""
+        values = tuple(losses(job, row)) if row.state is TrialState.COMPLETE else (math.inf,)
+        return (_ORDER.index(row.state), not row.feasible, front_numbers.get(row.trial, 0), values, row.trial)
 
     return sorted(all_rows, key=sort_key)
 
 
 def best_trial(job: Job, rows: Iterable[TrialRow]) -> TrialRow | None:
-    """Return the best feasible result, or None. With several objectives, this is one of the first front."""
-    ranked_rows = rank(job, (r for r in rows if r.state is TrialState.COMPLETE and r.feasible))
+    """Return the best feasible result. None if there is none. With several objectives, it is one of the first front."""
+    ranked_rows = rank(job, _feasible_results(rows))
     return ranked_rows[0] if ranked_rows else None
 
 
 def pareto_front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     """Return the feasible results that no other result dominates. With one objective, these are the best ones."""
-    complete = [r for r in rows if r.state is TrialState.COMPLETE and r.feasible]
-    front_numbers = fronts({r.trial: tuple(losses(job, r)) for r in complete})
-    return [r for r in complete if front_numbers[r.trial] == 0]
+    results = _feasible_results(rows)
+    front_numbers = _front_numbers(job, results)
+    return [row for row in results if front_numbers[row.trial] == 0]
+
+
+def _feasible_results(rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """Return the rows of complete trials that meet all constraints."""
+    return [row for row in rows if row.state is TrialState.COMPLETE and row.feasible]
+
+
+def _front_numbers(job: Job, results: Iterable[TrialRow]) -> dict[int, int]:
+    """Return the number of each result's front, by trial; see `fronts`."""
+    return fronts({row.trial: tuple(losses(job, row)) for row in results})
 
 
 def table(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
-    """Return rows as a table, with a column for each field, and for each parameter, metric and other returned value.
+    """Return rows as a table. It has a column for each field, parameter, metric, best step and other returned value.
 
     Returns:
         The header, and a line for each row, with None for a parameter, metric or value that a row lacks.
@@ -171,8 +194,7 @@ def table(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
         "slot",
         "log",
     )
-    # The other columns are for the items of mappings: the name of the mapping, and the name of the item.
-    item_columns = [
+    item_columns = [  # a column for each item of the fields that are mappings: name of the mapping, and name of the item
         (mapping, name)
         for mapping in ("metrics", "best_steps", "params", "returned")
         for name in dict.fromkeys(name for row in rows for name in getattr(row, mapping))
@@ -211,11 +233,11 @@ def cells(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: json.dumps(value) if isinstance(value, nested) else value for name, value in values.items()}
 
 
-def losses(job: Job, r: TrialRow) -> list[float]:
-    """Return the values of the objectives, negated if larger is better."""
+def losses(job: Job, row: TrialRow) -> list[float]:
+    """Return the values of a result's objectives, negated if larger is better, so that smaller is always better."""
     return [
         -value if objective.direction == "maximize" else value
-        for objective, value in zip(job.objectives, r.values, strict=True)
+        for objective, value in zip(job.objectives, row.values, strict=True)
     ]
 
 
@@ -233,16 +255,17 @@ _ORDER = [  # from best to worst
 def fronts(losses: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
     """Return the number of each trial's front in a non-dominated sort. 0 is the best front.
 
-    Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015): if no member of a front dominates a
-    result, no member of a later front does.
+    Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015). Results are added in the order of their
+    losses, so that a later result never dominates an earlier one. Each is added to the first front of which no member
+    dominates it. A binary search finds this front: if no member of a front dominates a result, no member of a later front
+    does.
 
     Args:
         losses: Values of the objectives, by trial. Smaller is better.
     """
-    members: list[list[tuple[float, ...]]] = []
+    members: list[list[tuple[float, ...]]] = []  # losses of the members of each front
     numbers: dict[int, int] = {}
     for trial_losses, trial in sorted((values, trial) for trial, values in losses.items()):
-        # The first front without a member that dominates the result.
         number = bisect.bisect_left(members, True, key=functools.partial(_is_undominated, trial_losses))
         if number == len(members):
             members.append([])
@@ -251,8 +274,13 @@ def fronts(losses: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
     return numbers
 
 
-def _is_undominated(loss: tuple[float, ...], front: list[tuple[float, ...]]) -> bool:
-    """Whether no member of a front dominates `loss`. The first loss of each member is at most that of `loss`."""
+def _is_undominated(losses: tuple[float, ...], front: list[tuple[float, ...]]) -> bool:
+    """Whether no member of a front dominates a result.
+
+    Args:
+        losses: Losses of the result.
+        front: Losses of the members of the front, in ascending order. They are not greater than `losses` in this order.
+    """
     # With up to two objectives, it is enough to check the newest member, which has the smallest second loss.
-    members = front[-1:] if len(loss) <= 2 else reversed(front)
-    return not any(member != loss and all(map(operator.le, member, loss)) for member in members)
+    members = front[-1:] if len(losses) <= 2 else reversed(front)
+    return not any(member != losses and all(map(operator.le, member, losses)) for member in members)

@@ -30,9 +30,10 @@ class Difference:
     freedom: float
 
     def margin(self, tail: float) -> float:
-        """Return half the width of an interval around `value`: the true difference is above it with probability `tail`.
+        """Return half the width of a confidence interval around `value`.
 
-        It is below the interval with the same probability.
+        Args:
+            tail: Probability that the true difference is above the interval, and also that it is below the interval.
         """
         return quantile(1 - tail, self.freedom) * self.error if self.error else 0.0
 
@@ -42,13 +43,15 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference | 
     if len(first) < 2 or len(second) < 2:
         return None
     value = statistics.fmean(second) - statistics.fmean(first)
-    squares = [statistics.variance(sample) / len(sample) for sample in (first, second)]  # of the errors of the means
-    total = sum(squares)
+    variances_of_means = [statistics.variance(sample) / len(sample) for sample in (first, second)]
+    total = sum(variances_of_means)
     if not total:
         return Difference(value, 0.0, math.inf)
-    shares = [square / total for square in squares]  # their squares cannot underflow both
-    spread = sum(share**2 / (len(sample) - 1) for share, sample in zip(shares, (first, second), strict=True))
-    return Difference(value, math.sqrt(total), 1 / spread)
+    # Welch and Satterthwaite's formula for the degrees of freedom. It has shares of the total, because the squares of very
+    # small variances could both be 0 in floating point.
+    shares = [variance / total for variance in variances_of_means]
+    inverse_freedom = sum(share**2 / (len(sample) - 1) for share, sample in zip(shares, (first, second), strict=True))
+    return Difference(value, math.sqrt(total), 1 / inverse_freedom)
 
 
 @functools.lru_cache(maxsize=1000)
@@ -64,6 +67,7 @@ def quantile(share: float, freedom: float) -> float:
     """
     if not 0.5 <= share < 1:
         raise ValueError(f"the share {share} is not from 0.5 to less than 1")
+    # Double an upper bound until it is large enough, then halve the interval between the bounds.
     low, high = 0.0, 1.0
     for _ in range(_DOUBLINGS):
         if share_above(high, freedom) <= 1 - share:
@@ -71,48 +75,53 @@ def quantile(share: float, freedom: float) -> float:
         low, high = high, 2 * high
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if share_above(middle, freedom) > 1 - share else (low, middle)
+        if share_above(middle, freedom) > 1 - share:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2
 
 
 def share_above(value: float, freedom: float) -> float:
     """Return the share of Student's t distribution above a value of 0 or more.
 
-    It is half the regularized incomplete beta function I(x; a, b) with a = freedom / 2, b = 1/2 and x = freedom / (freedom +
-    value²). As there is no closed form, its continued fraction is evaluated, or for large x that of 1 - I(1 - x; b, a), for
-    it converges only for small x (Numerical Recipes, 6.4).
+    It is half the regularized incomplete beta function I(x; a, b), where a = freedom / 2, b = 1/2 and
+    x = freedom / (freedom + value²). There is no closed form of it, but a continued fraction (Numerical Recipes, 6.4). As
+    this converges only for small x, 1 - I(1 - x; b, a), which is the same number, is computed for large x.
     """
-    half, square = freedom / 2, value * value
-    x, rest = freedom / (freedom + square), square / (freedom + square)  # `1 - x` would be inexact if x is nearly 1
-    if not rest:
+    a, b, square = freedom / 2, 0.5, value * value
+    x, complement = freedom / (freedom + square), square / (freedom + square)  # `1 - x` would be inexact if x is nearly 1
+    if not complement:
         return 0.5
     if not x:
         return 0.0
-    log_beta = math.lgamma(half) + math.lgamma(0.5) - math.lgamma(half + 0.5)
-    scale = math.exp(0.5 * math.log(rest) - half * math.log1p(square / freedom) - log_beta)
-    if x < (half + 1) / (half + 2.5):
-        return scale * _beta_fraction(x, half, 0.5) / half / 2
-    return (1 - scale * _beta_fraction(rest, 0.5, half) / 0.5) / 2
+    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    scale = math.exp(b * math.log(complement) - a * math.log1p(square / freedom) - log_beta)
+    if x < (a + 1) / (a + b + 2):
+        return scale * _beta_fraction(x, a, b) / a / 2
+    return (1 - scale * _beta_fraction(complement, b, a) / b) / 2
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:
-    """Return the continued fraction of the incomplete beta function, by Lentz's method.
+    """Return the continued fraction of the incomplete beta function, by the modified method of Lentz.
 
-    The method multiplies the result by the ratio of two successive numerators, and divides it by that of two denominators.
+    The method evaluates the fraction from its first term on. With each coefficient, it multiplies the result by two ratios:
+    of successive numerators, and of successive denominators, inverted. (Numerical Recipes, 5.2 and 6.4)
     """
-    numerator, denominator = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
-    fraction = denominator
+    numerator_ratio, inverse_denominator_ratio = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
+    fraction = inverse_denominator_ratio
     for term in range(1, _MOST_TERMS):
         even = term * (b - term) * x / ((a + 2 * term - 1) * (a + 2 * term))
         odd = -(a + term) * (a + b + term) * x / ((a + 2 * term) * (a + 2 * term + 1))
         for coefficient in (even, odd):
-            numerator = _nonzero(1 + coefficient / numerator)
-            denominator = 1 / _nonzero(1 + coefficient * denominator)
-            fraction *= numerator * denominator
-        if abs(numerator * denominator - 1) < _PRECISION:
+            numerator_ratio = _nonzero(1 + coefficient / numerator_ratio)
+            inverse_denominator_ratio = 1 / _nonzero(1 + coefficient * inverse_denominator_ratio)
+            fraction *= numerator_ratio * inverse_denominator_ratio
+        if abs(numerator_ratio * inverse_denominator_ratio - 1) < _PRECISION:
             break
     return fraction
 
 
 def _nonzero(number: float) -> float:
+    """Return a number, or a tiny one in place of 0, so that it can be a divisor."""
     return number if abs(number) > _SMALLEST else _SMALLEST

@@ -85,5 +85,10 @@ class WorkerStatus:
 
 
 def unit_seed(seed: int, unit: int) -> int:
-    """Return the 32-bit seed of a unit in a collection with the seed `seed`."""
+    """Return the 32-bit seed of a unit.
+
+    Args:
+        seed: Seed of the collection.
+        unit: Number of the unit.
+    """
     return int.from_bytes(hashlib.sha256(f"{seed}:{unit}".encode()).digest()[:4], "little") ^ _SEED_MASK

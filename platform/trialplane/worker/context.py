@@ -435,8 +435,8 @@ class Context:
             ValueError: The step is negative, or 2**31 or more.
         """
         step = self._points.newest + 1 if step is None else step
-        if not 0 <= step < records.STEPS:
-            raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {records.STEPS - 1}")
+        if not 0 <= step <= records.MAX_STEP:
+            raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {records.MAX_STEP}")
         self._send("", int(step), {name: float(value) for name, value in metrics.items()})
 
     def note(self, source: str, step: int, metrics: Mapping[str, float], *, waits: bool = False) -> None:
@@ -452,7 +452,7 @@ class Context:
             Pruned: The pruner ends the trial, with `waits`.
             Finished: The job's `stop` ends the trial, with `waits`.
         """
-        self._send(source, min(max(0, int(step)), records.STEPS - 1), metrics, waits=waits)
+        self._send(source, min(max(0, int(step)), records.MAX_STEP), metrics, waits=waits)
 
     @contextlib.contextmanager
     def uncaptured(self) -> Iterator[None]:

@@ -201,8 +201,8 @@ class RunningTrial:
         Raises:
             MessageError: The step is out of range.
         """
-        if not 0 <= report.step < records.STEPS:
-            raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.STEPS - 1}")
+        if not 0 <= report.step <= records.MAX_STEP:
+            raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.MAX_STEP}")
         if self.decided_end is not None and not report.waits:
             return  # reports after the decided end do not count
         report = dataclasses.replace(report, **_bounded_fields(report, self.request))
@@ -551,13 +551,14 @@ def _bounded_fields(report: messages.Reported | records.TrialOutcome, request: r
     Metrics that the job needs stay, before others. The mapping is empty if all metrics can stay.
     """
     needed = {*request.metrics, *request.reported, *(rule.metric for rule in request.stop)}
-    recorded = [name for name in report.metrics if name in needed or len(name) <= records.NAME]
-    recorded = sorted(recorded, key=lambda name: name not in needed)[: records.METRICS]
+    recorded = [name for name in report.metrics if name in needed or len(name) <= records.MAX_NAME]
+    recorded = sorted(recorded, key=lambda name: name not in needed)[: records.MAX_METRICS]
     if len(recorded) == len(report.metrics):
         return {}
     text = (
-        f"of {len(report.metrics):,} metrics {len(recorded):,} were recorded: a report or a result has {records.METRICS:,} "
-        f"at most, with names of up to {records.NAME} characters; return more as a list or an array"
+        f"of {len(report.metrics):,} metrics {len(recorded):,} were recorded: a report or a result has "
+        f"{records.MAX_METRICS:,} at most, with names of up to {records.MAX_NAME} characters; return more as a list or an "
+        "array"
     )
     return {
         "metrics": {name: report.metrics[name] for name in recorded},

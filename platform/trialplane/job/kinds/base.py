@@ -46,7 +46,7 @@ class Function:
 
 
 def _parse_sum(value: Any) -> Any:
-    """Return a minimum number of lines: null, a number, a parameter's name, or a list of these as a tuple.
+    """Return a minimum number of lines unchanged: null, a number, a parameter's name. Return a list of these as a tuple.
 
     Raises:
         ValueError: The value is none of these.
@@ -105,7 +105,7 @@ class Input(models.Model):
 
     @property
     def amounts(self) -> dict[str, tuple[int | str, ...]]:
-        """Terms of the sums `at_least` and `per_rank`, of those that are set: numbers, and names of parameters."""
+        """Terms of `at_least` and `per_rank`, by the field's name, if it is set. Terms are numbers and parameters' names."""
         both = {"at_least": self.at_least, "per_rank": self.per_rank}
         return {name: value if isinstance(value, tuple) else (value,) for name, value in both.items() if value is not None}
 
@@ -134,10 +134,10 @@ Objectives = Annotated[tuple[Objective, ...], Field(min_length=1)]
 class Base(models.Model):
     """The fields of all kinds. `Study`, `Training` and `Collection` add theirs."""
 
-    title: ClassVar[str]  # for its runs in messages
+    title: ClassVar[str]  # name of a run of this kind in messages: "study"
     noun: ClassVar[str] = "trial"  # unit of progress of a run
-    trial_name: ClassVar[str] = "trial"  # for an attempt's run in MLflow
-    # Values of required fields, by which the rest of a job can be checked.
+    trial_name: ClassVar[str] = "trial"  # name of an attempt's run in MLflow
+    # Values for required fields that are missing or invalid, so that the rest of the job can be checked.
     stand_in: ClassVar[Mapping[str, Any]] = {
         "name": "job",
         "objectives": [{"metric": "objective", "direction": "maximize"}],
@@ -148,8 +148,8 @@ class Base(models.Model):
     width_field: ClassVar[str] = ""  # field with the width
     is_sequential: ClassVar[bool] = True  # whether trials run one after another, so that the first failure ends the run
     is_for_gpus: ClassVar[bool] = False  # whether to warn if GPUs are available but not requested
-    foreign_fields: ClassVar[Mapping[str, str]] = {}  # fields of other kinds → special reason of the refusal
-    loss: ClassVar[str]  # consequence of checkpoints lost with their pod
+    foreign_fields: ClassVar[Mapping[str, str]] = {}  # fields of other kinds → reason of the refusal, for messages
+    loss: ClassVar[str]  # consequence if checkpoints are lost with their pod, for messages
 
     name: str = Field(pattern=NAME, description="Name of the job's folder.")
     kind: str
@@ -276,7 +276,7 @@ class Base(models.Model):
 
     @abc.abstractmethod
     def roles(self) -> tuple[Role, ...]:
-        """Return the roles of its processes. `platform scale` changes the replicas of the first."""
+        """Return the roles of the job's processes. `platform scale` changes the number of replicas of the first one."""
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -284,10 +284,10 @@ class Base(models.Model):
         return True
 
     def grace(self, of_chart: float | None = None) -> float:
-        """Return the number of seconds for saving a checkpoint when a trial must leave its pod.
+        """Return the grace period: the number of seconds to save a checkpoint when a trial must leave its pod.
 
         Args:
-            of_chart: Setting of the chart, which is for trainings only.
+            of_chart: Grace period in the chart's values, which only a training uses. None without one.
         """
         return self.checkpoints.grace or 30.0  # default of Kubernetes
 
@@ -322,11 +322,11 @@ class Base(models.Model):
             )
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """Yield issues that concern several fields. Models find issues of their own fields.
+        """Yield issues that concern several fields. Issues of a single field are errors of its model.
 
         Args:
-            broken: Paths of fields (`("trials",)`) and of parameters (`("space", "lr")`) that are invalid by themselves, and
-                so have defaults or are left out in this job. Fields that depend on them are not checked.
+            broken: Paths of fields (`("trials",)`) and of parameters (`("space", "lr")`) that are invalid by themselves. In
+                this job, they have defaults or are left out, so fields that depend on them are not checked.
         """
         if self.install and not self.requires and ("requirements",) not in broken:
             yield Issue(
@@ -337,7 +337,9 @@ class Base(models.Model):
                 ("budget", "gpu_hours"), "limits the use of GPUs, and this job has none; set resources.gpus, or drop it"
             )
         yield from metric_name_issues(("objectives",), [objective.metric for objective in self.objectives])
-        yield from (Issue(("params", name), problem) for name in self.params if (problem := name_problem(values.key(name))))
+        for name in self.params:
+            if problem := name_problem(values.mlflow_name(name)):
+                yield Issue(("params", name), problem)
         yield from _name_clashes((*self.params, *self.search.names))
         if ("params",) not in broken and ("space",) not in broken:
             names = [
@@ -360,10 +362,10 @@ class Base(models.Model):
 
 
 def _name_clashes(names: Collection[str]) -> Iterator[Issue]:
-    """Yield issues of parameters that have the same name in MLflow, which allows no + at its start."""
-    first_names: dict[str, str] = {}  # by the name in MLflow
+    """Yield issues of parameters that would have the same name in MLflow, which does not allow + at its start."""
+    first_names: dict[str, str] = {}  # name in MLflow → first parameter that has it
     for name in dict.fromkeys(names):
-        other = first_names.setdefault(values.key(name), name)
+        other = first_names.setdefault(values.mlflow_name(name), name)
         if other != name:
             yield Issue(("params", name), f"is {other!r} but for the +, and both would be one parameter; drop one of them")
 
@@ -385,14 +387,14 @@ def search_field_refusals(refusal: str) -> dict[str, str]:
 
 
 def target_issues(job: Base) -> Iterator[Issue]:
-    """Yield an issue if there is a target and several objectives."""
+    """Yield an issue if a job has a target and several objectives, because a target is for one objective."""
     count = len(job.objectives)
     if job.budget.target is not None and count > 1:
         yield Issue(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
 
 
 def budget_issues(budget: Budget, reasons: Mapping[str, str]) -> Iterator[Issue]:
-    """Yield issues of fields of a budget that a kind does not support.
+    """Yield an issue for each field of a budget that the job's kind does not support and that is set.
 
     Args:
         budget: Budget of the job.
@@ -404,7 +406,12 @@ def budget_issues(budget: Budget, reasons: Mapping[str, str]) -> Iterator[Issue]
 
 
 def metric_name_issues(field: Place, metrics: list[str]) -> Iterator[Issue]:
-    """Yield issues of the metrics of a list of objectives or constraints: invalid names, and names that occur twice."""
+    """Yield issues of the metrics of objectives or constraints: invalid names, and names that occur twice.
+
+    Args:
+        field: Path of the list of objectives or constraints.
+        metrics: Names of the metrics, in the order of the list.
+    """
     for index, metric in enumerate(metrics):
         if problem := name_problem(metric):
             yield Issue((*field, index, "metric"), problem)
@@ -413,9 +420,10 @@ def metric_name_issues(field: Place, metrics: list[str]) -> Iterator[Issue]:
 
 
 def name_problem(name: str) -> str:
-    """Return the reason for which MLflow would refuse a parameter or a metric of this name. "" if it would not.
+    """Return the reason why MLflow would refuse a parameter or a metric with this name. "" if it would not.
 
-    MLflow would refuse it when the first trial writes it, long after the submission; see its `utils/validation.py`.
+    It is checked here, because MLflow would refuse it only when the first trial writes it. The rules are those of MLflow's
+    `utils/validation.py`.
     """
     if len(name) > _LONGEST_NAME:
         return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST_NAME} at most"
@@ -429,7 +437,7 @@ def name_problem(name: str) -> str:
 
 
 def _amount_issues(job: Base) -> Iterator[Issue]:
-    """Yield issues of the parameters that an input names for its columns or its number of lines."""
+    """Yield issues of the parameters that an input names: the names of columns, and numbers of lines."""
     for file, input_ in job.inputs.items():
         for index, name in enumerate(input_.columns_of):
             if name not in job.params:
@@ -451,31 +459,36 @@ def _amount_issues(job: Base) -> Iterator[Issue]:
 
 
 def _field_problem(job: Base, field: str) -> str:
-    """Return the reason for which an override cannot set `field`, a dotted path. "" if it can.
+    """Return the reason why an override cannot set a field of a job. "" if it can.
 
     The path is followed through the job: from a model to its fields, from a sampler or pruner to its options, and from a
     list to its items.
+
+    Args:
+        job: The job.
+        field: Dotted path of the field.
     """
     field_path = draft.path(field, (*job.params, *job.search.names))
     steps = list(map(str, field_path))
     container: Any = job
     for depth, step in enumerate(steps):
+        # Each branch sets the names that the container has, and the value of the step, which is the next container.
         if isinstance(container, tuple) or (isinstance(container, str) and isinstance(field_path[depth], int)):
             names: Collection[str] = list(map(str, range(len(container))))
             child = container[int(step)] if isinstance(container, tuple) and step in names else None
         elif hasattr(container, "choice"):  # a sampler or a pruner
-            fixed_fields = [name for name in type(container).model_fields if name != "options"]
-            names = [*fixed_fields, *container.choice.options]
-            child = None if step in fixed_fields else container.options.get(step)
+            own_fields = [name for name in type(container).model_fields if name != "options"]
+            names = [*own_fields, *container.choice.options]
+            child = None if step in own_fields else container.options.get(step)
         elif hasattr(type(container), "model_fields"):
             names = [name for name in type(container).model_fields if not (depth == 0 and name == "name")]
             child = getattr(container, step, None) if step in names else None
         elif isinstance(container, dict):
-            # A parameter can be any JSON value, so any field of it is accepted.
+            # The value of a parameter can be any JSON value, so any key in it is accepted.
             names = container if depth < 2 else [step]
             child = container.get(step)
         elif depth > 2 and steps[0] == "params":
-            return ""
+            return ""  # the path leads into the value of a parameter
         else:
             return f"{'.'.join(steps[:depth])} has no fields"
         if step not in names:

@@ -82,7 +82,11 @@ class LearnerResources(models.Model):
     shm: values.Quantity | None = Field(default=None, description="Size of /dev/shm: 1Gi. It counts as memory.")
 
     def with_defaults(self, resources: Resources) -> Resources:
-        """Return the learner's resources, with `resources`, those of the workers, for all that it leaves out."""
+        """Return the resources of the learner.
+
+        Args:
+            resources: Resources of the workers, which are the defaults.
+        """
         return resources.model_copy(update=self.model_dump(exclude_none=True))
 
 
@@ -108,7 +112,11 @@ class Learner(models.Model):
         return {"entrypoint": data} if isinstance(data, str) or data is None else data
 
     def cluster_settings(self, workers: Cluster) -> Cluster:
-        """Return the cluster settings of the learner, with those of the workers as defaults."""
+        """Return the cluster settings of the learner.
+
+        Args:
+            workers: Cluster settings of the workers, which are the defaults.
+        """
         overrides = {name: getattr(self, name) for name in ("image", "node_selector", "tolerations")}
         return workers.model_copy(update={name: value for name, value in overrides.items() if value is not None})
 
@@ -155,7 +163,7 @@ class Collect(models.Model):
 
     @model_validator(mode="after")
     def _check_reader(self) -> Collect:
-        """Check that a learner or `write` takes the results."""
+        """Check that something reads the results: a learner or `write`."""
         if self.learner.entrypoint is None and self.write is None:
             example = "learner: train:learn (code that reads them) or write: {format: npz} (files)"
             models.refuse([Issue((), f"nothing reads the results; write {example}")])
@@ -234,7 +242,7 @@ class Collection(Base):
     def roles(self) -> tuple[Role, ...]:
         """Return the roles of the workers and of the learner.
 
-        Results that the learner has not read are in /dev/shm of its pod and of the workers', at most `collect.in_flight`.
+        Each pod has room in /dev/shm for results that the learner has not read yet, which are at most `collect.in_flight`.
         """
         collect, learner = self.collect, self.collect.learner
         in_flight, learner_resources = collect.in_flight_bytes, learner.resources.with_defaults(self.resources)
@@ -277,7 +285,11 @@ class Collection(Base):
         return {**collect, **({"learner": learner} if learner else {})}
 
     def resume_issues(self, old: Base) -> Iterator[Issue]:
-        """Yield an issue if hours that were used with another number of workers would count: see `Base.resume_issues`."""
+        """Yield an issue if a budget of hours or money would be computed with a wrong number of workers.
+
+        The ledger has the duration of each iteration, which is multiplied by the current number of workers. So this number
+        must be the same from the start of the run. See `Base.resume_issues`.
+        """
         assert isinstance(old, Collection)
         if not self.budget.counts_hours:
             return
@@ -304,7 +316,7 @@ class Collection(Base):
             yield base.Function(("collect", "learner", "entrypoint"), learner, ("ctx", "results"))
 
     def check(self, broken: Places[Place]) -> Iterator[Issue]:
-        """Yield issues of all jobs, of a learner that is the entrypoint, and of budgets for other kinds."""
+        """Yield the issues of all jobs, of a learner that is the entrypoint, and of a budget for other kinds."""
         yield from super().check(broken)
         if self.collect.learner.entrypoint == self.entrypoint and ("collect",) not in broken:
             message = f"is the entrypoint ({self.entrypoint}), which makes the results; name the function that reads them"

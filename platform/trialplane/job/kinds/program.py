@@ -1,4 +1,7 @@
-"""Scripts and commands as trials: their arguments, and the sources of their metrics."""
+"""The fields of a job whose trials are scripts or commands: their arguments, and the sources of their metrics.
+
+`from_job` returns them as plain values for the slots, and `check` has the rules between these fields.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def _settings_path(name: str) -> str:
 
 
 def _parse_texts(value: Any) -> Any:
-    """Return a list of strings and numbers with the numbers as strings. What is not a list is returned unchanged.
+    """Return a list of strings and numbers with the numbers as strings. Return a value that is not a list unchanged.
 
     Raises:
         ValueError: An item is neither a string nor a number.
@@ -91,8 +94,8 @@ def _parse_texts(value: Any) -> Any:
     return [str(item) for item in value]
 
 
-def _script_path(value: Any) -> Any:
-    """Return the path of a script without ./ at its start. What is not a text is returned unchanged, for pydantic to refuse.
+def _parse_script_path(value: Any) -> Any:
+    """Return the path of a script without ./ at its start. Return a value that is not a text unchanged, for pydantic.
 
     Raises:
         ValueError: It is not the path of a Python file in the job's folder.
@@ -104,7 +107,9 @@ def _script_path(value: Any) -> Any:
     return value.removeprefix("./")
 
 
-ScriptFile = Annotated[str, BeforeValidator(_script_path), WithJsonSchema({"type": "string", "pattern": r"^[^/].*\.py$"})]
+ScriptFile = Annotated[
+    str, BeforeValidator(_parse_script_path), WithJsonSchema({"type": "string", "pattern": r"^[^/].*\.py$"})
+]
 _SETTINGS: dict[str, Any] = {"type": "string", "pattern": rf"\.({'|'.join(end[1:] for end in settings.SUFFIXES)})$"}
 _ITEMS = {"type": "array", "items": {"type": ["string", "number"]}}
 ArgumentsField = Annotated[
@@ -159,7 +164,7 @@ class SourceField(models.Model):
 
     @property
     def metric_source(self) -> program.MetricSource:
-        """The source without pydantic, for a slot."""
+        """The source as a plain value, for a slot, which does not import pydantic."""
         return program.MetricSource(self.source, self.pattern, self.path or "", self.step or "")
 
     source: Literal["stdout", "mlflow", "file", "tensorboard"] = Field(
@@ -185,7 +190,7 @@ class SourceField(models.Model):
 
     @model_validator(mode="after")
     def _check_fields(self) -> SourceField:
-        """Check that the patterns can match, and that the fields belong to the kind of source."""
+        """Check the patterns and the path, and that each field belongs to this kind of source."""
         problems = [_pattern_problem(pattern) for pattern in self.pattern]
         issues = [Issue(("pattern", index), problem) for index, problem in enumerate(problems) if problem]
         if self.pattern and self.source not in ("stdout", "file"):
@@ -203,20 +208,20 @@ class SourceField(models.Model):
 
 
 def _path_problem(path: str) -> str:
-    """Return the reason for which a path with wildcards can match no file. "" if it can."""
+    """Return the reason why a path with wildcards can match no file. "" if it can."""
     if path.strip("./") == "":
         return "names no file; write path: out/*.jsonl"
     if any("**" in part and part != "**" for part in path.split("/")):  # Python 3.13 reads this ** as *
         return "cannot be looked for: ** stands for folders, as in out/**/*.jsonl"
     try:
-        next(iter(Path("/nonexistent").glob(path.lstrip("/"))), None)
+        next(iter(Path("/nonexistent").glob(path.lstrip("/"))), None)  # only to check the pattern
     except (ValueError, IndexError, NotImplementedError) as error:
         return f"cannot be looked for: {error}"
     return ""
 
 
 def _pattern_problem(pattern: str) -> str:
-    """Return the reason for which a pattern cannot find metrics. "" if it can: see `SourceField.pattern`."""
+    """Return the reason why a pattern cannot find metrics. "" if it can. For valid patterns, see `SourceField.pattern`."""
     try:
         regex = re.compile(pattern)
     except re.error as error:
@@ -279,12 +284,13 @@ def from_job(job: Ranked) -> Program | None:
     watched_metrics = [
         metric for metric in (search.pruner.metric, *(rule.metric for rule in job.stops)) if metric is not None
     ]
-    if job.metrics is None:
-        # If a library is captured, its metrics are not searched in the output as well.
+    if job.metrics is not None:
+        metrics = [source.metric_source for source in job.metrics]
+    else:
+        # A captured library usually prints its metrics too, so they are not also searched in the output. The libraries
+        # mlflow and hydra do not print them.
         names = _DEFAULT_SOURCES if set(job.capture or ()) <= {"mlflow", "hydra"} else ("mlflow",)
         metrics = [program.MetricSource(name) for name in names]
-    else:
-        metrics = [source.metric_source for source in job.metrics]
     return Program(
         script=job.script or "",
         command=job.command or (),
@@ -301,7 +307,7 @@ def from_job(job: Ranked) -> Program | None:
 
 
 def _capture_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of libraries that cannot be captured in a command, and of sources of metrics that are captured anyway."""
+    """Yield issues of `capture`: libraries that cannot be captured in a command, or that are also in `metrics`."""
     captured = set(job.capture or ())
     if job.command and (uncapturable := captured - {"wandb"}):
         advice = "write metrics: tensorboard, say, or run a Python file as script"
@@ -320,7 +326,12 @@ def _arguments_of(job: Ranked) -> Arguments:
 
 
 def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of fields of a job's program that contradict each other."""
+    """Yield issues of the fields of a job's script or command that contradict each other.
+
+    Args:
+        job: The job.
+        broken: Paths of invalid fields; see `Base.check`.
+    """
     if job.script and job.command:
         yield Issue(("command",), f"stands beside script ({job.script}); keep one of them")
         return
@@ -343,7 +354,7 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
 
 
 def _placeholder_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
-    """Yield issues of placeholders without a value.
+    """Yield issues of placeholders in the command or the arguments that have no value.
 
     Args:
         job: The job.
@@ -367,7 +378,12 @@ def _placeholder_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
 
 
 def _hydra_name_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
-    """Yield issues of parameters with a name for Hydra (`+name`) in a job whose arguments are flags."""
+    """Yield issues of parameters with a name for Hydra (`+name`) in a job whose arguments are flags.
+
+    Args:
+        job: The job.
+        names: Names of its parameters.
+    """
     items = _arguments_of(job).items
     placeholders = {name for _, name in arguments.placeholders((*(job.command or ()), *items))}
     if arguments.FLAGS not in placeholders or arguments.FLAGS in names:

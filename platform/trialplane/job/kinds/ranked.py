@@ -14,10 +14,10 @@ from trialplane.job.kinds import program
 from trialplane.job.kinds.base import Base, Function
 from trialplane.job.search import Stop, Stops
 
-# /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
+# Bytes of /dev/shm for each rank: for NCCL's buffers between GPUs of a node, and for the batches of a DataLoader's workers.
 _SHM_OF_GPU_RANK = 2**30
 SHM_OF_CPU_RANK = 2**28
-_MOST_RANKS = 64  # in advice
+_MOST_RANKS = 64  # limit of the numbers of ranks in a message
 
 
 class Ranked(Base):
@@ -70,19 +70,22 @@ class Ranked(Base):
 
     @property
     def requires(self) -> str:
-        """The requirements file, or else the script."""
+        """Path of the requirements file, or else of the script, whose metadata may list packages. "" without either."""
         return self.requirements or self.script or ""
 
     def functions(self) -> Iterator[Function]:
-        """Yield the functions that the job names. None if trials run a script or a command."""
+        """Yield the functions that the job names. A job with a script or a command names none."""
         return iter(()) if program.from_job(self) else super().functions()
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
         """Yield the script, or the program of the command if it is a file of the job's folder: see `Base.programs`."""
         if self.script:
             yield ("script",), self.script, True
-        elif self.command and "/" in self.command[0] and not self.command[0].startswith("/") and "{" not in self.command[0]:
-            yield ("command", 0), self.command[0], False
+        elif self.command:
+            executable = self.command[0]
+            is_in_folder = "/" in executable and not executable.startswith("/")  # other names are searched in PATH
+            if is_in_folder and "{" not in executable:  # a placeholder has another value in each trial
+                yield ("command", 0), executable, False
 
     @property
     def ranks_per_node(self) -> int:
@@ -101,7 +104,7 @@ class Ranked(Base):
         return self.resources.shm_bytes or self.ranks_per_node * bytes_per_rank
 
     def advice(self) -> Iterator[str]:
-        """Yield remarks about secrets, and about ranks that do not match the resources of a node."""
+        """Yield remarks for the user about secrets, and about ranks that do not match the resources of a node."""
         yield from super().advice()
         if self.command and credentials.masked(self.command) != list(self.command):
             yield (
@@ -118,7 +121,7 @@ class Ranked(Base):
             yield f"{ranks} ranks share {resources.cores} (resources.cpus) and wait for each other"
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """Yield issues of all jobs, of ranks, and of scripts."""
+        """Yield the issues of all jobs, of ranks and GPUs, and of scripts and commands."""
         yield from super().check(broken)
         yield from program.check(self, broken)
         if ("params",) not in broken and ("space",) not in broken:
@@ -133,9 +136,10 @@ class Ranked(Base):
 
 
 def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of the parameters in `divided`, which all ranks must share evenly.
+    """Yield issues of the parameters in `divided`, which must be multiples of the number of ranks.
 
-    If one rank had a larger batch than another, their gradients would count differently.
+    With an uneven division, one rank would have a larger batch than another. But their gradients are averaged with equal
+    weights.
     """
     line_counts = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
     for index, name in enumerate(job.divided):
@@ -146,7 +150,7 @@ def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
             hint = errors.nearest(name, job.params)
             yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
         elif type(value) is not int or value < 1:
-            if name not in line_counts:  # otherwise it is already reported
+            if name not in line_counts:  # otherwise, `Base.check` reports it
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
             lower = value - value % job.world_size

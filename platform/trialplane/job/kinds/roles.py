@@ -55,5 +55,5 @@ class Role:
 
     @property
     def count_text(self) -> str:
-        """Name of all replicas for a message: "3 trials", "the learner"."""
+        """All replicas in a message: "3 trials", "the learner"."""
         return self.title if self.replicas == 1 else errors.counted(self.replicas, self.name)

@@ -22,15 +22,16 @@ from trialplane.job.resources import Checkpoints, Keep
 from trialplane.job.sampling import Pruner, Sampler
 from trialplane.job.search import Constraint, Ladder, Search
 
-# A larger grid would take years, and each draw iterates over all remaining points.
+# Limit of the points of a grid. A larger grid would take years, and each draw iterates over all remaining points.
 _MOST_POINTS = 100_000
 _NOT_LEARNING = ("random", "qmc", "grid", "bruteforce")  # samplers that do not learn from trials
-_SEARCHING = ("exploit", "share", "factors", "resample", "explore", "fixed", "quorum")  # fields without use in a replay
-_MOST_STEPS = 1_000_000  # of one parameter; the gp sampler evaluates each
+# Fields of a population that choose members and their parameters, and so have no effect in a replay.
+_SEARCHING = ("exploit", "share", "factors", "resample", "explore", "fixed", "quorum")
+_MOST_STEPS = 1_000_000  # limit of the values of one parameter for the gp sampler, which evaluates all of them
 
 
 def _space_form(value: Any) -> str:
-    """Return the tag of the form in which a space is written."""
+    """Return the tag of the form in which a space is written: a function, or parameters by name."""
     return "function" if isinstance(value, str) else "parameters"
 
 
@@ -116,13 +117,26 @@ class Study(Ranked):
         """Search for parameters: space, sampler, pruner and constraints."""
         suggests = self._style == "optuna"
         schedule = () if self.population is None else self.population.schedule
+        # In a replay, all trials begin with the first parameters of the schedule.
         enqueue = tuple(dict(schedule[0].params) for _ in range(self.trials)) if schedule else self.enqueue
-        fields = self.space, self.sampler, self.pruner, enqueue, self.constraints
-        return Search(*fields, suggests, self._ladder, self.duplicates, self.population)
+        return Search(
+            space=self.space,
+            sampler=self.sampler,
+            pruner=self.pruner,
+            enqueue=enqueue,
+            constraints=self.constraints,
+            suggests=suggests,
+            ladder=self._ladder,
+            duplicates=self.duplicates,
+            population=self.population,
+        )
 
     @property
     def _ladder(self) -> Ladder | Intervals | None:
-        """Rungs of the pruner, or steps at which a population is compared. None without either."""
+        """Rungs at which trials are paused: of the population or of the pruner. None if trials are not paused.
+
+        The number of steps of a whole trial may be a parameter. It is 0 if that is not a number, which `check` reports.
+        """
         if self.population is not None:
             steps = self.population.steps
             top = self.params.get(steps) if isinstance(steps, str) else steps
@@ -131,12 +145,12 @@ class Study(Ranked):
             return None
         defaults = {key: option.default for key, option in self.pruner.choice.options.items()}
         option_values = {**defaults, **self.pruner.options}
-        top = option_values["max_resource"]
-        top = self.params.get(top) if isinstance(top, str) else top
+        steps = option_values["max_resource"]
+        top = self.params.get(steps) if isinstance(steps, str) else steps
         return Ladder(
             first=option_values["min_resource"],
             factor=option_values["reduction_factor"],
-            top=top if type(top) is int else 0,  # `check` reports any other value
+            top=top if type(top) is int else 0,
             brackets=option_values["brackets"],
             is_auto=option_values["max"] == "auto",
         )
@@ -189,9 +203,10 @@ class Study(Ranked):
         advice = "submit another study, with history: [RUN]"
         if old.population is not None and self.trials != old.trials:
             yield Issue(("trials",), "is the size of the population, which does not change; submit another study")
-        has_rungs = self.population is None and old.population is None  # of a pruner; no change of a population is accepted
+        # `population` is not in `changeable`, so a change of it is refused anyway.
+        is_without_population = self.population is None and old.population is None
         has_other_ladder = old.search.ladder != self.search.ladder
-        if has_rungs and (has_other_ladder or (self.pruner.promotes and self.pruner != old.pruner)):
+        if is_without_population and (has_other_ladder or (self.pruner.promotes and self.pruner != old.pruner)):
             yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {advice}")
         has_other_space, has_other_sampler = self.space != old.space, self.sampler != old.sampler
         if has_other_space and (self.search.is_code or old.search.is_code):
@@ -213,7 +228,7 @@ class Study(Ranked):
         }
 
     def continuation_advice(self, run: str, target_flags: str) -> str:
-        """Return the command that extends a successful run, with a verb: "`platform resume …` runs more than 20".
+        """Return advice on how to go on after a successful run, as a clause: "`platform resume …` runs more than 20".
 
         Args:
             run: Name of the run.
@@ -240,7 +255,7 @@ class Study(Ranked):
             yield from (base.Function((field, *option_path), text) for option_path, text in sampling.functions(kind, flat))
 
     def advice(self) -> Iterator[str]:
-        """Yield remarks about secrets and ranks, and about a search with nothing to search."""
+        """Yield remarks for the user about secrets and ranks, and about a space with a single point."""
         yield from super().advice()
         if not self.search.is_code and self.trials > 1 and space.count_points(dict(self.search.parameters)) == 1:
             yield (
@@ -249,26 +264,26 @@ class Study(Ranked):
             )
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """Yield issues of all jobs with ranks, and of the search."""
+        """Yield the issues of all jobs with ranks, and of the search."""
         broken_params = {field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1}
-        is_valid = ("space",) not in broken and ("entrypoint",) not in broken
-        if is_valid:
+        is_space_valid = ("space",) not in broken and ("entrypoint",) not in broken  # an objective of Optuna is a space too
+        if is_space_valid:
             yield from _style_issues(self, self._style)
-        if is_valid and not self.search.is_code:
+        if is_space_valid and not self.search.is_code:
             yield from _condition_issues(self, broken_params)
             yield from _enqueue_issues(self, broken_params)
         yield from super().check(broken)
         yield from base.metric_name_issues(("constraints",), [constraint.metric for constraint in self.constraints])
-        yield from (
-            Issue(("space", name), problem) for name in self.search.names if (problem := base.name_problem(values.key(name)))
-        )
+        for name in self.search.names:
+            if problem := base.name_problem(values.mlflow_name(name)):
+                yield Issue(("space", name), problem)
         if ("pruner",) not in broken:
             yield from _watched_metric_issues(self)
             yield from _promotion_issues(self)
         if not {("pruner",), ("sampler",), ("objectives",)} & set(broken):
             yield from _pruned_value_issues(self)
         yield from _multi_objective_issues(self, broken)
-        if is_valid and not broken_params and ("sampler",) not in broken:
+        if is_space_valid and not broken_params and ("sampler",) not in broken:
             yield from _enumeration_issues(self, checks_trials=("trials",) not in broken)
             yield from _start_point_issues(self)
             yield from _step_count_issues(self)
@@ -293,7 +308,12 @@ class Study(Ranked):
 
 
 def _style_issues(job: Study, style: str) -> Iterator[Issue]:
-    """Yield issues of fields that contradict an objective of Optuna or a trainable of Ray Tune."""
+    """Yield issues of fields that contradict an objective of Optuna or a trainable of Ray Tune.
+
+    Args:
+        job: The job.
+        style: Style of its entrypoint, see `job.program`.
+    """
     if not style:
         return
     if job.world_size > 1:
@@ -311,7 +331,12 @@ def _style_issues(job: Study, style: str) -> Iterator[Issue]:
 
 
 def _condition_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
-    """Yield issues of the conditions of parameters: unknown parameters, values that they never have, and cycles."""
+    """Yield issues of the conditions of parameters: unknown parameters, values that a parameter never has, and cycles.
+
+    Args:
+        job: The job, whose space is not code.
+        broken_params: Names of invalid parameters, which are missing in the space.
+    """
     assert not isinstance(job.space, str)
     for name, parameter in job.space.items():
         for other, allowed in parameter.when.items():
@@ -321,10 +346,10 @@ def _condition_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Is
             if other not in job.space:
                 yield Issue(field_path, _unknown_parameter(job, other))
                 continue
-            allowed_list = list(allowed)  # the author may have meant one value that is a list
-            advice = f"; for that list write {other}: [{allowed_list}]" if job.space[other].holds(allowed_list) else ""
+            allowed_list = list(allowed)  # the author may have meant a single value that is a list
+            advice = f"; for that list write {other}: [{allowed_list}]" if job.space[other].contains(allowed_list) else ""
             for value in allowed:
-                if not job.space[other].holds(value):
+                if not job.space[other].contains(value):
                     yield Issue(field_path, f"{other} is never {value!r}; it is {space.describe(job.space[other])}{advice}")
     if cycle := space.cycle(job.space):
         yield Issue(("space", cycle[0], "when"), f"the conditions go round in a circle: {' → '.join(cycle)}")
@@ -336,9 +361,14 @@ def _unknown_parameter(job: Study, name: str) -> str:
 
 
 def _enqueue_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
-    """Yield issues of the points to try first: unknown parameters, values outside of the space, and repeated points."""
+    """Yield issues of the points to try first: unknown parameters, values outside of the space, and repeated points.
+
+    Args:
+        job: The job, whose space is not code.
+        broken_params: Names of invalid parameters, which are missing in the space.
+    """
     assert not isinstance(job.space, str)
-    first_indices: dict[str, int] = {}
+    first_indices: dict[str, int] = {}  # a point as JSON → index of the first such point
     for index, point in enumerate(job.enqueue):
         first_index = first_indices.setdefault(json.dumps(point, sort_keys=True), index)
         if first_index != index and job.sampler.name in ("grid", "bruteforce"):
@@ -352,7 +382,7 @@ def _enqueue_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issu
                 yield Issue(field_path, _unknown_parameter(job, name))
                 continue
             parameter = job.space[name]
-            if not parameter.holds(value):
+            if not parameter.contains(value):
                 yield Issue(field_path, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
             for other, allowed in parameter.when.items():
                 if other in point and not any(space.is_same(point[other], allowed_value) for allowed_value in allowed):
@@ -363,7 +393,7 @@ def _enqueue_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issu
 
 
 def _watched_metric_issues(job: Study) -> Iterator[Issue]:
-    """Yield issues of the metric that the pruner compares."""
+    """Yield issues of the metric that the pruner compares, and of its direction."""
     pruner = job.pruner
     for field in ("metric", "direction"):
         if getattr(pruner, field) is not None and pruner.name == "none":
@@ -385,7 +415,7 @@ def _watched_metric_issues(job: Study) -> Iterator[Issue]:
 
 
 def _promotion_issues(job: Study) -> Iterator[Issue]:
-    """Yield issues of rungs and of a budget of steps."""
+    """Yield issues of a pruner that promotes trials, and of a budget of steps, which needs such a pruner."""
     if not job.pruner.promotes:
         if job.budget.steps is not None:
             yield Issue(("budget", "steps"), "is for pruner: {name: asha, promote: true, max_resource: …}; drop it")
@@ -407,7 +437,13 @@ def _promotion_issues(job: Study) -> Iterator[Issue]:
 
 
 def _population_issues(job: Study, population: Population, broken: Collection[Any]) -> Iterator[Issue]:
-    """Yield issues of a population beside other fields."""
+    """Yield issues of fields that a population excludes or requires.
+
+    Args:
+        job: The job.
+        population: Its population.
+        broken: Paths of invalid fields; see `Base.check`.
+    """
     steps = population.steps
     if population.schedule:
         yield from _replay_issues(job, population)
@@ -442,9 +478,12 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
     if job.search.is_code:
         yield Issue(("population",), "needs the space in the job file, from which parameters are changed; drop one of both")
     elif ("space",) not in broken:
-        named: list[tuple[Place, str]] = [(("population", "explore", name), name) for name in population.explore]
-        named += [(("population", "fixed", index), name) for index, name in enumerate(population.fixed)]
-        yield from (Issue(field, _unknown_parameter(job, name)) for field, name in named if name not in job.search.names)
+        for name in population.explore:
+            if name not in job.search.names:
+                yield Issue(("population", "explore", name), _unknown_parameter(job, name))
+        for index, name in enumerate(population.fixed):
+            if name not in job.search.names:
+                yield Issue(("population", "fixed", index), _unknown_parameter(job, name))
         for index, entry in enumerate(population.schedule):
             yield from _schedule_issues(job, ("population", "schedule", index, "params"), entry.params)
 
@@ -466,12 +505,18 @@ def _replay_issues(job: Study, population: Population) -> Iterator[Issue]:
 
 
 def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield issues of the parameters of a schedule, which are a whole point of the space."""
+    """Yield issues of the parameters of one entry of a schedule, which must be a complete point of the space.
+
+    Args:
+        job: The job, whose space is not code.
+        field: Path of the parameters.
+        params: The parameters, by name.
+    """
     assert not isinstance(job.space, str)
     for name, value in params.items():
         if name not in job.space:
             yield Issue((*field, name), _unknown_parameter(job, name))
-        elif not job.space[name].holds(value):
+        elif not job.space[name].contains(value):
             described = space.describe(job.space[name])
             yield Issue((*field, name), f"{value!r} is outside of the space: {name} is {described}")
     if not space.cycle(job.space):
@@ -481,7 +526,7 @@ def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Ite
 
 
 def _pruned_value_issues(job: Study) -> Iterator[Issue]:
-    """Yield an issue if CMA-ES would use reports of a pruned trial that are not its objective."""
+    """Yield an issue if CMA-ES would take reports of the pruner's metric for values of the objective."""
     metric = job.pruner.metric
     if job.sampler.options.get("consider_pruned_trials") and metric not in (None, job.objectives[0].metric):
         reason = (
@@ -491,7 +536,7 @@ def _pruned_value_issues(job: Study) -> Iterator[Issue]:
 
 
 def _multi_objective_issues(job: Study, broken: Collection[Any]) -> Iterator[Issue]:
-    """Yield issues of a target, a pruner and a sampler that cannot handle several objectives."""
+    """Yield issues of a target, a pruner and a sampler that cannot handle several objectives. None with one objective."""
     count = len(job.objectives)
     if count < 2 or ("objectives",) in broken:
         return
@@ -505,11 +550,11 @@ def _multi_objective_issues(job: Study, broken: Collection[Any]) -> Iterator[Iss
 
 
 def _enumeration_issues(job: Study, *, checks_trials: bool) -> Iterator[Issue]:
-    """Yield issues of grid and bruteforce, which try every point of the space once.
+    """Yield issues of the samplers grid and bruteforce, which try every point of the space once.
 
     Args:
         job: The job.
-        checks_trials: Whether the number of trials is valid, and so compared with the number of points.
+        checks_trials: Whether to compare the number of trials, which must be valid, with the number of points.
     """
     name = job.sampler.name
     if name not in ("grid", "bruteforce"):
@@ -544,7 +589,7 @@ def _enumeration_issues(job: Study, *, checks_trials: bool) -> Iterator[Issue]:
 
 
 def _start_point_issues(job: Study) -> Iterator[Issue]:
-    """Yield issues of `x0` of CMA-ES, for which Optuna would raise a KeyError in the first trial."""
+    """Yield issues of the start point `x0` of CMA-ES. Optuna would only raise a KeyError, in the first trial."""
     start = job.sampler.options.get("x0") if job.sampler.name == "cmaes" else None
     if start is None or job.search.is_code:
         return
@@ -552,10 +597,10 @@ def _start_point_issues(job: Study) -> Iterator[Issue]:
     for name, value in start.items():
         if name not in job.space:
             yield Issue(("sampler", "x0", name), _unknown_parameter(job, name))
-        elif not job.space[name].holds(value):
+        elif not job.space[name].contains(value):
             yield Issue(("sampler", "x0", name), f"{value!r} is outside: {name} is {space.describe(job.space[name])}")
     if not set(start) <= set(job.space):
-        return  # a parameter that seems to be missing may be misspelt
+        return  # a parameter that seems to be missing may only be misspelled
     for name, parameter in job.space.items():
         is_varied_number = not isinstance(parameter, space.CategoricalParameter) and parameter.count != 1
         if name not in start and is_varied_number:
@@ -563,7 +608,7 @@ def _start_point_issues(job: Study) -> Iterator[Issue]:
 
 
 def _step_count_issues(job: Study) -> Iterator[Issue]:
-    """Yield issues of parameters with too many steps for gp, which evaluates each."""
+    """Yield issues of parameters with too many values for the gp sampler, which evaluates all of them."""
     if job.sampler.name != "gp" or isinstance(job.space, str):
         return
     for name, parameter in job.space.items():
@@ -610,7 +655,7 @@ def _searcher_issues(job: Study) -> Iterator[Issue]:
 
 
 def _reference_point_issues(job: Study) -> Iterator[Issue]:
-    """Yield issues of NSGA-III's reference points: their coordinates, one for each objective, and their number."""
+    """Yield issues of NSGA-III's reference points: they need a coordinate for each objective, and must not be too many."""
     if job.sampler.name != "nsgaiii":
         return
     count, sampler_options = len(job.objectives), job.sampler.options
@@ -621,7 +666,7 @@ def _reference_point_issues(job: Study) -> Iterator[Issue]:
                 ("sampler", "reference_points", index), f"{reason}{errors.counted(count, 'objective')}; write one for each"
             )
     parts = sampler_options.get("dividing_parameter", job.sampler.choice.options["dividing_parameter"].default)
-    points = math.comb(count + parts - 1, parts)
+    points = math.comb(count + parts - 1, parts)  # those of a simplex whose sides are divided into this many parts
     if sampler_options.get("reference_points") is None and points > options.MOST_ROWS:
         reason = f"{parts} makes {_count_text(points)} reference points of {errors.counted(count, 'objective')}"
         yield Issue(("sampler", "dividing_parameter"), f"{reason}; {options.MOST_ROWS} are the most, so lower it")

@@ -29,7 +29,7 @@ _MEMORY_GIB = 2  # of each rank, as of a trial of a search
 
 
 class PatientRetries(Retries):
-    """Retries of a training: more of them after a crash, because a restart from a checkpoint loses little."""
+    """Retries of a training. The default after a crash is higher, because a restart from a checkpoint loses little."""
 
     crashed: values.Integer = Field(default=3, ge=0, description=Retries.model_fields["crashed"].description)
 
@@ -63,7 +63,7 @@ class Training(Ranked):
     @model_validator(mode="before")
     @classmethod
     def _set_default_resources(cls, data: Any) -> Any:
-        """Set the default resources of a node: one core and 2 GiB for each rank, as for a trial of a search."""
+        """Return the data of a job with the default resources of a node: one core and 2 GiB for each rank."""
         resources = data.get("resources", {}) if isinstance(data, dict) else None
         if not isinstance(resources, dict):
             return data
@@ -108,7 +108,7 @@ class Training(Ranked):
         )
 
     def grace(self, of_chart: float | None = None) -> float:
-        """Return the number of seconds for saving a checkpoint: that of the job, else of the chart, else 120."""
+        """Return the grace period, in seconds: that of the job, else that of the chart, else 120. See `Base.grace`."""
         return self.checkpoints.grace or of_chart or _GRACE
 
     def gpu_advice(self, field: str, gpus: int, nodes: int = 0) -> str:
@@ -146,16 +146,17 @@ class Training(Ranked):
 
 
 def scaled_resources(written: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resources that change with a training's number of GPUs, so that each rank keeps its share.
+    """Return the resources of a training that change if an override changes its number of GPUs.
 
-    Ranks on CPUs share the available cores, so without GPUs nothing changes.
+    Each rank keeps its share of the cores and the memory. Ranks on CPUs share the available cores, so without GPUs nothing
+    changes.
 
     Args:
-        written: Fields of the job's file and profile.
+        written: Unvalidated fields of the job's file and profile.
         requested: The same fields with the overrides of the command line.
 
     Returns:
-        The changed fields of `resources`.
+        The changed fields of `resources`, by name. Empty for other kinds of jobs.
     """
     old, new = written.get("resources", {}), requested.get("resources", {})
     if requested.get("kind") != "train" or not isinstance(old, dict) or not isinstance(new, dict):
@@ -165,8 +166,11 @@ def scaled_resources(written: Mapping[str, Any], requested: Mapping[str, Any]) -
     old_ranks = _ranks_per_node(written.get("ranks"), old.get("gpus"))
     new_ranks = _ranks_per_node(requested.get("ranks"), new["gpus"])
     changed: dict[str, Any] = {}
-    if (cpus := values.cores(old.get("cpus"))) is not None:
-        changed["cpus"] = -(-cpus * new_ranks // old_ranks) if isinstance(cpus, int) else cpus * new_ranks / old_ranks
+    cpus = values.cores(old.get("cpus"))
+    if isinstance(cpus, int):
+        changed["cpus"] = -(-cpus * new_ranks // old_ranks)  # rounded up
+    elif cpus is not None:
+        changed["cpus"] = cpus * new_ranks / old_ranks
     for name in ("memory", "shm"):
         if name in old and (amount := values.multiply(old[name], new_ranks / old_ranks)) is not None:
             changed[name] = amount

@@ -89,5 +89,5 @@ class Steps:
 
     def _begin_step(self, step: int) -> None:
         """Begin to collect reports of a step, at most of the largest step that the ledger can hold."""
-        self._step = min(step, records.STEPS - 1)
+        self._step = min(step, records.MAX_STEP)
         self._step_metrics, self._reported_metrics = set(), set()

@@ -121,8 +121,8 @@ class Trial:
         except (TypeError, ValueError):
             text = f"report({value!r}, {step!r}): the value must be a number, and the step a whole one"
             raise TypeError(text) from None
-        if not 0 <= number < records.STEPS:
-            raise ValueError(f"report(…, step={number}): steps go from 0 to {records.STEPS - 1}")
+        if not 0 <= number <= records.MAX_STEP:
+            raise ValueError(f"report(…, step={number}): steps go from 0 to {records.MAX_STEP}")
         if number in self._reported_steps:
             warnings.warn(f"step {number} is reported already; this value is ignored", stacklevel=2)
             return
