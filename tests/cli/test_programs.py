@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import made
 
-from trialplane.job import load
+from trialplane.job import load, settings
 from trialplane.job.kinds import Study
 
 PRINTS = """
@@ -377,6 +377,105 @@ def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: 
         "lr": (0.1, 0.01),
         "layers": (2, 4),
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "choices"),
+    [
+        (  # arrays, ranges, variables, a loop over one value
+            """
+            set -e
+            export THREADS=two
+            rates=(0.1 0.01); name="x y"
+            name='fit'
+            for rate in "${rates[@]}"; do
+              for layers in {2..3}; do for seed in 7; do
+                id=${name}_$seed
+                if [ $layers = 2 ]; then echo $rate; fi
+                python ${name}.py --lr $rate --layers $layers --id $id 2>&1 | tee $rate.log
+              done; done
+            done
+            """,
+            ("env", "THREADS=two", "python", "fit.py", "--lr", "{rate}", "--layers", "{layers}", "--id", "fit_{seed}"),
+            {"rate": (0.1, 0.01), "layers": (2, 3)},
+        ),
+        (  # two commands, with the value that a variable has at each of them; values in a variable
+            """
+            lrs="0.1 0.01"
+            for lr in $lrs
+            do
+              layers=$(( 1 ))
+              n=2
+              python fit.py --lr $lr --layers $n --id a > a.txt
+              n=3
+              python fit.py --lr $lr --layers $n --id b &
+            done
+            """,
+            ("bash", "-c", "python fit.py --lr {lr} --layers 2 --id a && python fit.py --lr {lr} --layers 3 --id b"),
+            {"lr": (0.1, 0.01)},
+        ),
+        (  # its own folder
+            """
+            cd "$(dirname "$0")"
+            for lr in $(seq 1 2); do python fit.py --lr $lr --layers 2 --id a; done
+            for lr in $(seq 1 2); do
+              python fit.py --lr $lr --layers 2 --id a
+            done
+            """,
+            ("bash", "-c", 'cd "$(dirname "$0")" && python fit.py --lr {lr} --layers {layers} --id a', "fit.sh"),
+            {"lr": (1, 2)},
+        ),
+    ],
+)
+def test_the_commands_in_loops_run_once_with_the_variables_of_the_script(
+    platform, written: Path, text: str, command: tuple[str, ...], choices: dict[str, tuple[float, ...]]
+) -> None:
+    write(written, {"fit.py": PRINTS.replace("args =", "parser.add_argument('--id')\nargs ="), "fit.sh": text})
+    result = platform("init", "--from", str(written / "fit.sh"))
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    assert made().command == command
+    parameters = made().search.parameters
+    assert {name: parameters[name].choices for name in choices} == choices  # type: ignore[union-attr]
+
+
+def test_a_script_with_a_loop_over_files_runs_as_it_is(platform, written: Path) -> None:
+    write(written, {"fit.py": PRINTS, "fit.sh": "for f in *.csv; do\n  python fit.py --lr 0.1 --layers 2\ndone\n"})
+    result = platform("init", "--from", str(written / "fit.sh"))
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    assert made().command == ("bash", "fit.sh")
+
+
+def test_a_number_that_a_shell_script_repeats_is_replaced_everywhere(platform, written: Path) -> None:
+    line = "python fit.py --lr 0.1 --layers {}\n"
+    write(written, {"fit.py": PRINTS, "fit.sh": line.format(1) + line.format(2)})
+    assert platform("init", "--from", str(written / "fit.sh"), "--no-smoke").exit_code == 0
+    assert set(made().search.parameters) == {"lr"}, "layers has two values"
+    text = settings.replace_values((written / "fit.sh").read_text(), {"lr": 0.5, "layers": 9}, "fit.sh")
+    assert text == line.replace("0.1", "0.5").format(1) + line.replace("0.1", "0.5").format(2)
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "folder", "command"),
+    [
+        ("fit.py", "python fit.py --lr 0.1 --layers ${LAYERS:-2}\n", ".", ("bash", "tools/toy/fit.sh")),
+        ("lib/fit.py", "python -m lib.fit --lr 0.1 --layers 2\n", ".", ("bash", "tools/toy/fit.sh")),
+        ("tools/toy/fit.py", "python fit.py --lr 0.1 --layers 2\n", "tools/toy", ("bash", "fit.sh")),
+        (
+            "fit.py",
+            "for lr in 0.1 0.2; do\n  python ./fit.py --lr $lr --layers 2\ndone\n",
+            ".",
+            ("python", "./fit.py", "--lr", "{lr}", "--layers", "{layers}"),
+        ),
+    ],
+)
+def test_a_shell_script_runs_where_its_paths_begin(
+    platform, workplace: Path, program: str, text: str, folder: str, command: tuple[str, ...]
+) -> None:
+    write(workplace, {program: PRINTS, "tools/toy/fit.sh": text})
+    result = platform("init", "--from", "tools/toy/fit.sh")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    words = job_in(folder).command or ()
+    assert tuple(word for word in words if not word.startswith(("env", "LAYERS="))) == command
 
 
 def test_values_of_a_settings_file_that_a_command_line_names_are_searched(platform, written: Path) -> None:

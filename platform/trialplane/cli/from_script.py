@@ -258,8 +258,10 @@ def _make(
     """
     title = title or file.name
     in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
-    start = script_folder.start(real, read, text)
-    start = start.within(_common([start.folder, _folder(real, read), *([in_file.folder] if in_file else [])]))
+    is_shell = bool(text) and read.style is Style.COMMAND and real.suffix in settings.SHELLS
+    start = (script_folder.shell_start if is_shell else script_folder.start)(real, read, text)
+    folders = [start.folder, *([] if is_shell else [_folder(real, read)]), *([in_file.folder] if in_file else [])]
+    start = start.within(_common(folders))
     in_file = in_file.below(start.folder) if in_file else None
     folder = start.folder
     job_file = folder / load.FILE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from trialplane.importing.script import Script
 from trialplane.job import document
 
 _MOST_FILES = 200
+_NAMED_PATH = re.compile(r"(?<![\w./$-])(?:\./)?(\w[\w-]*(?:[./][\w.-]+)+|\w[\w./-]*/)")  # run.py, ./data/, src/fit.py
+_NAMED_MODULE = re.compile(r"python[\d.]*(?:\s+-[a-z])*\s+-m\s+([\w.]+)")  # python -m src.fit
 _LEVELS = 3  # folders above the script's in which its modules and files may be
 
 
@@ -81,9 +84,7 @@ def start(file: Path, read: Script, text: str) -> Start:
         text: Text of the script.
     """
     home = file.parent
-    # Never a job's folder, as they have many other files.
-    not_jobs = (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(file.anchor))
-    above = [folder for folder in home.parents[:_LEVELS] if folder not in not_jobs]
+    above = [folder for folder in home.parents[:_LEVELS] if not _has_other_files(folder)]
     imported = sorted({module.partition(".")[0] for module in (*read.top, *read.late)})
     module = _module(file)
     module = module if read.is_module or module.partition(".")[0] in imported else ""
@@ -108,6 +109,33 @@ def start(file: Path, read: Script, text: str) -> Start:
     alters_path = "sys.path" in text or "addsitedir" in text
     path = () if alters_path and not module else tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
     return Start(folder, os.path.relpath(cwd, folder), path, module)
+
+
+def shell_start(file: Path, read: Script, text: str) -> Start:
+    """Return how a shell script is started: in the working directory, to which the paths in it are usually relative.
+
+    It is started in another folder if the working directory lacks the files that it names, and that folder has them.
+
+    Args:
+        file: Path of the script.
+        read: Content of the script.
+        text: Text of the script.
+    """
+    typed_in, start_by_paths = Path.cwd().resolve(), start(file, read, text)
+    if not file.is_relative_to(typed_in) or _has_other_files(typed_in):
+        return start_by_paths
+    named_in = f"{text}\n{' '.join(read.command)}"  # the command has the values of variables
+    modules = [module.replace(".", "/") for module in _NAMED_MODULE.findall(named_in)]
+    names = [*_NAMED_PATH.findall(named_in), *modules, *(f"{module}.py" for module in modules)]
+    has_files = {folder: any(exists(folder / name) for name in names) for folder in (typed_in, file.parent)}
+    if not has_files[typed_in] and (has_files[file.parent] or start_by_paths.folder != file.parent):
+        return start_by_paths
+    return Start(typed_in)
+
+
+def _has_other_files(folder: Path) -> bool:
+    """Return whether a folder is never that of a job, because it has many other files."""
+    return folder in (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(folder.anchor))
 
 
 def _import_roots(file: Path, module: str, imported: Sequence[str], above: Sequence[Path]) -> list[Path]:

@@ -30,6 +30,16 @@ _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)
 _MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)
 _PATH = re.compile(r"(?<![\w./$-])\w[\w.-]*/[\w./-]*\w")  # src/train.py
 _LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)
+_ARRAY = re.compile(r"^\s*(\w+)=\(([^()]*)\)", re.MULTILINE)  # rates=(0.1 0.01)
+_ARRAY_VALUES = re.compile(r"""["']?\$\{(\w+)\[[@*]\]\}["']?""")  # "${rates[@]}"
+_RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)\}|(?:\$\(|`)seq\s+(-?\d+)(?:\s+(-?\d+))?(?:\)|`)")  # {1..5}, $(seq 5), $(seq 1 5)
+_MOST_VALUES = 100  # of a range
+_QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"]+)*"""
+_SET = re.compile(rf"\s*(?P<export>export\s+)?(?P<name>\w+)=(?P<value>{_QUOTED})\s*;?\s*(?:#.*)?$")
+# Lines of a shell script that start no program to train.
+_NO_PROGRAM = re.compile(
+    r"\s*(?:#|\[|$|(?:echo|printf|for|done|if|then|else|elif|fi|while|case|esac|mkdir|rm|set|sleep|wait|local|exit|cd)\b)"
+)
 _NAMED = re.compile(r"\{([A-Za-z_][\w.-]*)(?:=([^{}]*))?\}")  # {lr=0.1} of a command line
 _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
 _ARGUMENT = re.compile(
@@ -72,7 +82,7 @@ def read(text: str, name: str) -> Script:
         )
         remedy += "`platform init --from 'make train LR=0.1'`"
     elif loops := _loops(text):
-        return _of_loops(text, name, loops)
+        return _of_loops(text, PurePath(name), loops)
     else:
         options, command = _of_shell(text, PurePath(name))
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
@@ -146,37 +156,83 @@ def of_command_line(text: str, config: str = "", values: Sequence[Option] = ()) 
 
 
 def _loops(text: str) -> dict[str, tuple[Any, ...]]:
-    """Return the variables of loops such as `for lr in 0.1 0.01; do`, with the values that each one takes."""
+    """Return the variables of the loops in a shell script, with the values that each one takes.
+
+    Returns:
+        Values by variable, for `for lr in 0.1 0.01; do`, a range and an array. Empty without a loop over several values, or
+        if the values of a loop are not in the text.
+    """
+    arrays = dict(_ARRAY.findall(text))
+    lines = _lines(text)
+    variables = {match["name"]: match["value"] for line in lines if (match := _SET.match(line))}
     loops = {}
-    for name, words in _LOOP.findall(text):
-        values = tuple(_option("", word).default for word in words.split())
-        if len(values) > 1 and not any(isinstance(value, str) and set(value) & set("$*{}`") for value in values):
-            loops[name] = values
-    return loops
+    for name, words in _LOOP.findall("\n".join(lines)):
+        if array := _ARRAY_VALUES.fullmatch(words):
+            words = arrays.get(array[1], words)
+        elif (limits := _RANGE.fullmatch(words)) is not None:
+            numbers = [int(number) for number in limits.groups() if number is not None]
+            first = 1 if len(numbers) == 1 else numbers[0]  # $(seq 5)
+            words = " ".join(map(str, range(first, min(numbers[-1] + 1, first + _MOST_VALUES))))
+        words = _filled(words, variables)
+        if set(words) & set("$*{}`"):
+            return {}
+        loops[name] = tuple(_option("", word).default for word in words.split())
+    return loops if any(len(values) > 1 for values in loops.values()) else {}
 
 
-def _of_loops(text: str, name: str, loops: Mapping[str, tuple[Any, ...]]) -> Script:
-    """Return the command in the loops of a shell script. The values of each loop are the choices of an option.
+def _of_loops(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]) -> Script:
+    """Return the commands in the loops of a shell script as one command, which runs them once.
+
+    The values of each loop are the choices of an option. Other variables of the script are replaced by their values. Output
+    is not redirected to files, as metrics are read from it.
 
     Raises:
         SpecError: No command uses the variables of the loops.
     """
-    variables = rf"\$\{{?({'|'.join(loops)})\b\}}?"
-    lines = re.sub(r"\\\n[ \t]*", " ", text).splitlines()
-    line = next(
-        (line for line in lines if re.search(variables, line) and not re.match(r"\s*(?:do\s+)?(?:#|echo\b|for\b)", line)), ""
+    variables = {name: f"{{{name}={values[0]}}}" for name, values in loops.items()}
+    exported: list[str] = []
+    folders: list[str] = []
+    commands: list[str] = []
+    for line in _lines(text):
+        if (assignment := _SET.match(line)) is not None:
+            variables[assignment["name"]] = _filled(assignment["value"], variables)
+            exported += [f"{assignment['name']}={variables[assignment['name']]} "] if assignment["export"] else []
+        elif re.match(r"\s*cd\b", line):
+            folders.append(_filled(line.strip().rstrip(";"), variables))
+        elif not _NO_PROGRAM.match(line):
+            command = _filled(re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip(), variables)
+            commands += [command] if any(f"{{{name}=" in command for name in loops) else []
+    if not commands:
+        raise SpecError([Issue(("script",), "has loops whose variables no command uses", str(file))])
+    script = of_command_line(
+        " && ".join([*folders, *("".join([*exported, command]) for command in dict.fromkeys(commands))])
     )
-    if not line:
-        raise SpecError([Issue(("script",), "has loops whose variables no command uses", name)])
-    line = re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", re.sub(r"^\s*do\s+", "", line)).strip()
-    first_values = {key: values[0] for key, values in loops.items()}
-    line = re.sub(variables, lambda match: f"{{{match[1]}={first_values[match[1]]}}}", line)
-    script = of_command_line(line)
     options = [
-        dataclasses.replace(option, choices=loops[option.name]) if option.name in loops else option
+        dataclasses.replace(option, choices=loops[option.name] if len(loops[option.name]) > 1 else ())
+        if option.name in loops
+        else option
         for option in script.options
     ]
-    return dataclasses.replace(script, options=tuple(options))
+    # The name of the script is the $0 of `cd $(dirname $0)`.
+    command_words = (*script.command, file.name) if folders else script.command
+    paths = tuple(dict.fromkeys(_PATH.findall(text)))
+    return dataclasses.replace(script, options=tuple(options), command=command_words, paths=paths)
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a shell script, with a line that goes on after a backslash as one, and without `do`."""
+    return re.sub(r"(?:^|;)[ \t]*do\b", "\n", re.sub(r"\\\n[ \t]*", " ", text), flags=re.MULTILINE).splitlines()
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    """Return a part of a shell script with the values of variables in place of `$NAME` and `${NAME}`."""
+
+    def value_of(match: re.Match[str]) -> str:
+        value = variables.get(match[1] or match[2], match[0])
+        is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        return value[1:-1] if is_quoted else value
+
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value_of, text)
 
 
 def _escaped(text: str) -> str:

@@ -77,13 +77,17 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
 def words(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the name and the position of each number in a command line or a shell script, except in comments.
 
-    A number belongs to an option (`--lr 0.1`), to a variable (`LR=0.1`) or to a key (`train.lr=0.1`), which has the name.
+    A number belongs to an option (`--lr 0.1`), to a variable (`LR=0.1`) or to a key (`train.lr=0.1`), which has the name. A
+    name with several different numbers is left out, as no single value can replace them.
     """
+    positions: dict[str, list[tuple[int, int]]] = {}
     for match in _NUMBER_OF_NAME.finditer(text):
         name = match["variable"] or match["flag"] or match["key"] or match["dotted"]
         line_start = text[: match.start("value")].rpartition("\n")[2]
         if not line_start.lstrip().startswith("#"):
-            yield name, match.span("value")
+            positions.setdefault(name, []).append(match.span("value"))
+    single = {name for name, spans in positions.items() if len({text[start:end] for start, end in spans}) == 1}
+    yield from sorted(((name, span) for name in single for span in positions[name]), key=lambda pair: pair[1])
 
 
 def values(text: str, name: str) -> dict[str, Any]:
@@ -120,8 +124,12 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
         ValueError: The text is not one document of its format, or is nested too deeply.
     """
     format_value = _FORMATTERS.get(name[name.rfind(".") :], _yaml_text)
+    if name.endswith(SHELLS):  # in which a name may have several positions
+        pairs = [(span, key) for key, span in words(text)]
+    else:
+        pairs = [(span, key) for key, span in spans(text, name).items()]
     # From the end, so that a replaced value does not move the positions of the others.
-    positions = sorted(((span, key) for key, span in spans(text, name).items() if key in params), reverse=True)
+    positions = sorted(((span, key) for span, key in pairs if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
         text = f"{text[:start]}{space}{format_value(params[key])}{text[end:]}"
