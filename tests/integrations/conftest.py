@@ -14,7 +14,7 @@ import pytest
 from tests.worker.conftest import Bench, wait_until
 
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.wire.records import Segment, TrialOutcome, TrialRequest
 
 JOB = Path(__file__).parent / "job"
 MODULES = {file.stem: file.read_text() for file in JOB.glob("*.py")}
@@ -66,6 +66,7 @@ class Trials(Bench):
         signal_at: int | None = None,
         after: Ended | None = None,
         resume: Ended | None = None,
+        segment: Segment | None = None,
         **params: Any,
     ) -> Ended:
         """Runs an attempt; each of its reports is waited for and answered.
@@ -78,6 +79,7 @@ class Trials(Bench):
             signal_at: number of the report at which its last rank alone gets SIGTERM.
             after: the attempt of the same trial before this one.
             resume: a trial whose checkpoints are those of the run that `--resume` names.
+            segment: the part of the training that it does.
             **params: of the example.
         """
         request = self.request("", prunable=True, timeout=120.0, library=library, **params)
@@ -87,6 +89,7 @@ class Trials(Bench):
             if self.checkpoints(resume.trial).exists():
                 shutil.copytree(self.checkpoints(resume.trial), self.checkpoints(request.trial, "other"))
             request = dataclasses.replace(request, resume="other")
+        request = dataclasses.replace(request, prunable=segment is None, segment=segment)
         reports: list[tuple[int, dict[str, float]]] = []
         event = self.slot.run(request)
         while event.outcome is None:

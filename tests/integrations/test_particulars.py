@@ -75,6 +75,16 @@ def test_a_catboost_trial_needs_the_block_that_ends_it(trials: Trials) -> None:
     assert ended.steps == []
 
 
+def test_a_catboost_snapshot_of_another_run_that_is_cut_is_an_error(trials: Trials) -> None:
+    """CatBoost itself prints a warning and begins with the first iteration."""
+    first = trials.attempt("catboost", stop_at=2)
+    snapshot = trials.checkpoints(first.trial) / "catboost.snapshot"
+    snapshot.write_bytes(snapshot.read_bytes()[: snapshot.stat().st_size // 2])
+    second = trials.attempt("catboost", resume=first)
+    assert (second.outcome.failure, second.reports) == (FailureClass.ERROR, ())
+    assert "CatBoost cannot read the snapshot" in second.outcome.message
+
+
 def test_half_a_checkpoint_of_accelerate_is_none(trials: Trials) -> None:
     """A process that is killed while it saves leaves a folder with another name; the step is saved again."""
     first = trials.attempt("accelerate", stop_at=5)

@@ -1,16 +1,23 @@
-"""Callbacks save a checkpoint at a rung by themselves, and the next segment continues from it."""
+"""Callbacks save a checkpoint at a rung and at the last step by themselves, and the next segment continues from it.
+
+The next segment is another trial's, as in a population, where an older checkpoint than that of the rung is no substitute.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.integrations.conftest import EXAMPLES, Ended, Trials
 
 from trialplane.integrations import sklearn, xgboost
-from trialplane.wire.records import Segment
+from trialplane.wire.records import Parent, Segment
+from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 from trialplane.worker.pausing import Pause
 
@@ -76,3 +83,122 @@ def test_boosting(tmp_path: Path) -> None:
     with pytest.raises(context.Paused, match="after step 3"):
         train(Segment(3, ("train-rmse",)))
     assert train(Segment(0, ("train-rmse",), 3, 0)) == (6, [4, 5, 6])
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """A library's example with a rung, before which it has saved another checkpoint.
+
+    Attributes:
+        metric: by which trials are compared.
+        rung: step at which the trial is paused.
+        top: its last step.
+        file: of the checkpoint that tells whether it is intact; "" for the largest.
+        error: of one that is damaged.
+        params: of the example.
+        is_repeatable: whether a trial that continues ends with the metrics of one that was not paused.
+    """
+
+    metric: str
+    rung: int
+    top: int
+    error: str
+    file: str = ""
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    is_repeatable: bool = True
+
+    @property
+    def segment(self) -> Segment:
+        return Segment(self.rung, (self.metric,), folder=self.rung, top=self.top)
+
+
+CHANGED = "is truncated or changed"
+LIBRARIES = {
+    "accelerate": Library("valid_loss", 3, 8, "header", file="model.safetensors"),
+    "catboost": Library("validation-Logloss", 3, 8, "members of a population cannot change theirs"),
+    "huggingface": Library("eval_loss", 12, 16, "is missing or damaged", file="trainer_state.json"),
+    "keras": Library("val_loss", 2, 4, CHANGED),
+    "lightgbm": Library("valid_0-binary_logloss", 6, 8, CHANGED),
+    "lightning": Library("val_loss", 8, 16, CHANGED),
+    "sklearn": Library("log_loss", 3, 8, CHANGED),
+    "xgboost": Library("valid-logloss", 6, 8, CHANGED),
+}
+CASES = {
+    **{name: library for name, library in LIBRARIES.items() if name != "catboost"},  # it is not for populations
+    "huggingface-logs": dataclasses.replace(LIBRARIES["huggingface"], metric="loss", rung=6, params={"save": "no"}),
+    "huggingface-no": dataclasses.replace(LIBRARIES["huggingface"], rung=4, params={"save": "no"}),
+    # Lightning begins the data of an epoch anew when it continues within it.
+    "lightning-within": dataclasses.replace(LIBRARIES["lightning"], rung=6, params={"validate": 0.5}, is_repeatable=False),
+}
+
+every_library = pytest.mark.parametrize("library", sorted(LIBRARIES))
+every_case = pytest.mark.parametrize("case", sorted(CASES))
+
+
+def last_segment(library: Library, donor: Ended) -> Segment:
+    """The segment of another trial that continues to the end from a donor's rung."""
+    assert donor.outcome.checkpoints is not None
+    parent = Parent(donor.trial, library.rung, donor.outcome.checkpoints.digest, donor.trial, library.rung)
+    return Segment(0, (library.metric,), library.rung, 0, parent, top=library.top)
+
+
+def newest(folder: Path) -> Path:
+    return max(folder.iterdir(), key=step)
+
+
+def step(checkpoint: Path) -> int:
+    """The step in the name of a checkpoint: step-0000000008.1, checkpoint-8."""
+    return int(checkpoint.name.partition("-")[2].partition(".")[0] or 0)
+
+
+def test_each_example_has_a_rung() -> None:
+    assert {f"with_{library}" for library in LIBRARIES} == set(EXAMPLES)
+
+
+@every_case
+def test_another_trial_continues_exactly_from_the_rung(trials: Trials, case: str) -> None:
+    name, library = case.partition("-")[0], CASES[case]
+    whole, donor = (trials.attempt(name, segment=part, **library.params) for part in (None, library.segment))
+    assert donor.outcome.state is TrialState.PAUSED, donor.outcome.traceback
+    assert donor.steps == [number for number in whole.steps if number <= library.rung]
+    folder = trials.checkpoints(donor.trial)
+    rung = folder.with_name(f"{folder.name}-step-{library.rung}")
+    segment = last_segment(library, donor)
+    child = trials.attempt(name, segment=segment, **library.params)
+    assert child.outcome.state is TrialState.COMPLETE, child.outcome.traceback
+    assert [*donor.steps, *child.steps] == whole.steps
+    if library.is_repeatable:
+        assert child.outcome.metrics == whole.outcome.metrics
+    assert step(newest(rung)) == library.rung
+    assert step(newest(trials.checkpoints(child.trial))) == library.top
+    again = trials.attempt(name, after=child, segment=segment, **library.params)
+    assert again.outcome.state is TrialState.COMPLETE, again.outcome.traceback
+    assert (again.steps[-1], again.outcome.metrics) == (library.top, child.outcome.metrics)
+
+
+@every_library
+def test_a_damaged_checkpoint_of_another_trial_is_an_error_and_not_replaced_by_an_older_one(
+    trials: Trials, library: str
+) -> None:
+    donor = trials.attempt(library, segment=LIBRARIES[library].segment)
+    folder = trials.checkpoints(donor.trial)
+    checkpoint = newest(folder.with_name(f"{folder.name}-step-{LIBRARIES[library].rung}"))
+    assert library == "catboost" or len(list(checkpoint.parent.iterdir())) > 1, "there is an older one"
+    files = [checkpoint] if checkpoint.is_file() else list(checkpoint.rglob(LIBRARIES[library].file or "*"))
+    file = max(files, key=lambda each: each.stat().st_size)
+    file.write_bytes(bytes(file.stat().st_size))  # the digest is that of names and sizes, which stay
+    child = trials.attempt(library, segment=last_segment(LIBRARIES[library], donor))
+    assert (child.outcome.state, child.outcome.failure) == (TrialState.FAILED, FailureClass.ERROR)
+    assert child.reports == ()
+    assert LIBRARIES[library].error in child.outcome.message
+
+
+def test_catboost_continues_its_own_snapshot(trials: Trials) -> None:
+    """As a promoted trial does, which keeps its parameters and its folder."""
+    first = trials.attempt("catboost", segment=Segment(3, ("validation-Logloss",), top=8))
+    assert (first.outcome.state, first.steps) == (TrialState.PAUSED, [1, 2, 3])
+    assert first.outcome.checkpoints is not None
+    parent = Parent(first.trial, 3, first.outcome.checkpoints.digest, first.trial)
+    rest = trials.attempt("catboost", after=first, segment=Segment(0, ("validation-Logloss",), 3, 0, parent, top=8))
+    assert (rest.outcome.state, rest.steps) == (TrialState.COMPLETE, [4, 5, 6, 7, 8])
+    assert rest.outcome.metrics == trials.attempt("catboost").outcome.metrics

@@ -103,6 +103,8 @@ def save(accelerator: Accelerator, step: int) -> None:
 def stop(accelerator: Accelerator, step: int) -> None:
     """Save a checkpoint and end the attempt, if a stop is requested in any rank. Call it in every rank after each step.
 
+    At the last step of a trial with rungs, a checkpoint is saved too.
+
     Args:
         accelerator: Accelerator with all objects to save.
         step: Optimizer steps or epochs done.
@@ -114,12 +116,13 @@ def stop(accelerator: Accelerator, step: int) -> None:
     ctx = trialplane.current()
     if ctx is None:
         return
-    requested = ctx.stopping
+    requested, is_last = ctx.stopping, ctx.is_last(step)
     if ctx.world_size > 1:
-        flag = torch.tensor(int(requested), device=accelerator.device)
-        requested = bool(accelerator.reduce(flag, "sum"))
-    if requested:
+        flags = torch.tensor([int(requested), int(is_last)], device=accelerator.device)
+        requested, is_last = (bool(flag) for flag in accelerator.reduce(flags, "sum"))
+    if requested or is_last:
         save(accelerator, step)
+    if requested:
         raise ctx.stopped(step)
 
 
@@ -144,7 +147,7 @@ def resume(accelerator: Accelerator) -> int:
     if not checkpoints and resumed_location is not None:
         checkpoints = _complete(_folder(resumed_location))
         if not checkpoints:
-            raise errors.CheckpointError(saves.none_at(resumed_location))
+            raise errors.CheckpointError(saves.none_at(ctx, resumed_location))
     if not checkpoints:
         return 0
     accelerator.load_state(str(checkpoints[-1]))

@@ -9,6 +9,7 @@ Metrics are named after the data and the metric: `learn-Logloss`, `validation-Lo
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -33,7 +34,8 @@ class TrialCallback:
         snapshot: Arguments of `fit` for CatBoost to save snapshots and to continue from them. Empty outside of a trial.
 
     Raises:
-        InputError: The run saves checkpoints at a URL, and CatBoost only writes to folders.
+        InputError: The run saves checkpoints at a URL, and CatBoost only writes to folders. Or the trial continues from a
+            rung of a population: CatBoost ignores parameters other than those in its snapshot.
         CheckpointError: The run that `--resume` names has no snapshot.
     """
 
@@ -41,16 +43,23 @@ class TrialCallback:
         self.snapshot: dict[str, Any] = {}
         self._is_inside = False
         self._pending: Exception | None = None
+        self._taken_over: Path | None = None  # snapshot of another run or trial, before the first iteration after it
         ctx = trialplane.current()
         if ctx is None:
             return
         file = saves.folder(ctx.checkpoints, "CatBoost") / _FILE
         file.parent.mkdir(parents=True, exist_ok=True)
+        if ctx.needs_newest:
+            raise errors.InputError(
+                "CatBoost continues with the parameters in its snapshot, so members of a population cannot change theirs; "
+                "take pruner: {name: asha, promote: true} instead of population"
+            )
         if (resumed_location := ctx.resume_from) is not None and not file.exists():
             other_snapshot = saves.folder(resumed_location, "CatBoost") / _FILE
             if not other_snapshot.exists():
-                raise errors.CheckpointError(saves.none_at(resumed_location))
+                raise errors.CheckpointError(saves.none_at(ctx, resumed_location))
             shutil.copy(other_snapshot, file)
+            self._taken_over = other_snapshot
         self.snapshot = {"save_snapshot": True, "snapshot_file": str(file), "snapshot_interval": save_every}
 
     def __enter__(self) -> TrialCallback:
@@ -84,6 +93,10 @@ class TrialCallback:
             return True
         if not self._is_inside:
             raise RuntimeError("call fit within a block of `with catboost.TrialCallback() as callback:`")
+        taken_over, self._taken_over = self._taken_over, None
+        if taken_over is not None and info.iteration == 1:  # CatBoost only warns, and begins anew
+            self._pending = errors.CheckpointDamaged(f"CatBoost cannot read the snapshot {taken_over}; its warning is above")
+            return False
         newest = {f"{data}-{name}": values[-1] for data, by in info.metrics.items() for name, values in by.items()}
         try:
             ctx.report(info.iteration, **numbers(newest))

@@ -36,8 +36,9 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
 
     The metrics of a step are reported once, when the next step starts. An evaluation after the training is reported with the
     last step. If a stop is requested, all ranks stop at the same step: the Trainer saves a checkpoint without an evaluation,
-    and the attempt ends. If `output_dir` is not in the trial's folder (see `output_dir`), the attempt ends without a
-    checkpoint.
+    and the attempt ends. In a trial with rungs, it also saves one at a rung, where the trial is paused, and after the last
+    step, regardless of `save_strategy`. If `output_dir` is not in the trial's folder (see `output_dir`), the attempt ends
+    without a checkpoint.
     """
 
     is_used: ClassVar[bool] = False  # in this process
@@ -47,6 +48,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._reports = Reports()
         self._training = False
         self._stops = False
+        self._pauses = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, optimizer: Any = None, **_: Any
@@ -63,9 +65,15 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._reports.send()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
-        """Save a checkpoint if a stop is requested, unless this was the last step."""
+        """Save a checkpoint if a stop is requested, unless this was the last step, and one at a rung."""
         ctx = trialplane.current()
-        if state.global_step >= state.max_steps or ctx is None or not _is_requested(args):
+        if ctx is None:
+            return control
+        if state.global_step >= state.max_steps or not _is_requested(args):
+            self._save_for_rung(ctx, args, state, control)
+            # With "epoch" the Trainer saves the last step by itself.
+            if ctx.is_last(state.global_step) and args.save_strategy != "epoch" and _is_kept(args, ctx.checkpoints):
+                control.should_save = True
             return control
         if not _is_kept(args, ctx.checkpoints):
             self._reports.send()
@@ -73,6 +81,15 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._stops = True
         control.should_evaluate = False  # it may take too long
         control.should_save = control.should_training_stop = True
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """Save a checkpoint at a rung that is an evaluation at the end of an epoch."""
+        ctx = trialplane.current()
+        if ctx is not None and not self._stops:
+            self._save_for_rung(ctx, args, state, control)
         return control
 
     def on_log(
@@ -98,16 +115,31 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._add(state, metrics)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """End the attempt if a stop is requested."""
+        """End the attempt if a stop is requested, or if the trial is paused at a rung."""
         ctx = trialplane.current()
-        if self._stops and ctx is not None:
+        if ctx is None:
+            return
+        if _is_kept(args, ctx.checkpoints):
+            ctx.saved(state.global_step)
+        if self._stops or self._pauses:
+            self._pauses = False
             self._reports.send()
+        if self._stops:
             raise ctx.stopped(state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Report the last step."""
         self._training = False
         self._reports.send()
+
+    def _save_for_rung(
+        self, ctx: trialplane.Context, args: TrainingArguments, state: TrainerState, control: TrainerControl
+    ) -> None:
+        """Request a checkpoint after the next logs and evaluation, if these pause the trial."""
+        metrics = ctx.rung_metrics(state.global_step)
+        is_reported = control.should_evaluate if any(name.startswith("eval_") for name in metrics) else control.should_log
+        self._pauses = bool(metrics) and is_reported and _is_kept(args, ctx.checkpoints)
+        control.should_save = control.should_save or self._pauses
 
     def _add(self, state: TrainerState, metrics: Mapping[str, Any] | None) -> None:
         self._reports.add(state.global_step, metrics or {})
@@ -154,12 +186,13 @@ def resume_from() -> str | None:
     """Return the newest complete checkpoint, for `Trainer.train(resume_from_checkpoint=…)`.
 
     Returns:
-        Folder of the checkpoint: of the trial, or else of the run that `--resume` names. None without a checkpoint, and
-        outside of a trial.
+        Folder of the checkpoint: of the trial, or else of the run or trial from which it starts. None without a
+        checkpoint, and outside of a trial.
 
     Raises:
         InputError: The run saves checkpoints at a URL, and the Trainer only writes to folders.
-        CheckpointError: The run that `--resume` names has no checkpoint.
+        CheckpointDamaged: The newest checkpoint of another trial in a population is incomplete.
+        CheckpointError: The run or trial from which it starts has no checkpoint.
     """
     ctx = trialplane.current()
     if ctx is None:
@@ -167,27 +200,44 @@ def resume_from() -> str | None:
     resumed_location = ctx.resume_from
     checkpoint = _newest(saves.folder(ctx.checkpoints, "transformers' Trainer"), ctx.is_usable)
     if checkpoint is None and resumed_location is not None:
-        checkpoint = _newest(saves.folder(resumed_location, "transformers' Trainer"))
+        folder = saves.folder(resumed_location, "transformers' Trainer")
+        checkpoint = _newest(folder, only_newest=ctx.needs_newest)
         if checkpoint is None:
-            raise errors.CheckpointError(saves.none_at(resumed_location))
+            raise errors.CheckpointError(saves.none_at(ctx, resumed_location))
     return checkpoint
 
 
-def _newest(folder: Path, is_usable: Callable[[int], bool] = lambda step: True) -> str | None:
-    """Return the newest complete checkpoint: one with a readable state, which the Trainer writes last."""
+def _newest(folder: Path, is_usable: Callable[[int], bool] = lambda step: True, *, only_newest: bool = False) -> str | None:
+    """Return the newest complete checkpoint: one with a readable state, which the Trainer writes last.
+
+    Args:
+        folder: Folder of the checkpoints.
+        is_usable: Function that returns whether a checkpoint of a step can be used. Others are skipped.
+        only_newest: Whether an incomplete checkpoint is an error, instead of one that is skipped.
+
+    Raises:
+        CheckpointDamaged: The newest checkpoint is incomplete, with `only_newest`.
+    """
     steps = {
         int(number): path
         for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
         if (number := path.name.rpartition("-")[2]).isdigit()
     }
-    for step in sorted(steps, reverse=True):
-        try:
-            state = json.loads((steps[step] / TRAINER_STATE_NAME).read_bytes())
-        except (FileNotFoundError, json.JSONDecodeError):  # killed while it was being saved
-            continue
-        if state["global_step"] == step and is_usable(step):
+    for step in sorted(filter(is_usable, steps), reverse=True):
+        if _is_complete(steps[step], step):
             return str(steps[step])
+        if only_newest:
+            raise errors.CheckpointDamaged(f"{steps[step] / TRAINER_STATE_NAME} is missing or damaged")
     return None
+
+
+def _is_complete(checkpoint: Path, step: int) -> bool:
+    """Return whether a checkpoint has a readable state of its step. One whose process was killed meanwhile has none."""
+    try:
+        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(state["global_step"] == step)
 
 
 def _is_requested(args: TrainingArguments) -> bool:

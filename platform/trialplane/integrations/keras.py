@@ -22,7 +22,8 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
     """Callback that reports the metrics of each epoch, with the number of epochs done, and saves weights and optimizer.
 
     A requested stop is checked after each batch. Within an epoch, the attempt ends at once, and the next attempt repeats the
-    epoch. At the end of an epoch, a checkpoint is saved first, regardless of `save_every`.
+    epoch. At the end of an epoch, a checkpoint is saved first, regardless of `save_every`. So is one after the last epoch of
+    a trial with rungs.
 
     Args:
         save_every: Number of epochs between two checkpoints.
@@ -71,10 +72,11 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         done = epoch + 1
         trialplane.report(done, **numbers(logs or {}))
         ctx = trialplane.current()
-        if ctx is None or done == self.params["epochs"]:  # fit has no history to give when no epoch is left to do
+        if ctx is None:
             return
-        stops = ctx.stopping
-        if stops or done % self._every == 0:
+        is_end = done == self.params["epochs"]  # a retry from its checkpoint would have no epoch to do, and no history
+        stops = ctx.stopping and not is_end
+        if stops or ctx.is_last(done) or (done % self._every == 0 and not is_end):
             self._saves.save(done, lambda file: self.model.save_weights(str(file)))
             self._saved = done
         if stops:

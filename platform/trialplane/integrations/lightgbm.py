@@ -26,7 +26,8 @@ class TrialCallback:
     """Callback that reports the evaluations of each round, with the number of rounds done, and saves the model.
 
     Args:
-        save_every: Number of rounds between two checkpoints. One more is saved if a stop is requested.
+        save_every: Number of rounds between two checkpoints. One more is saved if a stop is requested, and after the last
+            round of a trial with rungs.
 
     Attributes:
         model: Model to continue from, for `init_model=…`. None without a checkpoint, and outside of a trial.
@@ -65,11 +66,12 @@ class TrialCallback:
         if newest:
             trialplane.report(done, **numbers(newest))
         ctx = trialplane.current()
-        if ctx is None or done == self._total:
+        if ctx is None:
             return
-        stops = ctx.stopping
+        is_end = done == self._total
+        stops = ctx.stopping and not is_end
         is_booster = isinstance(env.model, lightgbm.Booster)  # lgb.cv has one for each fold, from which nothing continues
-        if is_booster and (stops or done % self._every == 0):
+        if is_booster and (stops or ctx.is_last(done) or (done % self._every == 0 and not is_end)):
             self._saves.save(done, lambda file: env.model.save_model(file, num_iteration=-1))
         if stops:
             raise ctx.stopped(done if is_booster else None)

@@ -32,7 +32,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
     Metrics of validations and training epochs are reported with the number of optimizer steps done. A requested stop is
     checked after each batch, and all ranks stop at the same one: a checkpoint is saved, and the attempt ends. After the last
-    batch of an epoch, the validation is finished first.
+    batch of an epoch, the validation is finished first. A checkpoint is also saved at the last step of a trial with rungs.
 
     Args:
         save_every: Number of epochs between two checkpoints.
@@ -63,19 +63,21 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         if (ctx := trialplane.current()) is not None:
             ctx.check_optimizer(group for optimizer in trainer.optimizers for group in optimizer.param_groups)
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Report a validation within an epoch."""
-        self._reports.send()
-
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save a checkpoint and end the attempt, if a stop is requested."""
         if not trainer.is_last_batch and trainer.global_step != trainer.max_steps and self._is_requested(trainer):
             self._stop(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Collect the metrics of a validation during the training."""
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._reports.add(trainer.global_step, self._new(trainer))
+        """Collect the metrics of a validation during the training, and report one within an epoch."""
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        self._reports.add(trainer.global_step, self._new(trainer))
+        if trainer.is_last_batch:
+            return  # reported with the metrics of the epoch
+        self._reports.send()
+        if trainer.global_step != trainer.max_steps and self._is_requested(trainer):
+            self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the epoch, and save a checkpoint if it is due."""
@@ -83,7 +85,10 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         self._reports.send()
         done = trainer.current_epoch + 1
         if trainer.should_stop or done == trainer.max_epochs or trainer.global_step == trainer.max_steps:
-            return  # the training is done: continued from a checkpoint saved here, fit would return no metrics
+            # The training is done. Continued from a checkpoint saved here, fit would return no metrics.
+            if (ctx := trialplane.current()) is not None and ctx.is_last(trainer.global_step):
+                self._save(trainer)
+            return
         if self._is_requested(trainer):
             self._stop(trainer)
         if done % self._every == 0:

@@ -73,11 +73,15 @@ class Saves:
         ctx.saved(step)
 
     def newest(self) -> SavedFile | None:
-        """Return the newest intact checkpoint of the trial, or else of the run that `--resume` names. None without one.
+        """Return the newest intact checkpoint of the trial, or else of the run or trial from which it starts.
+
+        Returns:
+            The checkpoint. None without one, and outside of a trial.
 
         Raises:
-            CheckpointDamaged: No usable checkpoint is intact, and at least one is damaged.
-            CheckpointError: The run that `--resume` names has no checkpoint, or a checkpoint is of another library.
+            CheckpointDamaged: No usable checkpoint is intact, and at least one is damaged. Or the newest of another trial in
+                a population is damaged.
+            CheckpointError: The run or trial from which it starts has no checkpoint, or a checkpoint is of another library.
         """
         ctx = trialplane.current()
         if ctx is None:
@@ -85,17 +89,36 @@ class Saves:
         resumed_location = ctx.resume_from
         checkpoint = self._newest(ctx.checkpoints, ctx.workdir, ctx.is_usable)
         if checkpoint is None and resumed_location is not None:
-            checkpoint = self._newest(resumed_location, ctx.workdir)
+            checkpoint = self._newest(resumed_location, ctx.workdir, only_newest=ctx.needs_newest)
             if checkpoint is None:
-                raise errors.CheckpointError(none_at(resumed_location))
+                raise errors.CheckpointError(none_at(ctx, resumed_location))
         return checkpoint
 
     def _newest(
-        self, location: str, workdir: Path, is_usable: Callable[[int], bool] = lambda step: True
+        self,
+        location: str,
+        workdir: Path,
+        is_usable: Callable[[int], bool] = lambda step: True,
+        *,
+        only_newest: bool = False,
     ) -> SavedFile | None:
-        """Return the newest intact checkpoint at a location; None without a usable one. Errors are those of `newest`."""
+        """Return the newest checkpoint at a location, or None.
+
+        Args:
+            location: Folder or URL of the checkpoints.
+            workdir: Folder for a copy of the file.
+            is_usable: Function that returns whether a checkpoint of a step can be used. Others are skipped.
+            only_newest: Whether a damaged checkpoint is an error, instead of one that is skipped.
+
+        Raises:
+            CheckpointDamaged, CheckpointError: See `newest`.
+        """
         store = stores.open_store(location)
-        newest = stores.newest(store, lambda saved: self._copy(store, saved, workdir), is_usable)
+
+        def read(saved: record.Saved) -> Path:
+            return self._copy(store, saved, workdir)
+
+        newest = stores.only_newest(store, read) if only_newest else stores.newest(store, read, is_usable)
         return None if newest is None else SavedFile(newest[0].step, newest[1])
 
     def _copy(self, store: stores.Store, saved: record.Saved, workdir: Path) -> Path:
@@ -116,12 +139,10 @@ class Saves:
         return copy
 
 
-def none_at(location: str) -> str:
-    """Return the message for a run named by `--resume` that has no checkpoint."""
-    return (
-        f"there is no checkpoint to continue from at {location}: the run has saved none, or it was deleted. To start from "
-        "step 0, submit without --resume"
-    )
+def none_at(ctx: trialplane.Context, location: str) -> str:
+    """Return the message for a run or trial to start from that has no checkpoint at its location."""
+    saver, advice = ("run", ". To start from step 0, submit without --resume") if not ctx.needs_newest else ("trial", "")
+    return f"there is no checkpoint to continue from at {location}: the {saver} has saved none, or it was deleted{advice}"
 
 
 def folder(location: str, writer: str) -> Path:

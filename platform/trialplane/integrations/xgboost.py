@@ -27,7 +27,8 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
     """Callback that reports the evaluations of each round, with the number of rounds done, and saves the model.
 
     Args:
-        save_every: Number of rounds between two checkpoints. One more is saved if a stop is requested.
+        save_every: Number of rounds between two checkpoints. One more is saved if a stop is requested, and after the last
+            round of a trial with rungs.
 
     Attributes:
         model: Model to continue from, for `xgb_model=…`. None without a checkpoint, and outside of a trial.
@@ -64,11 +65,12 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         if newest:
             trialplane.report(done, **numbers(newest))
         ctx = trialplane.current()
-        if ctx is None or done == self._total:
+        if ctx is None:
             return False
-        stops = ctx.stopping
+        is_end = done == self._total
+        stops = ctx.stopping and not is_end
         is_booster = isinstance(model, xgboost.Booster)  # xgb.cv has one for each fold, from which nothing continues
-        if is_booster and (stops or done % self._every == 0):
+        if is_booster and (stops or ctx.is_last(done) or (done % self._every == 0 and not is_end)):
             self._saves.save(done, model.save_model)
         if stops:
             raise ctx.stopped(done if is_booster else None)

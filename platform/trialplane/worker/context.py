@@ -364,6 +364,22 @@ class Context:
         """
         return not self._pause.reaches(step) and not self._pause.is_last(step)
 
+    def is_last(self, step: int) -> bool:
+        """Return whether a step is the last one of a trial with rungs. Its state is always saved."""
+        return self._pause.is_last(step)
+
+    def rung_metrics(self, step: int) -> frozenset[str]:
+        """Return the metrics whose report at a step pauses the trial: those of its rung, or none before it."""
+        return self._pause.metrics if self._pause.reaches(step) else frozenset()
+
+    @property
+    def needs_newest(self) -> bool:
+        """Whether only the newest checkpoint at `resume_from` is right: it is of another trial in a population.
+
+        An older one is of other steps than those at which the members were compared. It must not replace a damaged one.
+        """
+        return self._origin.is_exact
+
     def check_optimizer(self, groups: Iterable[Mapping[str, Any]]) -> None:
         """Warn of values of an optimizer that are not the trial's, if the state of another trial was restored.
 
