@@ -96,7 +96,8 @@ class Collecting:
         self.store = 0
         self.spilled: int | None = 0
         self.reported: list[TrialReport] = []
-        ledger = types.SimpleNamespace(job=job(**collect), report=self.reported.append)
+        self.sizes: list[int] = []
+        ledger = types.SimpleNamespace(job=job(**collect), report=self.reported.append, record_workers=self.sizes.append)
         parts: tuple[Any, ...] = (ledger, self.learner, self.workers, self.exchange)
         self.work = CollectionWorkload(*parts, ObjectStores(lambda: self.store, lambda: self.spilled))
         self.ready: list[SlotReady] = []

@@ -332,6 +332,7 @@ def test_a_worker_that_is_to_go_first_does_what_it_has() -> None:
     run.listen()
     assert 1 not in run.workers.started
     assert run.workers.size == 1
+    assert run.sizes == [2, 1], "the ledger counts the hours of each"
 
 
 def test_a_lost_learner_gets_the_next_place_there_is() -> None:

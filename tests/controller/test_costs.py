@@ -14,11 +14,13 @@ from tests.controller.loops import Loop
 from tests.controller.trainings import LOSS, SEARCH, Opened, asked, failed, job
 
 from trialplane.controller import ledger as module
+from trialplane.controller.ledger import Ledger
 from trialplane.controller.session import Session
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import write_status
+from trialplane.job import kinds
 from trialplane.job.kinds import Job
-from trialplane.wire.costs import Demand, Prices, Usage
+from trialplane.wire.costs import Prices, Usage
 from trialplane.wire.records import RunStatus, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -54,6 +56,54 @@ def working(opened: Opened, clock: Clock, of: Job, seconds: float, prices: Price
 
     loop.slots.start = work  # type: ignore[method-assign]
     return loop
+
+
+def seconds_of(ledger: Ledger) -> float:
+    """The time of all attempts, of one slot each."""
+    return ledger.usage(Prices()).slot_hours * 3600
+
+
+def workers_of(workers: int) -> Job:
+    """A collection with a GPU for each worker, and none for the learner."""
+    collect = {
+        "units": 8,
+        "iterations": 9,
+        "workers": workers,
+        "learner": {"entrypoint": "train:learn", "resources": {"gpus": 0}},
+    }
+    return kinds.read(
+        {"name": "toy", "kind": "collect", "collect": collect, "resources": {"gpus": 1}, "retries": {"lost": 2}}
+    )
+
+
+def test_hours_are_those_of_the_workers_that_a_collection_had(opened: Opened, clock: Clock) -> None:
+    hour, prices = 3600.0, Prices(gpu_hour=2.0)
+    ledger = opened.open(workers_of(4))
+    ledger.record_workers(4)
+    first = asked(ledger)
+    clock.now += hour
+    ledger.record_workers(1)  # as `platform scale` does
+    clock.now += hour
+    assert ledger.usage(prices) == Usage(2 + 5.0, 5.0, 2 + 5.0, 10.0), "an hour of 4, and an hour of 1"
+    ledger.tell(outcome(first.number, metrics={"units": 8.0}, started=clock.now - 2 * hour, ended=clock.now))
+    clock.now += hour  # between two iterations, which does not count
+    again = opened.open(workers_of(8))
+    again.record_workers(8)
+    assert again.usage(prices).gpu_hours == pytest.approx(5.0), "a resumed run with more workers counts as before"
+    assert again.newest[0].workers == pytest.approx(2.5)
+    asked(again)
+    clock.now += hour
+    assert again.usage(prices) == Usage(3 + 13.0, 13.0, 3 + 13.0, 26.0)
+
+
+def test_the_iteration_of_a_killed_controller_counts_with_the_workers_at_its_start(opened: Opened, clock: Clock) -> None:
+    ledger = opened.open(workers_of(4))
+    ledger.record_workers(4)
+    begun = clock.now
+    asked(ledger)
+    clock.now += 86_400.0
+    again = opened.open(workers_of(2), last_alive=begun + 3600.0)
+    assert again.usage(Prices()).gpu_hours == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +166,8 @@ def test_what_former_controllers_used_counts_and_so_do_failed_and_lost_attempts(
     again = asked(ledger)
     assert (again.trial, again.attempt) == (1, 2)
     clock.now += 40.0
-    assert ledger.busy_seconds() == pytest.approx(70.0)
-    assert opened.open(of).busy_seconds() == pytest.approx(30.0), "the attempt that ran has given no sign of life"
+    assert seconds_of(ledger) == pytest.approx(70.0)
+    assert seconds_of(opened.open(of)) == pytest.approx(30.0), "the attempt that ran has given no sign of life"
 
 
 @pytest.mark.parametrize("sign", ["report", "status", "none"])
@@ -136,7 +186,7 @@ def test_an_attempt_of_a_killed_controller_lasted_until_the_last_sign_of_life(
     last_alive = begun + 30.0 if sign == "status" else 0.0
     again = opened.open(of, last_alive=last_alive)
     seconds = 0.0 if sign == "none" else 30.0
-    assert again.busy_seconds() == pytest.approx(seconds)
+    assert seconds_of(again) == pytest.approx(seconds)
     assert again.newest[0].started == begun
     assert again.newest[0].ended == begun + seconds
 
@@ -162,4 +212,4 @@ def test_the_status_has_hours_and_prices_before_and_after_the_loop(opened: Opene
     assert (status.usage, status.prices) == (before.usage, prices)
     ledger = session._ledger = opened.open(of)
     ledger.tell(outcome(asked(ledger).number, metrics=LOSS, started=100.0, ended=3700.0))
-    assert session._status(RunState.SUCCEEDED, "").usage == Usage.of(3600.0, Demand(1, 2, 1), prices)
+    assert session._status(RunState.SUCCEEDED, "").usage == Usage(1.0, 2.0, 1.0, 6.0)

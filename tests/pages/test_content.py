@@ -17,7 +17,7 @@ from tests.pages import studies
 
 from trialplane.pages import columns, content, curves, importances, page, savings
 from trialplane.wire import rows
-from trialplane.wire.costs import Prices
+from trialplane.wire.costs import Busy, Prices
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -125,7 +125,7 @@ def test_savings_of_pruning_are_the_steps_that_were_not_run():
     assert savings.saved_seconds(rows_, {0: 10, 1: 10, 2: 3}) == pytest.approx(70)  # 3 of 10 steps took 30 s
     assert savings.saved_seconds(rows_, {}) == pytest.approx(70)
     assert savings.saved_seconds(rows_[2:], {2: 3}) == 0  # nothing to compare with
-    assert savings.lost_seconds([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)]) == 5
+    assert savings.lost([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)]) == Busy(5)
 
 
 def test_costs_have_the_prices_of_the_run_unless_others_are_given():

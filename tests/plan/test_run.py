@@ -82,16 +82,6 @@ def test_nulls_that_mean_something_are_kept() -> None:
     assert found is not None and found.params["rows"] == 5, "a field that was given wins"
 
 
-def test_a_collection_with_a_budget_of_hours_is_not_scaled() -> None:
-    fields = {"kind": "collect", "name": "demo", "collect": {"units": 8, "workers": 4, "learner": "train:learn"}}
-    for budget, issues in (({"time": 60}, []), ({"cost": 5}, ["spec.parallel"])):
-        job = kinds.read({**fields, "budget": budget})
-        spec = {**runs.job_fields(job), "code": {"configMaps": ["a-code"], "sha256": "0" * 64}}
-        for parallel, expected in ((2, issues), (4, [])):
-            read = runs.read({"metadata": {"name": "a"}, "spec": {**spec, "parallel": parallel}})
-            assert [issue.field for issue in read.issues] == expected
-
-
 def test_all_complaints_come_at_once_with_their_paths() -> None:
     job = {**STUDY, "trials": 0, "sampler": {"name": "tpee"}}
     run = {"metadata": {"name": "A"}, "spec": {"job": job, "code": {"configMaps": ["A-code", "b"], "sha256": "0" * 64}}}

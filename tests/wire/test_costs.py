@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trialplane.job import kinds
-from trialplane.wire.costs import Demand, Prices, Usage
+from trialplane.wire.costs import Busy, Demand, JobDemand, Prices, Usage
 
 STUDY = {"kind": "hpo", "objectives": [{"metric": "loss", "direction": "minimize"}], "trials": 9, "parallel": 3}
 COLLECTION = {"kind": "collect", "collect": {"units": 8, "iterations": 2, "workers": 4, "learner": "train:learn"}}
@@ -28,9 +28,25 @@ def test_an_attempt_uses_all_that_works_on_it(fields: dict[str, Any], demand: De
 
 
 def test_cost_is_the_sum_of_gpus_and_cores() -> None:
-    usage = Usage.of(1800, Demand(slots=2, gpus=4, cpus=6), Prices(gpu_hour=3.0, cpu_hour=0.5))
+    demand = JobDemand(Demand(slots=2, gpus=4, cpus=6), Demand(0, 0, 0))
+    usage = Usage.of(Busy(1800), demand, Prices(gpu_hour=3.0, cpu_hour=0.5))
     assert usage == Usage(slot_hours=1.0, gpu_hours=2.0, cpu_hours=3.0, cost=7.5)
-    assert Usage.of(1800, Demand(), Prices()).cost is None
+    assert Usage.of(Busy(1800), demand, Prices()).cost is None
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_workers_of_a_collection_count_by_their_own_time(workers: int) -> None:
+    collect = {**COLLECTION["collect"], "workers": workers}
+    job = kinds.read({"name": "toy", **COLLECTION, "collect": collect, "resources": {"cpus": 2, "gpus": 1}})
+    demand = JobDemand.of(job)
+    assert demand == JobDemand(Demand(1, 1, 2), Demand(1, 1, 2))
+    busy = Busy(1800, 1800 * 4) + Busy(1800, 1800 * 1)
+    assert Usage.of(busy, demand, Prices(gpu_hour=2.0)) == Usage(slot_hours=3.5, gpu_hours=3.5, cpu_hours=7.0, cost=7.0)
+
+
+def test_other_jobs_have_no_workers() -> None:
+    for fields in (STUDY, {"kind": "train", "nodes": 3}):
+        assert JobDemand.of(kinds.read({"name": "toy", **fields})).worker == Demand(0, 0, 0)
 
 
 def test_prices_are_read_from_the_environment() -> None:

@@ -31,6 +31,7 @@ from trialplane import errors
 from trialplane.controller import history, points, replaying, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats, SavedCheckpoints
 from trialplane.controller.curves import Curves
+from trialplane.controller.hours import Hours
 from trialplane.controller.patience import Patience
 from trialplane.controller.population import Members
 from trialplane.controller.promotion import Promotion, Stretch
@@ -40,6 +41,7 @@ from trialplane.job.population import Intervals
 from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import earlier, labels, messages, records, rows
+from trialplane.wire.costs import JobDemand, Prices, Usage
 from trialplane.wire.earlier import EarlierTrial
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import (
@@ -137,7 +139,8 @@ class Ledger:
         self._code = samplers.JobCode(code)
         self._patience = patience or Patience()
         self._last_alive = last_alive
-        self._busy = 0.0  # seconds of attempts that have ended
+        self._hours = Hours()
+        self._demand = JobDemand.of(job)
         self._next = 0  # number of the next new trial
         self._running: dict[int, _Attempt] = {}  # number of a running attempt → it
         self._unwritten: _Attempt | None = None  # the attempt that the database refused as it was full
@@ -244,11 +247,13 @@ class Ledger:
             return None
         self._unwritten = attempt
         number, begun = attempt.request.number, time.time()
-        attempt.request = dataclasses.replace(attempt.request, begun=begun)
-        self._attempts[number] = dataclasses.replace(self._attempts[number][0], begun=begun), None
+        workers = self._hours.workers
+        attempt.request = dataclasses.replace(attempt.request, begun=begun, workers=workers)
+        self._attempts[number] = dataclasses.replace(self._attempts[number][0], begun=begun, workers=workers), None
         self._write(self.storage.begin, number)
         self._unwritten = None
         self._count_start(attempt.request)
+        self._hours.start(number, begun)
         self._running[attempt.request.number] = attempt
         self.counts.running += 1
         self._update_newest(rows.row(self.job, attempt.request, self._sampled_params(attempt.request.number), None))
@@ -375,7 +380,9 @@ class Ledger:
             request.trial, outcome.failure, self.job.retries, outcome.step
         )
         started, ended = outcome.started or request.begun, outcome.ended or time.time()
-        outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended)
+        workers = self._hours.end(request.number, time.time())
+        workers = request.workers if workers is None else workers  # of a killed controller, those at its start
+        outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended, workers=workers)
         outcome = self._best_reports.apply_to(request.trial, outcome)
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
@@ -402,10 +409,13 @@ class Ledger:
         """
         return self.job.is_sequential and self._repeats.reopen_failure(number)
 
-    def busy_seconds(self) -> float:
-        """Return the seconds of all attempts, including those that run."""
-        now = time.time()
-        return self._busy + sum(max(0.0, now - attempt.request.begun) for attempt in self._running.values())
+    def usage(self, prices: Prices) -> Usage:
+        """Return the hours that all attempts have used, including those that run, and their cost."""
+        return Usage.of(self._hours.total(time.time()), self._demand, prices)
+
+    def record_workers(self, number: int) -> None:
+        """Record the number of workers that a collection has from now on, as the hours of an attempt are those it had."""
+        self._hours.set_workers(number, time.time())
 
     def running(self) -> list[TrialRequest]:
         """Return the attempts that have started and not ended."""
@@ -708,7 +718,7 @@ class Ledger:
         if outcome.checkpoints is not None:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
         self.counts.add_end(request.trial, outcome)
-        self._busy += outcome.seconds or 0.0
+        self._hours.add(outcome.seconds or 0.0, outcome.workers)
         self.pruning.record_end(outcome)
         self._repeats.record_end(request, outcome)
         self._best_reports.record_end(request.trial, outcome)

@@ -19,7 +19,7 @@ from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import SlotReady, SlotTrial
 from trialplane.controller.status import StatusBoard
 from trialplane.controller.workloads.workload import Workload
-from trialplane.wire.costs import Demand, Usage
+from trialplane.wire.costs import Usage
 from trialplane.wire.messages import LogGrown
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
@@ -63,7 +63,6 @@ class Loop:
     ) -> None:
         self._run = run
         self._job = ledger.job
-        self._demand = Demand.of(ledger.job)
         self._ledger = ledger
         self._workload = workload
         self._exporter = exporter
@@ -119,7 +118,7 @@ class Loop:
     @property
     def usage(self) -> Usage:
         """Hours that all attempts have used so far, and their cost."""
-        return Usage.of(self._ledger.busy_seconds(), self._demand, self._base.prices)
+        return self._ledger.usage(self._base.prices)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from trialplane.job import kinds
 from trialplane.job.kinds import Job, Role, Study
 from trialplane.plan import sizes
 from trialplane.wire import env, escapes, labels, paths, progress, records
-from trialplane.wire.costs import Demand, Usage
+from trialplane.wire.costs import Usage
 from trialplane.wire.exports import End, Order
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
@@ -436,7 +436,7 @@ class Session:
         """Return the usage of all attempts so far. Before the ledger is open, it is that of the previous status."""
         if self._ledger is None:
             return (self._previous_status or self._initial_status).usage
-        return Usage.of(self._ledger.busy_seconds(), Demand.of(self._job), self._setting.prices)
+        return self._ledger.usage(self._setting.prices)
 
 
 def _is_head_lost(address: str, patience: float) -> bool:

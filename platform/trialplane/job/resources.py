@@ -119,11 +119,6 @@ class Budget(models.Model):
         "hooks, and ranks and nodes that are still at work. Then the process is killed, and the result still counts.",
     )
 
-    @property
-    def counts_hours(self) -> bool:
-        """Whether the hours that attempts use are limited: by `gpu_hours` or `cost`."""
-        return self.gpu_hours is not None or self.cost is not None
-
 
 class Retries(models.Model):
     """Number of retries after a process or a machine failed.

@@ -17,7 +17,7 @@ from trialplane.pages.columns import Column, Texts
 from trialplane.pages.importances import Importances
 from trialplane.pages.lineage import Lineage
 from trialplane.wire import records, rows
-from trialplane.wire.costs import Demand, Prices, Usage
+from trialplane.wire.costs import Busy, JobDemand, Prices, Usage
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
@@ -247,16 +247,17 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
 
 def _costs(record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], prices: Prices) -> dict[str, Any]:
     """Return the hours used, lost and saved, the share of idle slots, and the method of the estimate."""
-    demand, seconds = Demand.of(record.job), savings.busy_seconds(record.attempts)
-    busy, available = seconds * demand.slots, record.status.worked * record.status.slots
-    uses = {
-        "used": seconds,
-        "lost": savings.lost_seconds(record.attempts),
-        "saved": savings.saved_seconds(trials, trained_steps, record.status.state.is_active),
+    times = {
+        "used": savings.busy(record.attempts),
+        "lost": savings.lost(record.attempts),
+        "saved": Busy(savings.saved_seconds(trials, trained_steps, record.status.state.is_active)),
     }
+    demand = JobDemand.of(record.job)
+    uses = {name: Usage.of(busy, demand, prices) for name, busy in times.items()}
+    busy_hours, available_hours = uses["used"].slot_hours, record.status.worked * record.status.slots / 3600
     return {
-        **{name: dataclasses.asdict(Usage.of(value, demand, prices)) for name, value in uses.items()},
-        "idle": max(0.0, 1 - busy / available) if available > 0 and busy > 0 else None,
+        **{name: dataclasses.asdict(usage) for name, usage in uses.items()},
+        "idle": max(0.0, 1 - busy_hours / available_hours) if available_hours > 0 and busy_hours > 0 else None,
         "slots": record.status.slots,
         "method": savings.METHOD,
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from trialplane.wire.costs import Busy
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
@@ -15,9 +16,10 @@ METHOD = (
 )
 
 
-def busy_seconds(attempts: Sequence[TrialRow]) -> float:
-    """Return the seconds that attempts have taken."""
-    return sum(attempt.seconds or 0.0 for attempt in attempts)
+def busy(attempts: Iterable[TrialRow]) -> Busy:
+    """Return the time that attempts have taken."""
+    times = ((attempt.seconds or 0.0, attempt.workers) for attempt in attempts)
+    return sum((Busy(seconds, seconds * workers) for seconds, workers in times), Busy())
 
 
 def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active: bool = False) -> float:
@@ -47,7 +49,6 @@ def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active:
     return seconds
 
 
-def lost_seconds(attempts: Sequence[TrialRow]) -> float:
-    """Return the seconds of attempts that failed or were lost."""
-    failed_states = (TrialState.FAILED, TrialState.LOST)
-    return sum(attempt.seconds or 0.0 for attempt in attempts if attempt.state in failed_states)
+def lost(attempts: Iterable[TrialRow]) -> Busy:
+    """Return the time of attempts that failed or were lost."""
+    return busy(attempt for attempt in attempts if attempt.state in (TrialState.FAILED, TrialState.LOST))

@@ -315,9 +315,6 @@ def read(run: Mapping[str, Any]) -> ParsedRun:
     issues += [issue.below("spec", "job") for issue in job_issues]
     if job is not None and spec.parallel is not None and not job.width_option:
         issues.append(Issue(("spec", "parallel"), "is for studies and collections: the ranks of a training are fixed"))
-    elif job is not None and spec.parallel is not None:
-        scaling_issues = job.widened(spec.parallel).resume_issues(job)
-        issues += [Issue(("spec", "parallel"), issue.message) for issue in scaling_issues]
     return ParsedRun(spec, None if issues else job, tuple(issues))
 
 

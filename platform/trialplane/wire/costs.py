@@ -42,6 +42,17 @@ class Prices:
 
 
 @dataclasses.dataclass(frozen=True)
+class Busy:
+    """Time of attempts, and of the workers in them: an attempt of a minute with four workers has 240 worker-seconds."""
+
+    seconds: float = 0.0
+    worker_seconds: float = 0.0
+
+    def __add__(self, other: Busy) -> Busy:
+        return Busy(self.seconds + other.seconds, self.worker_seconds + other.worker_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
 class Demand:
     """Slots, GPUs and CPU cores that one attempt uses, of all its nodes."""
 
@@ -69,6 +80,20 @@ class Demand:
 
 
 @dataclasses.dataclass(frozen=True)
+class JobDemand:
+    """Demand of an attempt without the workers of a collection, and of one such worker. In other jobs the latter is 0."""
+
+    attempt: Demand
+    worker: Demand
+
+    @classmethod
+    def of(cls, job: Job) -> JobDemand:
+        """Return the demand of a job, whatever its number of workers is."""
+        attempt, wider = Demand.of(job.widened(0)), Demand.of(job.widened(1))
+        return cls(attempt, Demand(wider.slots - attempt.slots, wider.gpus - attempt.gpus, wider.cpus - attempt.cpus))
+
+
+@dataclasses.dataclass(frozen=True)
 class Usage:
     """Hours of slots, GPUs and CPU cores, and their cost; None without prices."""
 
@@ -78,18 +103,20 @@ class Usage:
     cost: float | None = None
 
     @classmethod
-    def of(cls, seconds: float, demand: Demand, prices: Prices) -> Usage:
+    def of(cls, busy: Busy, demand: JobDemand, prices: Prices) -> Usage:
         """Return the usage of the attempts of a run.
 
         Args:
-            seconds: Sum of the durations of the attempts.
+            busy: Time of all attempts, and of their workers.
             demand: Demand of each attempt.
             prices: Prices for the cost.
         """
-        hours = seconds / _HOUR
-        gpu_hours, cpu_hours = hours * demand.gpus, hours * demand.cpus
+        slot_hours, gpu_hours, cpu_hours = (
+            (of_attempt * busy.seconds + of_worker * busy.worker_seconds) / _HOUR
+            for of_attempt, of_worker in zip(*map(dataclasses.astuple, (demand.attempt, demand.worker)), strict=True)
+        )
         cost = gpu_hours * prices.gpu_hour + cpu_hours * prices.cpu_hour
-        return cls(hours * demand.slots, gpu_hours, cpu_hours, cost if prices.are_known else None)
+        return cls(slot_hours, gpu_hours, cpu_hours, cost if prices.are_known else None)
 
 
 def _price(environ: Mapping[str, str], name: str) -> float:

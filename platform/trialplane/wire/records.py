@@ -127,6 +127,7 @@ class TrialRequest:
         segment: Part of the training that this attempt does. None if trials are not paused at rungs.
         start: Checkpoint of the run `resume` to start from, with step -1 for the newest. None for the newest of the trial
             with the same number.
+        workers: Number of a collection's workers when it starts. 0 for any other trial.
         begun: Time at which it was written to the ledger, in seconds since the epoch.
     """
 
@@ -151,6 +152,7 @@ class TrialRequest:
     objectives: int = 0
     segment: Segment | None = None
     start: Parent | None = None
+    workers: int = 0
     begun: float = dataclasses.field(default=0.0, compare=False)
 
     @property
@@ -314,6 +316,7 @@ class TrialOutcome:
         certain: Whether every other trial would fail in the same way.
         checkpoints: Summary of its checkpoints at its end. None without checkpoints.
         answered_by: Trial of an earlier run whose result it has, as run:trial. "" if it was trained.
+        workers: Mean number of a collection's workers while it ran. The ledger sets it.
     """
 
     number: int
@@ -344,6 +347,7 @@ class TrialOutcome:
     certain: bool = False
     checkpoints: CheckpointSummary | None = None
     answered_by: str = ""
+    workers: float = 0.0
 
     @property
     def seconds(self) -> float | None:
@@ -404,6 +408,7 @@ class TrialRow:
         series: Number of the attempt of which it is a later segment, after promotions. None if it is not.
         done: Number of steps that were done before it, when it continues from a checkpoint.
         parent: Number of the attempt that saved this checkpoint. None if it begins at step 0.
+        workers: Mean number of a collection's workers while it ran.
     """
 
     trial: int
@@ -428,6 +433,7 @@ class TrialRow:
     series: int | None = None
     done: int = 0
     parent: int | None = None
+    workers: float = 0.0
 
     @property
     def first(self) -> int:

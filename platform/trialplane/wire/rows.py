@@ -73,6 +73,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         series=segment.series,
         done=segment.done,
         parent=parent,
+        workers=outcome.workers,
     )
 
 

@@ -70,6 +70,7 @@ class CollectionWorkload(Workload):
         self._learner = learner
         self._workers = workers
         self._size = workers.size  # desired number of workers
+        ledger.record_workers(workers.size)
         self._exchange = exchange
         self._stores = stores
         self._warm_nodes: dict[int, str] = {}  # slot of a worker whose template is warm → node
@@ -113,6 +114,7 @@ class CollectionWorkload(Workload):
             return
         log.info("resizing from %d to %d workers", self._size, parallel)
         self._size = parallel
+        self._ledger.record_workers(parallel)
         if self._learner.ready:
             self._resize_workers(parallel)
         if self._iteration is not None:

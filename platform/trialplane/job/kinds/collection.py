@@ -33,7 +33,6 @@ _SHARE_FAILED = 10  # default: one in this many units may fail
 _NO_SEARCH = "is for a search (kind: hpo), and a collection compares no trials"
 _NO_RANKS = "is for trials of several processes (kind: hpo, kind: train); a collection has collect.workers"
 _NO_PROGRAM = "is for trials that are scripts (kind: hpo, kind: train); what makes results calls ctx.give in a function"
-_NEW_RUN = "submit another collection with --resume RUN"
 _NO_FAILED_TRIALS = (
     "an iteration needs the weights of the one before, so the first that fails for good ends the run; "
     "collect.max_failed says how many units may fail"
@@ -283,26 +282,6 @@ class Collection(Base):
         collect = self.collect.model_dump(exclude={"write", "learner"}, exclude_none=True)
         learner = self.collect.learner.entrypoint
         return {**collect, **({"learner": learner} if learner else {})}
-
-    def resume_issues(self, old: Base) -> Iterator[Issue]:
-        """Yield an issue if a budget of hours or money would be computed with a wrong number of workers.
-
-        The ledger has the duration of each iteration, which is multiplied by the current number of workers. So this number
-        must be the same from the start of the run. See `Base.resume_issues`.
-        """
-        assert isinstance(old, Collection)
-        if not self.budget.counts_hours:
-            return
-        if not old.budget.counts_hours:
-            field = "cost" if self.budget.gpu_hours is None else "gpu_hours"
-            message = f"must be set from the start, as hours so far may be those of other numbers of workers; {_NEW_RUN}"
-            yield Issue(("budget", field), message)
-        elif self.width != old.width:
-            message = (
-                "cannot change with budget.gpu_hours or budget.cost, as hours so far would be counted with the new number; "
-                f"{_NEW_RUN}"
-            )
-            yield Issue(("collect", "workers"), message)
 
     def continuation_advice(self, run: str, target_flags: str) -> str:
         """Return the command that extends a successful run: see `Study.continuation_advice`."""

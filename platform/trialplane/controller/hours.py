@@ -1,0 +1,70 @@
+"""Time that a run's attempts take, and that of a collection's workers in them, whose number may change meanwhile. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trialplane.wire.costs import Busy
+
+
+class _Start(NamedTuple):
+    """Start of a running attempt: its time, and the seconds of all workers up to then."""
+
+    time: float
+    worker_seconds: float
+
+
+class Hours:
+    """Seconds of the attempts of a run, and of their workers. Times are in seconds since the epoch.
+
+    Attributes:
+        workers: Current number of workers of a collection. 0 in any other run.
+    """
+
+    def __init__(self) -> None:
+        self.workers = 0
+        self._ended = Busy()
+        self._running: dict[int, _Start] = {}  # number of an attempt → its start
+        self._worker_seconds = 0.0  # of all workers up to the last change of their number
+        self._changed = 0.0  # time of this change
+
+    def set_workers(self, number: int, now: float) -> None:
+        """Record that a collection has this number of workers from now on."""
+        self._worker_seconds, self._changed = self._worker_seconds_at(now), now
+        self.workers = number
+
+    def start(self, attempt: int, now: float) -> None:
+        """Record the start of an attempt."""
+        self._running[attempt] = _Start(now, self._worker_seconds_at(now))
+
+    def end(self, attempt: int, now: float) -> float | None:
+        """Record the end of a running attempt.
+
+        Returns:
+            Mean number of its workers. None if another controller started it.
+        """
+        start = self._running.pop(attempt, None)
+        if start is None:
+            return None
+        seconds = now - start.time
+        return (self._worker_seconds_at(now) - start.worker_seconds) / seconds if seconds > 0 else float(self.workers)
+
+    def add(self, seconds: float, workers: float) -> None:
+        """Add an attempt that has ended.
+
+        Args:
+            seconds: Its duration.
+            workers: Mean number of its workers.
+        """
+        self._ended += Busy(seconds, seconds * workers)
+
+    def total(self, now: float) -> Busy:
+        """Return the time of all attempts, including those that run."""
+        worker_seconds, total = self._worker_seconds_at(now), self._ended
+        for start in self._running.values():
+            total += Busy(max(0.0, now - start.time), max(0.0, worker_seconds - start.worker_seconds))
+        return total
+
+    def _worker_seconds_at(self, now: float) -> float:
+        """Return the seconds of all workers up to a time."""
+        return self._worker_seconds + self.workers * max(0.0, now - self._changed)
