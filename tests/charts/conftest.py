@@ -32,6 +32,7 @@ SETS: dict[str, dict[str, Any]] = {
         ],
         "image": {
             "pullSecrets": ["registry"],
+            "prePull": {"enabled": True, "images": ["team/vision:1"]},
             "controller": {"repository": "team/controller", "tag": "1"},
             "trial": {"repository": "team/trial", "digest": "sha256:" + "0" * 64},
         },
@@ -183,7 +184,7 @@ def _pods() -> Callable[[list[Thing]], Iterator[tuple[str, Thing]]]:
 
     def found(objects: list[Thing]) -> Iterator[tuple[str, Thing]]:
         for thing in objects:
-            if thing["kind"] in ("Deployment", "StatefulSet", "Job"):
+            if thing["kind"] in ("Deployment", "StatefulSet", "DaemonSet", "Job"):
                 yield thing["metadata"]["name"], thing["spec"]["template"]
             elif thing["kind"] == "Pod":
                 yield thing["metadata"]["name"], thing

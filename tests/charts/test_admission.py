@@ -316,6 +316,17 @@ def test_a_secret_of_a_name_of_the_charts_is_another_one_elsewhere(pod_judge: Ju
         assert len(judge.complaints(made, trusted=False) or []) == 1
 
 
+def test_the_pods_that_pull_images_are_let_in_for_everybody(others_judge: Judge, objects_with_images: list[Thing]) -> None:
+    """The controller of DaemonSets is not among those that are trusted."""
+    (made,) = (one["spec"]["template"] for one in objects_with_images if one["kind"] == "DaemonSet")
+    assert others_judge.complaints({**made, "metadata": {"name": "images", **made["metadata"]}}, trusted=False) == []
+
+
+@pytest.fixture(scope="module", name="objects_with_images")
+def _objects_with_images(render: Render) -> list[Thing]:
+    return render({"image": {"prePull": {"enabled": True}}})
+
+
 def test_the_operators_pods_that_remove_files_are_let_in(others_judge: Judge) -> None:
     """It may read no Secret in the platform's namespace, by which others are trusted."""
     (variable,) = (one for one in others_judge.policy["spec"]["variables"] if one["name"] == "trusted")

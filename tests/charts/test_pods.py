@@ -343,3 +343,19 @@ def test_a_team_has_a_quota_for_numbers_of_objects(render: Render, named: Callab
         ("b", "platform-counts"): {**counts, "count/secrets": 9},
         ("b", "platform"): {"pods": "3"},
     }
+
+
+def test_images_are_pulled_on_request_to_the_nodes_of_runs(
+    render: Render, named: Callable[..., Thing], sets: dict[str, dict[str, Any]]
+) -> None:
+    assert not [one for one in render({}) if one["kind"] == "DaemonSet"]
+    spec = named(render(sets["cloud"]), "DaemonSet", "platform-images")["spec"]["template"]["spec"]
+    trial = "team/trial@sha256:" + "0" * 64
+    assert [one["image"] for one in spec["containers"]] == [trial, "team/controller:1", "team/vision:1"]
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert spec["nodeSelector"] == {"pool": "gpu"}, "that of runs"
+    gpus = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert spec["tolerations"] == [gpus], "once, though it is among those of runs too"
+    own = {"enabled": True, "nodeSelector": {"pool": "all"}, "tolerations": [], "images": ["trialplane/trial:0.1.0"]}
+    spec = named(render({"image": {"prePull": own}}), "DaemonSet", "platform-images")["spec"]["template"]["spec"]
+    assert (spec["nodeSelector"], "tolerations" in spec) == ({"pool": "all"}, False)
