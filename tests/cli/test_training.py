@@ -208,6 +208,8 @@ def test_a_line_says_where_it_is_and_how_fast():
     assert SHOWN.seconds_left(dataclasses.replace(GOING, eta=30.0)) == 30
     slow = dataclasses.replace(QUIET, progress=TrainingProgress(3, metrics={"slowest_rank": 5.0}), mlflow="MLflow is away")
     assert progress.line(slow) == "step 3; rank 5 delays the others; MLflow is away"
+    timed = dataclasses.replace(QUIET, progress=TrainingProgress(3, metrics={"lr": 0.5, "rank_seconds/0": 0.1}))
+    assert SHOWN.fields(timed)["also"] == "lr 0.5"
 
 
 def test_plain_lines_of_a_training_are_not_one_for_each_step():

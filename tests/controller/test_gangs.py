@@ -94,6 +94,18 @@ def test_node_0_speaks_for_the_trial_and_the_log_is_everybodys(two: Gangs) -> No
     assert two.slots.answered == [(1, None), (0, 1)], "each is answered, and node 0 alone hears the pruner"
 
 
+def test_the_times_of_other_nodes_ranks_come_with_node_0s_next_report(two: Gangs) -> None:
+    two.slots.say(1, reports=(TrialReport(5, 1, {"rank_seconds/2": 0.2, "rank_seconds/3": 0.3, "loss": 9.0}, 1.0),))
+    assert [said.reports for said in two.listen()] == [()]
+    reports = (TrialReport(5, 1, {"loss": 3.0, "rank_seconds/0": 0.1}, 2.0), TrialReport(5, 2, {"loss": 2.0}, 3.0))
+    two.slots.say(0, reports=reports)
+    (said,) = two.listen()
+    assert [report.metrics for report in said.reports] == [
+        {"loss": 3.0, "rank_seconds/0": 0.1, "rank_seconds/2": 0.2, "rank_seconds/3": 0.3},
+        {"loss": 2.0},
+    ]
+
+
 def test_a_trial_is_told_once_when_every_node_is_free(two: Gangs) -> None:
     two.slots.end(0, metrics={"loss": 1.0}, arrays="packed", store="store-0")
     (last,) = two.listen()

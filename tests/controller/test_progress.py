@@ -91,7 +91,7 @@ def page(board: StatusBoard, path: str) -> str:
 
 
 def test_progress_is_in_the_status_and_among_the_metrics(board: StatusBoard, tmp_path: Path) -> None:
-    metrics = {"loss": 1.5, "samples/s": 310.0, "grad_norm": math.nan, "slowest_rank": 3.0}
+    metrics = {"loss": 1.5, "samples/s": 310.0, "grad_norm": math.nan, "slowest_rank": 3.0, "rank_seconds/3": 0.25}
     progress = TrainingProgress(20, None, metrics)
     status = RunStatus("pretrain", "cnm", RunState.RUNNING, 1, progress=progress, eta=90.0)
     board.show(status, now=True)
@@ -106,6 +106,8 @@ def test_progress_is_in_the_status_and_among_the_metrics(board: StatusBoard, tmp
     assert 'trialplane_training_loss{run="pretrain"} 1.5' in shown
     assert 'trialplane_training_samples_s{run="pretrain"} 310.0' in shown
     assert 'trialplane_training_slowest_rank{run="pretrain"} 3.0' in shown
+    assert 'trialplane_training_rank_seconds{rank="3",run="pretrain"} 0.25' in shown
+    assert shown.count("rank_seconds{") == 1
     assert 'trialplane_training_seconds_left{run="pretrain"} 90.0' in shown
     board.show(RunStatus("pretrain", "cnm", RunState.RUNNING, 1, progress=TrainingProgress(21)))
     assert "slowest_rank" not in page(board, "/metrics"), "what is no longer so is no longer shown"

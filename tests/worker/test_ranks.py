@@ -6,6 +6,7 @@ failures is the cause (test_verdict.py), stragglers as such (test_stragglers.py)
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from tests.worker.conftest import Bench, Event, Slot, alive, wait_until
 
 from trialplane.policies import transport
+from trialplane.wire import ranks as rank_metrics
 from trialplane.wire.records import SlotConfig, StopRule, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import sessions
@@ -251,19 +253,40 @@ def test_ranks_that_hang_when_rank_0_has_returned_are_ended_and_its_result_count
 
 
 def test_a_straggler_is_named_in_the_log_and_in_the_next_report(shared: Bench, tmp_path: Path) -> None:
-    events = shared.events("straggles", folder=str(tmp_path), prunable=True)
-    report = [report for event in events for report in event.reports][-1]
-    assert report.metrics == {"score": 0.5, "slowest_rank": 2.0, "slowest_rank_factor": pytest.approx(5.0)}
-    outcome = events[-1].outcome
-    assert outcome is not None
+    outcome, reports = shared.reported(shared.request("straggles", folder=str(tmp_path), prunable=True))
+    metrics = rank_metrics.without_seconds(reports[-1].metrics)
+    assert metrics == {"score": 0.5, "slowest_rank": 2.0, "slowest_rank_factor": pytest.approx(5.0)}
     assert "supervisor: rank 2 holds the others up" in shared.log(outcome)
+
+
+def test_reports_have_the_time_per_step_of_each_rank(shared: Bench, tmp_path: Path) -> None:
+    _, reports = shared.reported(shared.request("straggles", folder=str(tmp_path), prunable=True))
+    times: dict[int, float] = {}
+    for report in reports:
+        times |= rank_metrics.seconds(report.metrics)
+    assert times == {0: 0.1, 1: 0.1, 2: 0.5}
+
+
+def test_a_node_without_rank_0_reports_the_times_of_its_ranks_and_nothing_else_follows(tmp_path: Path) -> None:
+    with Bench(tmp_path, MODULES, ranks=2, nodes=2) as bench:
+        request = bench.request("pulses", stop=(StopRule(step=3),))
+        outcome, (report,) = bench.reported(dataclasses.replace(request, node=1, rendezvous=bench.ready.address))
+    assert (report.step, report.metrics) == (3, {"rank_seconds/2": pytest.approx(0.2), "rank_seconds/3": pytest.approx(0.3)})
+    assert (outcome.state, outcome.early, outcome.metrics) == (TrialState.COMPLETE, False, {}), outcome.message
+
+
+def test_the_times_of_very_many_ranks_are_in_no_report(tmp_path: Path) -> None:
+    with Bench(tmp_path, MODULES, ranks=2, nodes=40) as bench:
+        request = bench.request("pulses")
+        _, reports = bench.reported(dataclasses.replace(request, node=1, rendezvous=bench.ready.address))
+    assert reports == []
 
 
 def test_a_rank_that_is_slow_stays_named_in_reports_when_another_catches_up(tmp_path: Path) -> None:
     with Bench(tmp_path, MODULES, ranks=4) as bench:
         events = bench.events("one_catches_up", folder=str(tmp_path), prunable=True)
-    report = [report for event in events for report in event.reports][-1]
-    assert report.metrics == {"score": 0.5, "slowest_rank": 2.0, "slowest_rank_factor": pytest.approx(5.0)}
+    metrics = rank_metrics.without_seconds([report for event in events for report in event.reports][-1].metrics)
+    assert metrics == {"score": 0.5, "slowest_rank": 2.0, "slowest_rank_factor": pytest.approx(5.0)}
 
 
 def test_memory_that_ranks_share_counts_once(tmp_path: Path) -> None:

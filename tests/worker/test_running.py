@@ -128,6 +128,13 @@ def test_a_trial_that_waits_for_nobody_has_its_limit_and_no_more(trial: Trial) -
     assert trial.is_killed()
 
 
+def test_times_of_ranks_are_no_result_of_a_process_that_dies(trial: Trial) -> None:
+    trial.report(1, {"score": 0.5, "rank_seconds/0": 0.1})
+    assert trial.running.receive()
+    assert trial.running.last_metrics == {"score": 0.5}
+    assert trial.running.reports[-1].metrics == {"score": 0.5, "rank_seconds/0": 0.1}
+
+
 def test_a_limit_moves_once_for_each_parameter_that_is_asked_for(trial: Trial) -> None:
     """Whatever is answered: an objective that asks for one without an end has a limit, too."""
     for name in ("x", "y"):

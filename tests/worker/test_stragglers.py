@@ -79,5 +79,16 @@ def test_slow_is_over_a_factor_of_the_others_median(seconds: dict[int, float], s
     assert stragglers.slow_ranks(seconds, factor=1.5, min_difference=0.01) == slow
 
 
+def test_times_are_medians_of_what_is_new() -> None:
+    watch = Stragglers(2, window=3)
+    feed(watch, {0: 0.1, 1: 0.3}, 2)
+    watch.pulse(1, 2, 9.0)
+    assert watch.has_all_times
+    assert watch.take_times() == {0: 0.1, 1: 0.3}
+    assert (watch.has_all_times, watch.take_times()) == (False, {})
+    watch.pulse(1, 3, 9.0)
+    assert (watch.has_all_times, watch.take_times()) == (False, {1: 9.0})
+
+
 def test_a_rank_alone_is_never_slow() -> None:
     assert feed(Stragglers(1), {0: 100.0}, 50) == []

@@ -1,10 +1,10 @@
 """A pool of gangs: a gang has as many slots as a trial has nodes, and is one slot for a workload.
 
 A gang is formed of idle slots. It starts a trial in all of them: each slot receives the same request, with its number as
-`node` and the address of node 0 as `rendezvous`. The reports and arrays of node 0 are those of the trial. So is its outcome
-if all nodes succeeded, or had enough time to do so after node 0. When one node fails, the others are ended. The trial then
-has the failure that caused the others. It is reported after every node has ended. A gang that has lost a slot is dissolved;
-its other slots wait for a new gang. Trials of one node use no gangs.
+`node` and the address of node 0 as `rendezvous`. The reports and arrays of node 0 are those of the trial, with the times of
+the other nodes' ranks. So is its outcome if all nodes succeeded, or had enough time to do so after node 0. When one node
+fails, the others are ended. The trial then has the failure that caused the others. It is reported after every node has
+ended. A gang that has lost a slot is dissolved; its other slots wait for a new gang. Trials of one node use no gangs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from trialplane import errors
 from trialplane.controller.pool import Pool, SlotCall, SlotReady, SlotTrial
-from trialplane.wire import causes, messages
+from trialplane.wire import causes, messages, ranks
 from trialplane.wire.messages import LogGrown, TrialEnded
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
@@ -34,6 +34,7 @@ class _Gang:
         members: Numbers of its slots, node 0 first.
         request: Request of the attempt that runs in it; None while it is idle.
         running: Nodes that have not ended.
+        times: Times of other nodes' ranks, as metrics for the next report of node 0.
         ends: Last event of each node that has ended, by node, in the order of arrival.
         to_answer: Node whose event the loop has to answer; None if there is none.
         kill_at: Time when nodes that still run are killed, by the monotonic clock; None if they are not.
@@ -46,6 +47,7 @@ class _Gang:
     members: list[int]
     request: TrialRequest | None = None
     running: set[int] = dataclasses.field(default_factory=set)
+    times: dict[str, float] = dataclasses.field(default_factory=dict)
     ends: dict[int, SlotTrial] = dataclasses.field(default_factory=dict)
     to_answer: int | None = None
     kill_at: float | None = None
@@ -118,7 +120,7 @@ class GangPool:
         gang = self._gangs[slot]
         gang.request = request
         gang.running = set(range(self._nodes))
-        gang.ends = {}
+        gang.ends, gang.times = {}, {}
         gang.kill_at, gang.is_killed, gang.to_answer = None, False, None
         rendezvous = self._warm[gang.members[0]].address
         for node, member in enumerate(gang.members):
@@ -221,8 +223,13 @@ class GangPool:
             del self._gang_of[event.slot]
             gang.is_broken = True
         gang.to_answer = node if event.outcome is None else None
-        kinds = (LogGrown, TrialReport) if node == 0 else (LogGrown,)
-        passed = tuple(message for message in event.messages if isinstance(message, kinds))
+        passed = tuple(
+            self._complete_report(gang, message) if isinstance(message, TrialReport) else message
+            for message in event.messages
+            if isinstance(message, LogGrown) or (node == 0 and isinstance(message, TrialReport))
+        )
+        for report in event.reports if node else ():
+            gang.times |= ranks.as_metrics(ranks.seconds(report.metrics))
         if event.outcome is None or passed:
             yield SlotTrial(gang.index, request, passed)
         if event.outcome is None:
@@ -233,6 +240,11 @@ class GangPool:
         self._schedule_kills(gang, event)
         if not gang.running:
             yield self._end_trial(gang, request)
+
+    def _complete_report(self, gang: _Gang, report: TrialReport) -> TrialReport:
+        """Return a report of node 0 with the times of the other nodes' ranks that have arrived since the one before."""
+        times, gang.times = gang.times, {}
+        return dataclasses.replace(report, metrics={**report.metrics, **times}) if times else report
 
     def _schedule_kills(self, gang: _Gang, event: SlotTrial) -> None:
         """Schedule the kills of the nodes that still run after one has ended.

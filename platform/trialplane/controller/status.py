@@ -20,7 +20,7 @@ from pathlib import Path
 import prometheus_client
 from prometheus_client.core import GaugeMetricFamily
 
-from trialplane.wire import logs, records
+from trialplane.wire import logs, ranks, records
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import CollectionProgress
@@ -140,7 +140,9 @@ class StatusBoard:
         elif progress.numbers:
             time_left = {} if status.eta is None else {"seconds_left": status.eta}
             description = "Reported by the training, or computed from that."
-            yield from _gauges("trialplane_training", description, status.run, {**progress.numbers, **time_left})
+            numbers = {**ranks.without_seconds(progress.numbers), **time_left}
+            yield from _gauges("trialplane_training", description, status.run, numbers)
+            yield from _rank_gauges(status.run, ranks.seconds(progress.numbers))
 
     def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:
         """Register a gauge of this run."""
@@ -187,6 +189,16 @@ def _gauges(prefix: str, description: str, run: str, numbers: Mapping[str, float
     for name, value in values.items():
         gauge = GaugeMetricFamily(name, description, labels=["run"])
         gauge.add_metric([run], value)
+        yield gauge
+
+
+def _rank_gauges(run: str, seconds: Mapping[int, float]) -> Iterator[GaugeMetricFamily]:
+    """Yield a gauge of the own seconds per step of ranks, with one value per rank."""
+    if seconds:
+        description = "Own seconds per step of a rank, without waiting for others."
+        gauge = GaugeMetricFamily("trialplane_training_rank_seconds", description, labels=["run", "rank"])
+        for rank, value in seconds.items():
+            gauge.add_metric([run, str(rank)], value)
         yield gauge
 
 

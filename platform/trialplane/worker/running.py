@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.wire import messages, records
+from trialplane.wire import messages, ranks, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import outcomes, pausing, sessions, shipping, stopping
 from trialplane.worker.channel import Channel
@@ -211,11 +211,11 @@ class RunningTrial:
             records.TrialReport(self.request.number, report.step, report.metrics, reported_at, report.remark)
         )
         self._schedule_hand_over()
-        self.last_metrics, self.report_sent_at = report.metrics, report.sent
+        self.last_metrics, self.report_sent_at = ranks.without_seconds(report.metrics), report.sent
         self.is_blocked = self.request.prunable and report.waits
         if self.reader is not None:
             self.reader.leave_out(report.metrics)
-        if not report.waits:
+        if not report.waits and self.request.node == 0:  # other nodes report the times of their ranks
             self._apply_end_rules(report.step, report.metrics)
 
     def handle_suggestion_request(self, suggest: messages.Suggest) -> None:

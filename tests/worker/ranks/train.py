@@ -233,6 +233,12 @@ def lingers(ctx):
     return 1.0
 
 
+def pulses(ctx):
+    """Each rank has its own time per step."""
+    ctx.pulse(3, 0.1 * ctx.rank)
+    return 1.0
+
+
 def straggles(ctx):
     for step in range(20):
         ctx.pulse(step, 0.5 if ctx.rank == 2 else 0.1)

@@ -10,6 +10,7 @@ from trialplane import errors
 from trialplane.cli import output, starters
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
+from trialplane.wire import ranks
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
 
 # Metrics of a report that are not shown with the others. `training/progress.py` reports them.
 SECONDS_LEFT = "seconds_left"
-SLOWEST_RANK = "slowest_rank"  # reported while one rank delays the others
 # Metrics of speed and progress, which are no results.
 _SPEED_METRICS = (
-    *(SECONDS_LEFT, "total_steps", SLOWEST_RANK, "slowest_rank_factor", "seconds_per_step"),
+    *(SECONDS_LEFT, "total_steps", ranks.SLOWEST_RANK, ranks.SLOWEST_RANK_FACTOR, "seconds_per_step"),
     *("samples_per_second", "samples_per_second_and_rank", "tokens_per_second", "tokens_per_second_and_rank"),
 )
 _RATES = {"tokens_per_second": "tokens/s", "samples_per_second": "samples/s"}
@@ -189,8 +189,8 @@ def _rate_texts(status: RunStatus) -> list[str]:
 
 def _details_text(status: RunStatus) -> str:
     """Return a text with the metrics of the newest report that no other text has."""
-    other_texts = (SECONDS_LEFT, SLOWEST_RANK, "loss", *status.objectives, *_RATES)
-    metrics = _progress(status).metrics
+    other_texts = (SECONDS_LEFT, ranks.SLOWEST_RANK, "loss", *status.objectives, *_RATES)
+    metrics = ranks.without_seconds(_progress(status).metrics)
     return ", ".join(f"{name} {output.cell(value)}" for name, value in metrics.items() if name not in other_texts)
 
 
@@ -204,7 +204,7 @@ def _result_text(status: RunStatus) -> str:
 
 def _slowest_rank_text(status: RunStatus) -> str:
     """Return a text with the rank that delays the others; "" if none does."""
-    rank = _progress(status).metrics.get(SLOWEST_RANK)
+    rank = _progress(status).metrics.get(ranks.SLOWEST_RANK)
     return "" if rank is None else f"rank {rank:.0f} delays the others"
 
 

@@ -8,7 +8,7 @@ from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import Pool
 from trialplane.controller.workloads.workload import Workload
-from trialplane.wire import progress
+from trialplane.wire import progress, ranks
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import TrialReport
 from trialplane.wire.states import RunState
@@ -17,7 +17,7 @@ WINDOW = 50  # reports from which the rate is computed
 TOTAL = "total_steps"
 LEFT = "seconds_left"  # reported by jobs that use `training.progress`
 # Reported only while a rank is slow, so a report without them ends them.
-_TRANSIENT = ("slowest_rank", "slowest_rank_factor")
+_TRANSIENT = (ranks.SLOWEST_RANK, ranks.SLOWEST_RANK_FACTOR)
 
 
 class TrainingWorkload(Workload):

@@ -81,12 +81,14 @@ class Stragglers:
         )
         self._window = window
         self._steps: dict[int, int] = {}
+        self._untaken: set[int] = set()  # ranks with reports since the last `take_times`
         self._slow: set[int] = set()
         self._slowest: Straggler | None = None
 
     def pulse(self, rank: int, step: int, seconds: float) -> Straggler | None:
         """Add a report of a rank; return a rank that has become slow or has caught up, or None without a change."""
         self._seconds[rank].append(seconds)
+        self._untaken.add(rank)
         self._steps[rank] = step
         full = [window for window in self._seconds.values() if len(window) == self._window]
         if len(full) < self._world_size or self._world_size < 2:
@@ -103,6 +105,17 @@ class Stragglers:
         self._slow ^= {changed_rank}
         other_median = statistics.median(value for other, value in medians.items() if other != changed_rank)
         return Straggler(changed_rank, self._steps[changed_rank], medians[changed_rank], other_median, changed_rank in slow)
+
+    @property
+    def has_all_times(self) -> bool:
+        """Whether every rank has reported since the last `take_times`."""
+        return len(self._untaken) == self._world_size
+
+    def take_times(self) -> dict[int, float]:
+        """Return the seconds per step of each rank with reports since the last call: the median over its window."""
+        times = {rank: statistics.median(self._seconds[rank]) for rank in sorted(self._untaken)}
+        self._untaken.clear()
+        return times
 
     @property
     def slow(self) -> frozenset[int]:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.policies import spawn
-from trialplane.wire import messages, records
+from trialplane.wire import messages, ranks, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 from trialplane.worker.channel import TrialChannel
@@ -39,6 +39,7 @@ SETTLE = 1.0  # seconds to wait for the cause of a failure that may be a consequ
 ENDING_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for ranks of a trial that has failed: they may be writing a file
 PRUNED_GRACE = 1.0  # seconds for ranks of a trial that was pruned or paused, or that a stop rule ended
 ABORT_GRACE = 1.5  # seconds for all ranks to write their stacks; the slot kills after 2
+TIMES_INTERVAL = 10.0  # seconds between two reports of the times of ranks from a node other than 0
 
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
@@ -74,6 +75,7 @@ class Supervisor:
         self._stragglers = Stragglers(config.ranks)
         self._remarks: dict[str, float] = {}  # the supervisor's own metrics, added to reports while they apply
         self._last_metrics: Mapping[str, float] = {}  # metrics of rank 0's newest report
+        self._next_times = 0.0  # when the times of ranks are reported next, by the monotonic clock
         self._peak = 0  # sum of the ranks' largest resident sets
         self._verdict = Verdict(request.number, [rank_process.rank for rank_process in self._placements("")], config.grace)
         self._wake: tuple[socket.socket, ...] = ()
@@ -177,19 +179,34 @@ class Supervisor:
                 self._handle_pulse(rank_process, message)
             case messages.Reported():
                 self._last_metrics = {**message.metrics, **self._remarks}
-                with contextlib.suppress(OSError):  # the slot is gone
-                    self._channel.send(dataclasses.replace(message, metrics=self._last_metrics), wait=False)
-                self._watch_channel()
+                self._report(dataclasses.replace(message, metrics={**self._last_metrics, **self._take_times()}))
             case messages.Ended():
                 self._apply(self._verdict.handle_outcome(rank_process.placement.rank, message.outcome))
 
     def _handle_pulse(self, rank_process: starting.Rank, message: messages.Pulsed) -> None:
-        """Compare a rank's seconds per step with the others', and log a new straggler."""
+        """Compare a rank's seconds per step with the others', log a new straggler; without rank 0, report all."""
         news = self._stragglers.pulse(rank_process.placement.rank, message.step, message.seconds)
         if news is not None:
             self._log(news.text())
         worst = self._stragglers.slowest
-        self._remarks = {} if worst is None else {"slowest_rank": float(worst.rank), "slowest_rank_factor": worst.factor}
+        slowest = {} if worst is None else {ranks.SLOWEST_RANK: float(worst.rank), ranks.SLOWEST_RANK_FACTOR: worst.factor}
+        self._remarks = slowest
+        now = time.monotonic()
+        is_due = self._request.node and self._stragglers.has_all_times and now >= self._next_times
+        if is_due and (times := self._take_times()):
+            self._next_times = now + TIMES_INTERVAL
+            self._report(messages.Reported(message.step, times, time.time(), now, waits=False))
+
+    def _take_times(self) -> dict[str, float]:
+        """Return new times of this node's ranks as metrics; {} if the trial has too many ranks for a report."""
+        times = self._stragglers.take_times()
+        return ranks.as_metrics(times) if self._config.ranks * self._config.nodes <= ranks.MAX_TIMED else {}
+
+    def _report(self, report: messages.Reported) -> None:
+        """Send a report to the slot, as soon as its channel takes it."""
+        with contextlib.suppress(OSError):  # the slot is gone
+            self._channel.send(report, wait=False)
+        self._watch_channel()
 
     def _handle_exit(self, rank_process: starting.Rank) -> None:
         """Handle the exit of a rank's process, after its last messages."""
