@@ -89,7 +89,7 @@ def browser(flags: Sequence[str] = FLAGS) -> Iterator[Any]:
         chromium = started.chromium.launch(executable_path=PROGRAM, args=list(flags))
 
         def opened(target: Path | str, **options: Any) -> Page:
-            page = Page(chromium.new_page(viewport={"width": 1280, "height": 900}, **options))
+            page = Page(chromium.new_page(**{"viewport": {"width": 1280, "height": 900}, **options}))
             page.open(target.absolute().as_uri() if isinstance(target, Path) else target)
             return page
 

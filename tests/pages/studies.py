@@ -10,15 +10,20 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trialplane.controller import population as populations
 from trialplane.controller import promotion
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
+from trialplane.job.population import Intervals
 from trialplane.pages import columns
 from trialplane.pages.content import PageContext, RunRecord
 from trialplane.plan import plan as planning
+from trialplane.wire import ranks as rank_metrics
 from trialplane.wire import rows
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
+from trialplane.wire.units import WorkerStatus
 
 BEGAN = 1_790_000_000.0
 SPACE: dict[str, Any] = {
@@ -177,6 +182,117 @@ def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> R
             newest = max(row.number for row in attempts if row.trial == dropped)
             attempts[newest] = dataclasses.replace(attempts[newest], state=TrialState.PRUNED)
     return recorded(job_, attempts, reports, run=f"promoted-{trials}", state=RunState.SUCCEEDED)
+
+
+def population(members: int, *, top: int = 64, interval: int = 8, seed: int = 0) -> RunRecord:
+    """A population, as the controller's own rule decides it; all members train at once, and a step takes a second.
+
+    Args:
+        members: number of them.
+        top: steps of a whole trial.
+        interval: steps between two decisions.
+        seed: of all chance.
+    """
+    chance = random.Random(seed)
+    fields = {"interval": interval, "steps": top, "fixed": ["layers"]}
+    job_ = job(members, seed=seed, population=fields, parallel=members, pruner="none")
+    assert job_.search.population is not None and isinstance(job_.search.ladder, Intervals)
+    rule = populations.Members(job_.search.population, job_.search.ladder, members, seed)
+    params = {member: drawn(chance) for member in range(members)}
+    reached = dict.fromkeys(range(members), 1.0)  # the share of the way to its best loss that a member has left
+    states: dict[tuple[int, int], tuple[int, dict[str, Any], float]] = {}  # what a checkpoint is: attempt, parameters, way
+    attempts: list[TrialRow] = []
+    reports: list[ReportRow] = []
+    begun = 0
+    while (stretch := rule.next_stretch(begun if begun < members else None)) is not None:
+        if stretch.trial is None:
+            stretch, begun = dataclasses.replace(stretch, trial=begun), begun + 1
+        member, number, parent = stretch.trial, len(attempts), None
+        assert member is not None
+        if stretch.parent is not None:
+            changed = rule.params(stretch, job_.search.parameters, states[stretch.parent][1])
+            parent, _, reached[member] = states[stretch.parent]
+            params[member] = params[member] if changed is None else changed
+        rule.record_start(stretch)
+        last, start, value = stretch.rung or top, BEGAN + stretch.done, 0.0
+        for step in range(stretch.done + 1, last + 1):
+            reached[member] *= 1 - 0.1 * min(1.0, max(0.1, 1 - 0.3 * abs(math.log10(params[member]["lr"]) + 3)))
+            value = loss(params[member]) + reached[member]
+            metrics = {"loss": value}
+            reports.append(ReportRow(len(reports) + 1, member, 1, number, step, metrics, BEGAN + step))
+        attempt = 1 + sum(row.trial == member for row in attempts)
+        times = {"started": start, "ended": BEGAN + last, "seconds": float(last - stretch.done), "slot": member}
+        ended = TrialState.PAUSED if stretch.rung else TrialState.COMPLETE
+        values = () if stretch.rung else (value,)
+        row = TrialRow(member, ended, attempt, number, values, dict(params[member]), {"loss": value}, step=last, **times)
+        attempts.append(dataclasses.replace(row, done=stretch.done, parent=parent))
+        states[member, last] = number, dict(params[member]), reached[member]
+        rule.record_end(member, ended, last, (value,))
+    return recorded(job_, attempts, reports, run=f"population-{members}", state=RunState.SUCCEEDED)
+
+
+def training(ranks: int, *, steps: int = 2000, slow: int | None = None, seed: int = 0) -> RunRecord:
+    """A training that reports as `training.progress` does, was lost once and goes on.
+
+    Args:
+        ranks: number of them.
+        steps: steps so far.
+        slow: the rank that holds the others up for a while; None for none.
+        seed: of all chance.
+    """
+    chance = random.Random(seed)
+    job_ = kinds.read({"name": "pretrain", "kind": "train", "ranks": ranks, "params": {"lr": 3e-4, "batch": 256}})
+    lost = TrialRow(
+        0, TrialState.LOST, 1, 0, failure=FailureClass.LOST, message="its pod was evicted", started=BEGAN,
+        ended=BEGAN + 0.2 * steps, seconds=0.2 * steps, slot=0,
+    )  # fmt: skip
+    running = TrialRow(0, TrialState.RUNNING, 2, 1, params={"lr": 3e-4, "batch": 256}, started=BEGAN + 0.25 * steps)
+    reports = []
+    for index, step in enumerate(range(0, steps + 1, 20)):
+        is_second = step > 0.4 * steps
+        own = {rank: 0.4 * (1 + 0.04 * chance.random()) for rank in range(ranks)}
+        remarks = {}
+        if slow is not None and 0.5 < step / steps < 0.7:
+            own[slow] *= 2.5
+            remarks = {rank_metrics.SLOWEST_RANK: float(slow), rank_metrics.SLOWEST_RANK_FACTOR: 2.5}
+        seconds = max(own.values()) + 0.05
+        metrics = {
+            "loss": 2.2 + 8 * math.exp(-6 * step / steps) + 0.05 * chance.gauss(0, 1),
+            "lr": 3e-4 * min(1.0, step / (0.1 * steps)),
+            "grad_norm": 1 + 4 * math.exp(-4 * step / steps) * chance.random(),
+            "tokens_per_second": 1e6 / seconds,
+            "tokens_per_second_and_rank": 1e6 / seconds / ranks,
+            "seconds_per_step": seconds,
+            "seconds_left": (2 * steps - step) * seconds,
+            "total_steps": 2.0 * steps,
+            **remarks,
+            **rank_metrics.as_metrics(own if ranks > 1 else {}),
+        }
+        time = BEGAN + (0.25 * steps if is_second else 0) + 0.5 * step
+        reports.append(ReportRow(index + 1, 0, 1 + is_second, int(is_second), step, metrics, time))
+    return recorded(job_, [lost, running], reports, run="pretrain", state=RunState.RUNNING)
+
+
+def collection(iterations: int) -> RunRecord:
+    """A collection that goes on, with two workers."""
+    collect = {"iterations": iterations + 10, "units": 2, "learner": "train:learn"}
+    job_ = kinds.read({"name": "play", "kind": "collect", "collect": collect})
+    chance = random.Random(0)
+    ended = [
+        TrialRow(
+            number, TrialState.COMPLETE, 1, number, started=BEGAN + 60.0 * number, ended=BEGAN + 55 + 60.0 * number,
+            metrics={"elo": 800 * (1 - math.exp(-number / 12)) + 15 * chance.random(), "games": 64.0, "units": 2.0},
+            values=(1.0,), seconds=55.0, slot=0,
+        )
+        for number in range(iterations)
+    ]  # fmt: skip
+    made = recorded(job_, ended, [], run="play", state=RunState.RUNNING)
+    workers = (
+        WorkerStatus(0, "working", "pod-1", units=12, items=384, seconds=50.0),
+        WorkerStatus(1, "working", "pod-2", units=9, items=288, seconds=52.0),
+    )
+    progress = CollectionProgress(iteration=iterations, units=2, units_total=2, items=96, workers=workers)
+    return dataclasses.replace(made, status=dataclasses.replace(made.status, progress=progress))
 
 
 def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, run: str, state: RunState) -> RunRecord:

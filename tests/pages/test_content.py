@@ -15,7 +15,7 @@ import re
 import pytest
 from tests.pages import studies
 
-from trialplane.pages import columns, content, curves, importances, page, savings
+from trialplane.pages import columns, content, curves, importances, lineage, page, savings
 from trialplane.wire import rows
 from trialplane.wire.costs import Busy, Prices
 from trialplane.wire.records import ReportRow, TrialRow
@@ -223,3 +223,49 @@ def test_no_text_of_a_run_can_end_the_data_of_the_page():
     assert policy is not None
     assert "connect-src 'none'" in policy[1] and "default-src 'none'" in policy[1] and "unsafe-inline'; img" in policy[1]
     assert "script-src 'sha256-" in policy[1]
+
+
+def test_segments_of_a_population_name_their_donors_and_the_lineage_of_the_best():
+    recorded = studies.population(6, top=16, interval=4)
+    facts, table = unpacked(recorded)
+    rows_ = {(row.trial, row.done): row for row in recorded.attempts}
+    trials, starts, donors = table["segments", "trial"], table["segments", "start"], table["segments", "donor"]
+    assert sorted(zip(trials, starts, strict=True)) == list(zip(trials, starts, strict=True)) == sorted(rows_)
+    by_number = {row.number: row for row in recorded.attempts}
+    for trial, start, donor, end, rate in zip(
+        trials, starts, donors, table["segments", "end"], table["segments", "lr"], strict=True
+    ):
+        row = rows_[trial, start]
+        assert donor == (trial if row.parent is None else by_number[row.parent].trial)
+        assert (end, rate) == (row.step, pytest.approx(row.params["lr"]))
+    copies = {(trial, start) for trial, start, donor in zip(trials, starts, donors, strict=True) if donor != trial}
+    newest = dict(zip(table["trials", "number"], table["trials", "trial"], strict=True))
+    pauses = zip(table["pauses", "number"], table["pauses", "step"], strict=True)
+    assert {(newest[number], step) for number, step in pauses} == copies != set()
+    best = rows.best_trial(recorded.job, rows.newest_attempts(recorded.attempts))
+    line = [row.number for row in lineage.ancestors(recorded.attempts, best)]
+    leading = [key for key, leads in zip(zip(trials, starts, strict=True), table["segments", "best"], strict=True) if leads]
+    assert sorted(rows_[key].number for key in leading) == sorted(line) and len(line) == 4
+    assert facts["rungs"] == []
+    assert unpacked(studies.promoted(16))[1]["segments", "trial"] == []
+
+
+def test_the_times_of_ranks_are_by_rank_and_step_and_in_no_curve():
+    recorded = studies.training(3, steps=200, slow=1)
+    facts, table = unpacked(recorded)
+    assert table["ranks", "rank"] == [rank for rank in range(3) for _ in recorded.reports]
+    assert table["ranks", "step"] == [report.step for report in recorded.reports] * 3
+    times = [report.metrics[f"rank_seconds/{rank}"] for rank in range(3) for report in recorded.reports]
+    assert table["ranks", "seconds"] == pytest.approx(times)
+    (straggler,) = facts["stragglers"]
+    assert straggler == {"rank": 1, "reports": 1, "first": 120, "last": 120, "factor": 2.5}
+    assert facts["curve_metrics"] == ["loss", "lr", "grad_norm", "tokens_per_second", "seconds_per_step"]
+
+
+def test_a_long_training_has_the_times_of_some_steps_and_a_repeated_step_its_newest():
+    recorded = studies.training(2, steps=20_000)
+    again = dataclasses.replace(recorded.reports[0], metrics={"rank_seconds/0": 9.0})
+    _, table = unpacked(dataclasses.replace(recorded, reports=[*recorded.reports, again]))
+    steps = table["ranks", "step"]
+    assert (len(steps), steps[0], steps[399]) == (800, 0, 20_000)
+    assert table["ranks", "seconds"][0] == 9.0

@@ -18,10 +18,8 @@ from tests.pages.browsers import Page
 from trialplane.job import kinds
 from trialplane.pages import comparison, content, page
 from trialplane.pages.content import RunRecord
-from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
-from trialplane.wire.units import WorkerStatus
 
 Opened = Callable[..., Page]
 OF_A_STUDY = ["summary", "next", "history", "importances", "parallel", "slice", "contour", "curves", "timeline", "costs"]
@@ -259,36 +257,42 @@ def test_a_training_and_a_collection_show_their_metrics(opened: Opened) -> None:
         for step in range(1, 100)
     ]
     shown = opened(studies.recorded(job, [lost, row], reports, run="big", state=RunState.RUNNING))
-    assert drawn(shown) == ["summary", "next", "curves", "stragglers", "timeline", "costs", "failures", "trials"]
-    assert "No report names a rank" in shown.text("#stragglers")
+    assert drawn(shown) == ["summary", "next", "curves", "ranks", "timeline", "costs", "failures", "trials"]
+    assert "No report names a rank" in shown.text("#ranks")
+    assert shown.read("document.querySelector('#ranks .chart')") is None
     assert shown.read("[...document.querySelectorAll('#curves h3')].map(h => h.textContent)") == ["loss", "lr", "grad_norm"]
 
     slow = {"slowest_rank": 1.0, "slowest_rank_factor": 2.5}
     delayed = [dataclasses.replace(each, metrics={**each.metrics, **slow}) for each in reports[60:70]]
     shown = opened(studies.recorded(job, [lost, row], [*reports[:60], *delayed], run="big", state=RunState.RUNNING))
-    cells_ = shown.read("[...document.querySelectorAll('#stragglers td')].map(d => d.textContent)")
+    cells_ = shown.read("[...document.querySelectorAll('#ranks td')].map(d => d.textContent)")
     assert cells_ == ["1", "10", "61 to 70", "2.5×"]
+    assert shown.read("[...document.querySelectorAll('#curves h3')].map(h => h.textContent)") == ["loss", "lr", "grad_norm"]
 
-    job = kinds.read({"name": "play", "kind": "collect", "collect": {"iterations": 3, "units": 2, "learner": "train:learn"}})
-    rows = [
-        TrialRow(
-            n,
-            TrialState.COMPLETE,
-            1,
-            n,
-            metrics={"elo": 10.0 * n, "units": 2.0},
-            values=(1.0,),
-            started=1.0 + n,
-            ended=2.0 + n,
-            seconds=1.0,
-        )
-        for n in range(3)
-    ]
-    collection = studies.recorded(job, rows, [], run="play", state=RunState.SUCCEEDED)
-    workers = CollectionProgress(iteration=2, workers=(WorkerStatus(0, "working", units=2, items=10, seconds=2.0),))
-    status = dataclasses.replace(collection.status, progress=workers)
-    shown = opened(dataclasses.replace(collection, status=status))
+    shown = opened(studies.collection(3))
     assert {"iterations", "workers", "trials"} <= set(drawn(shown))
+
+
+def test_the_times_of_few_ranks_are_lines_and_those_of_many_a_map(opened: Opened) -> None:
+    shown = opened(studies.training(3, steps=200))
+    shown.show("ranks")
+    assert names_of(shown, "ranks") == ["rank 0", "rank 1", "rank 2"]
+    shown = opened(studies.training(40, steps=200))
+    shown.show("ranks")
+    field = "document.querySelector('#ranks .chart').data[0]"
+    assert shown.read(f"[{field}.type, {field}.z.length, {field}.z[0].length]") == ["heatmap", 40, 11]
+    assert shown.errors == []
+
+
+def test_a_population_shows_whose_state_each_member_continues(opened: Opened) -> None:
+    shown = opened(studies.population(6, top=16, interval=4))
+    assert drawn(shown)[2:4] == ["history", "importances"]
+    assert "rungs" not in shown.sections
+    shown.show("lineage")
+    assert names_of(shown, "lineage") == ["continues its own state", "takes over another state", "lineage of the best"]
+    values = "document.querySelectorAll('#lineage .chart')[1].layout.yaxis.title.text"
+    shown.page.get_by_label("Parameter", exact=True).last.select_option("dropout")
+    assert shown.read(values) == "dropout"
 
 
 def test_several_runs_are_compared_and_switched(opened: Opened) -> None:

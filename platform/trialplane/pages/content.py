@@ -12,7 +12,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.job.kinds import Job
-from trialplane.pages import columns, curves, importances, lineage, savings
+from trialplane.pages import columns, curves, importances, lineage, ranks, savings
 from trialplane.pages.columns import Column, Texts
 from trialplane.pages.importances import Importances
 from trialplane.pages.lineage import Lineage
@@ -92,12 +92,15 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
         "failures": _failures(record.attempts),
         "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
         "costs": _costs(record, trials, _trained_steps(last_steps, reports), context.prices or status.prices),
+        "stragglers": [dataclasses.asdict(straggler) for straggler in ranks.stragglers(record.reports)],
         "workers": records.to_dict(getattr(status.progress, "workers", ())),
     }
     table = [
         *_trial_columns(job, lineages, ranked, last_steps, start_time),
         *_attempt_columns(record, start_time, context.now),
         *_pause_columns(lineages),
+        *_segment_columns(record, ranked),
+        *ranks.time_columns(record.reports),
         *curves.curve_columns(reports, metrics, {row.number for row in ranked[:_MAX_BEST]}),
     ]
     return facts, table
@@ -123,6 +126,7 @@ def _header(record: RunRecord, start_time: float, now: float) -> dict[str, Any]:
         "width": job.width,
         "ranks": role.ranks * role.nodes if job.kind == "train" else 1,
         "objectives": [objective.model_dump() for objective in job.objectives],
+        "population": job.search.population is not None,
         "constraints": [constraint.model_dump() for constraint in job.search.constraints],
         "watched": job.watched_metric,
     }
@@ -156,6 +160,8 @@ def _search_and_budget(record: RunRecord) -> Iterator[tuple[str, str]]:
     if job.kind == "hpo":
         yield "sampler", job.search.sampler.name
         yield "pruner", job.search.pruner.name
+        interval = None if job.search.population is None else errors.counted(job.search.population.interval, "step")
+        yield "population", "" if interval is None else f"compared every {interval}"
     yield f"{job.noun}s", str(job.trials)
     yield "at a time", str(job.width)
     roles = job.roles()
@@ -334,6 +340,26 @@ def _pause_columns(lineages: Sequence[Lineage]) -> Iterator[Column]:
     pauses = [(trial_lineage.row.number, step) for trial_lineage in lineages for step in trial_lineage.pauses]
     yield Column("pauses", "number", "", columns.counts(number for number, _ in pauses))
     yield Column("pauses", "step", "", columns.numbers(step for _, step in pauses))
+
+
+def _segment_columns(record: RunRecord, ranked: Sequence[TrialRow]) -> Iterator[Column]:
+    """Yield the columns of a population's segments, by trial and step; of other runs there are none.
+
+    A step is the number of steps done. The lineage of the best trial are the segments that led to its state.
+    """
+    is_population = record.job.search.population is not None
+    segments = sorted(lineage.segments(record.attempts), key=lambda row: (row.trial, row.done)) if is_population else []
+    last_steps = _trained_steps(_last_steps(record.reports), record.reports)
+    best = {row.number for row in lineage.ancestors(record.attempts, ranked[0])} if segments else set()
+    donors, metric = lineage.donors(segments), record.job.watched_metric
+    yield Column("segments", "trial", "", columns.counts(row.trial for row in segments))
+    yield Column("segments", "donor", "", columns.counts(donors.get(row.number, row.trial) for row in segments))
+    yield Column("segments", "start", "", columns.numbers(row.done for row in segments))
+    yield Column("segments", "end", "", columns.numbers(last_steps.get(row.number, row.done) for row in segments))
+    yield Column("segments", "value", "", columns.numbers(row.metrics.get(metric) for row in segments))
+    yield Column("segments", "best", "", columns.counts(int(row.number in best) for row in segments))
+    for name in dict.fromkeys(name for row in segments for name in row.params):
+        yield columns.from_values("segments", name, "param", [row.params.get(name) for row in segments])
 
 
 def _lanes(spans: Sequence[tuple[float, float, TrialRow]]) -> Iterator[int]:

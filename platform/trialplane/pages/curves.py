@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from trialplane.pages import columns
 from trialplane.pages.columns import Column
+from trialplane.wire import ranks
 from trialplane.wire.records import ReportRow
 
 MAX_POINTS = 1000  # of one curve
@@ -18,14 +19,20 @@ _MAX_TOTAL_POINTS = 400_000  # of all curves, of which each has an equal share
 _MIN_POINTS = 8  # of one curve, even if that exceeds its share
 _MIN_CURVES = 20  # for quantiles: the page draws fewer curves one by one
 _MAX_STEPS = 200  # of the quantiles
+# Metrics of `training/progress.py` that repeat others or change by one each step, and those of `ranks.stragglers`.
+_NOT_DRAWN = (
+    *("total_steps", "seconds_left", "samples_per_second_and_rank", "tokens_per_second_and_rank"),
+    *(ranks.SLOWEST_RANK, ranks.SLOWEST_RANK_FACTOR),
+)
 
 Series = list[tuple[int, float]]  # step and value
 
 
 def metrics(reports: Sequence[ReportRow], job_metrics: Collection[str]) -> list[str]:
-    """Return the names of reported metrics, those in `job_metrics` first, and at most `MAX_METRICS`."""
+    """Return the names of reported metrics to draw, those in `job_metrics` first, and at most `MAX_METRICS`."""
     names = dict.fromkeys(name for report in reports for name in report.metrics)
-    return sorted(names, key=lambda name: name not in job_metrics)[:MAX_METRICS]
+    drawn = [name for name in names if name in job_metrics or not (name in _NOT_DRAWN or ranks.is_seconds(name))]
+    return sorted(drawn, key=lambda name: name not in job_metrics)[:MAX_METRICS]
 
 
 def series_by_attempt(reports: Sequence[ReportRow], metric: str) -> dict[int, Series]:

@@ -21,7 +21,8 @@ class Lineage:
 
     Attributes:
         row: Newest attempt of the trial, with the seconds of all segments.
-        pauses: Steps at which the trial was paused and from which it was promoted, in ascending order.
+        pauses: Steps at which the trial was paused and from which it was promoted, in ascending order; in a population,
+            those at which it took over the state of another trial.
         rungs: Rungs that the trial has reached, in ascending order; empty without promotion.
     """
 
@@ -52,7 +53,11 @@ def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
     by_trial: dict[int, list[TrialRow]] = collections.defaultdict(list)
     for attempt in sorted(attempts, key=lambda attempt: attempt.number):
         by_trial[attempt.trial].append(attempt)
-    return [_lineage(job, by_trial[trial]) for trial in sorted(by_trial)]
+    trial_lineages = [_lineage(job, by_trial[trial]) for trial in sorted(by_trial)]
+    if job.search.population is None:
+        return trial_lineages
+    copies = {trial: tuple(sorted({row.done for row in copied})) for trial, copied in _copies(attempts).items()}
+    return [dataclasses.replace(lineage, pauses=copies.get(lineage.row.trial, ())) for lineage in trial_lineages]
 
 
 def segments(attempts: Sequence[TrialRow]) -> list[TrialRow]:
@@ -62,6 +67,12 @@ def segments(attempts: Sequence[TrialRow]) -> list[TrialRow]:
         for row in sorted(attempts, key=lambda attempt: attempt.number)
         if row.state is not TrialState.LOST and not (row.state is TrialState.PAUSED and row.failure)
     ]
+
+
+def donors(attempts: Sequence[TrialRow]) -> dict[int, int]:
+    """Return the trial whose checkpoint a segment continues, by number of the attempt; a first segment has none."""
+    trials = {attempt.number: attempt.trial for attempt in attempts}
+    return {row.number: trials[row.parent] for row in attempts if row.parent is not None and row.parent in trials}
 
 
 def ancestors(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
@@ -90,7 +101,7 @@ def join_segments(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence
 def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
     """Return a count for each rung, from the lowest, and one for complete trials; empty without promotion."""
     ladder = job.search.ladder
-    if ladder is None:
+    if ladder is None or job.search.population is not None:
         return []
     counts = []
     for step in sorted({rung for bracket in range(ladder.brackets) for rung in ladder.rungs(bracket)}):
@@ -101,6 +112,15 @@ def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
         counts.append(RungCount(step, reached=len(reaching), promoted=promoted, paused=paused, dropped=dropped))
     complete = sum(lineage.row.state is TrialState.COMPLETE for lineage in trial_lineages)
     return [*counts, RungCount(ladder.top, reached=complete, promoted=0, paused=0, dropped=0)]
+
+
+def _copies(attempts: Sequence[TrialRow]) -> dict[int, list[TrialRow]]:
+    """Return the segments that continue the checkpoint of another trial, by their own trial."""
+    of_trial, copies = donors(attempts), collections.defaultdict(list)
+    for row in segments(attempts):
+        if of_trial.get(row.number, row.trial) != row.trial:
+            copies[row.trial].append(row)
+    return copies
 
 
 def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:

@@ -12,11 +12,13 @@ const STATES = {
   PAUSED: { color: "#56B4E9", symbol: "square-open" },
   WAITING: { color: "#999999", symbol: "circle-open" },
 };
-const SCALE = "Cividis"; // uniform, and safe for color-blind readers
 const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
 
 /** A text as plotly.js shows it unchanged: it reads some tags in texts. */
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+/** A color scale that is uniform and safe for color-blind readers: Cividis, on a dark background without its darkest part. */
+const scale = () => document.documentElement.dataset.theme !== "dark" ? "Cividis" : [[0, "#4b5b80"], [0.33, "#7c7b78"], [0.67, "#bcae6c"], [1, "#fee838"]];
 
 /** Whether to reverse the color scale, so that good values stand out from the background. */
 const reversed = (objective) => (objective.sign > 0) === (document.documentElement.dataset.theme === "dark");
@@ -37,7 +39,7 @@ function layout(options) {
     font: { color: css("--text"), family: "system-ui, sans-serif", size: 13 },
     margin: { l: 60, r: 20, t: 20, b: 50 },
     hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--text") } },
-    legend: { orientation: "h", y: 1.12, x: 0 },
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, itemsizing: "constant" },
     xaxis: titled(xaxis),
     yaxis: titled(yaxis),
     uirevision: [xaxis, yaxis].map((each) => `${each?.title} ${each?.type}`).join(), // keeps zooms while the axes stay the same
@@ -134,4 +136,15 @@ class Chart {
   }
 }
 
-addEventListener("beforeprint", () => { for (const chart of Chart.all) chart.mount(); });
+let themeOnScreen = null; // while the page is printed, which is in the light theme
+
+addEventListener("beforeprint", () => {
+  themeOnScreen = document.documentElement.dataset.theme;
+  document.documentElement.dataset.theme = "light";
+  Chart.updateAll(); // also draws those that are not near the screen
+});
+
+addEventListener("afterprint", () => {
+  document.documentElement.dataset.theme = themeOnScreen;
+  Chart.updateAll();
+});

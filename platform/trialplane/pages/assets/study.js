@@ -3,6 +3,7 @@
 const BINNED_FROM = 10_000; // points of a pair of parameters
 const BARS = 1500; // attempts of which a timeline draws bars; more are merged to a number of busy slots
 const CURVES = 250; // curves that are drawn without quantiles
+const LINES = 12; // ranks that are drawn as lines
 
 /** The sections of a run, and whether it has each. */
 const SECTIONS = [
@@ -17,9 +18,10 @@ const SECTIONS = [
   [constraints, (run) => run.facts.constraints.length > 0 && run.complete.length > 0],
   [iterations, (run) => run.facts.kind === "collect" && run.metrics.length > 0 && run.size > 0],
   [workers, (run) => run.facts.workers.length > 0],
+  [lineage, (run) => run.column("segments", "trial").data.length > 0],
   [rungs, (run) => run.facts.rungs.some((rung) => rung.reached > 0)],
   [curves, (run) => run.facts.curve_metrics.length > 0],
-  [stragglers, (run) => run.facts.ranks > 1],
+  [ranks, (run) => run.facts.ranks > 1],
   [timeline, (run) => run.column("attempts", "start").data.length > 0],
   [costs, () => true],
   [failures, (run) => run.facts.failures.length > 0],
@@ -35,7 +37,7 @@ const runPage = {
   build: (run) => SECTIONS.filter(([, has]) => has(run)).map(([make]) => make(run)),
 
   /** New sections in place of those in which the user can choose nothing. */
-  replaced: (run) => [summary, commands, importance, workers, stragglers, costs, failures].filter((make) => SECTIONS.find(([each]) => each === make)[1](run)).map((make) => make(run)),
+  replaced: (run) => [summary, commands, importance, workers, ranks, costs, failures].filter((make) => SECTIONS.find(([each]) => each === make)[1](run)).map((make) => make(run)),
 };
 
 const titleOf = (objective) => `${objective.metric} (${objective.direction})`;
@@ -120,7 +122,7 @@ function newestReports(run) {
     if (!lasts.has(metrics[i]) || x.at(-1) >= lasts.get(metrics[i]).step) lasts.set(metrics[i], { step: x.at(-1), value: y.at(-1) });
   }
   if (!lasts.size) return null;
-  const text = Array.from(lasts, ([metric, { value }]) => `${run.facts.curve_metrics[metric]} ${short(value)}`).slice(0, 4).join(", ");
+  const text = Array.from(lasts, ([metric, { value }]) => `${run.facts.curve_metrics[metric]} ${value >= 1e4 ? grouped(Math.round(value)) : short(value)}`).slice(0, 4).join(", ");
   return { step: Math.max(...Array.from(lasts.values(), ({ step }) => step)), text };
 }
 
@@ -174,6 +176,9 @@ function importance(run) {
   return section("importances", "Importances", el("p", {}, `How much each parameter decides whether a trial is in the best tenth (Optuna's PED-ANOVA${run.complete.length > 5000 ? ", of an even sample of 5,000 trials" : ""}).`), chart.element);
 }
 
+/** Whether values are so far from each other that each of them can have a tick. */
+const areFar = (values, room) => values.length <= 13 && values.sort((a, b) => a - b).every((value, i) => i === 0 || value - values[i - 1] >= room / 13);
+
 /** An axis of parallel coordinates: logarithms and choices have ticks of their own; "none" is below the smallest value. */
 function dimension(column, rows) {
   const values = Array.from(rows, (row) => column.isPlaced(row) ? (column.texts ? column.data[row] : column.log ? Math.log10(column.data[row]) : column.data[row]) : NaN);
@@ -186,9 +191,9 @@ function dimension(column, rows) {
   const axis = { label: plain(column.name.slice(0, 24)), values: values.map((value) => Number.isFinite(value) ? value : none), range: [missing ? none : low, high] };
   if (column.texts) {
     const many = column.texts.length > 30;
-    axis.tickvals = column.texts.map((_, i) => i + 1).filter((_, i) => !many || i % Math.ceil(column.texts.length / 30) === 0);
+    axis.tickvals = column.texts.map((_, i) => i + 1).filter((code, i) => code >= low && code <= high && (!many || i % Math.ceil(column.texts.length / 30) === 0));
     axis.ticktext = axis.tickvals.map((code) => plain(column.texts[code - 1].slice(0, 16)));
-  } else if (!column.log && new Set(finite).size <= 13) {
+  } else if (!column.log && areFar([...new Set(finite)], high - low)) {
     axis.tickvals = [...new Set(finite)];
     axis.ticktext = axis.tickvals.map((value) => short(value));
   } else {
@@ -215,7 +220,7 @@ function parallel(run) {
     const sorted = values.slice().sort();
     const [low, high] = objective.sign > 0 ? [sorted[0], sorted[Math.floor(0.9 * (sorted.length - 1))]] : [sorted[Math.floor(0.1 * (sorted.length - 1))], sorted[sorted.length - 1]];
     return {
-      data: [{ type: "parcoords", dimensions, labelangle: columns.length > 9 ? -20 : 0, labelside: "top", line: { color: values, cmin: low, cmax: high === low ? low + 1 : high, colorscale: SCALE, reversescale: reversed(objective), showscale: true,
+      data: [{ type: "parcoords", dimensions, labelangle: columns.length > 9 ? -20 : 0, labelside: "top", line: { color: values, cmin: low, cmax: high === low ? low + 1 : high, colorscale: scale(), reversescale: reversed(objective), showscale: true,
         colorbar: { title: { text: plain(objective.metric) }, thickness: 12, outlinewidth: 0 } }, labelfont: { color: css("--text") }, tickfont: { color: css("--text") }, rangefont: { color: "rgba(0,0,0,0)" } }],
       layout: layout({ margin: { l: 70, r: 40, t: columns.length > 9 ? 70 : 50, b: 30 } }),
     };
@@ -239,7 +244,8 @@ function parallel(run) {
     });
   });
   tell(null);
-  return section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis to choose a range."), count), chart.element);
+  chart.element.style.minWidth = `${90 * columns.length}px`; // narrow windows scroll it
+  return section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis to choose a range."), count), el("div", { class: "wide" }, chart.element));
 }
 
 function slice(run) {
@@ -247,7 +253,7 @@ function slice(run) {
   const chart = new Chart("Value against one parameter", 400, () => {
     const rows = run.complete.filter((row) => column.isPlaced(row));
     const data = [scatter({ mode: "markers", x: placed(column, rows), y: pick(objective.column, rows), text: hovers(run, rows),
-      marker: { color: Float64Array.from(rows, (row) => run.trial(row)), colorscale: SCALE, size: rows.length > 5000 ? 3 : 6, opacity: 0.8, colorbar: { title: { text: run.facts.noun }, thickness: 12, outlinewidth: 0 } } })];
+      marker: { color: Float64Array.from(rows, (row) => run.trial(row)), colorscale: scale(), size: rows.length > 5000 ? 3 : 6, opacity: 0.8, colorbar: { title: { text: run.facts.noun }, thickness: 12, outlinewidth: 0 } } })];
     return { data, layout: layout({ xaxis: axisOf(column), yaxis: { title: titleOf(objective), type: log ? "log" : "linear" }, showlegend: false }) };
   });
   const controls = [select("Parameter", run.params.map((param, i) => [i, param.name]), run.params.indexOf(column), (i) => { column = run.params[i]; chart.update(); })];
@@ -284,7 +290,7 @@ function contour(run) {
     const at = (share) => flat[Math.floor(share * (flat.length - 1))];
     const smooth = !many && flat[0] < flat[flat.length - 1] && x.type !== "category" && y.type !== "category" && rows.length >= 20;
     const [low, high] = objective.sign > 0 ? [at(0), at(0.9)] : [at(0.1), at(1)]; // bad outliers would take most of the colors
-    const field = { type: smooth ? "contour" : "heatmap", x: x.centers, y: y.centers, z, text, hoverinfo: "text", colorscale: SCALE, reversescale: reversed(objective), zmin: low, zmax: high > low ? high : low + 1,
+    const field = { type: smooth ? "contour" : "heatmap", x: x.centers, y: y.centers, z, text, hoverinfo: "text", colorscale: scale(), reversescale: reversed(objective), zmin: low, zmax: high > low ? high : low + 1,
       colorbar: { title: { text: plain(`mean ${objective.metric}`) }, thickness: 12, outlinewidth: 0 }, ...(smooth ? { connectgaps: true, line: { width: 0.5 }, ncontours: 14 } : { hoverongaps: false, xgap: 1, ygap: 1 }) };
     const data = [field];
     if (!many && x.type !== "category" && y.type !== "category") {
@@ -399,10 +405,10 @@ function curves(run) {
       if (state === "PRUNED" && x.length) ends.push({ x: x[x.length - 1], y: bounded(y[y.length - 1]), text: hover });
       for (const step of pauses.get(numbers[i]) ?? []) {
         const at = x.indexOf(step);
-        if (at >= 0) promoted.push({ x: step, y: bounded(y[at]), text: `${hover}<br>promoted from step ${step}` });
+        if (at >= 0) promoted.push({ x: step, y: bounded(y[at]), text: `${hover}<br>${run.facts.population ? "took over another state" : "promoted"} at step ${step}` });
       }
     }
-    if (promoted.length) data.push({ type: "scatter", mode: "markers", name: "promoted here", x: promoted.map((end) => end.x), y: promoted.map((end) => end.y), text: promoted.map((end) => end.text), hoverinfo: "text", marker: { symbol: "triangle-up", size: 8, color: shade(STATES.RUNNING.color) } });
+    if (promoted.length) data.push({ type: "scatter", mode: "markers", name: run.facts.population ? "took over here" : "promoted here", x: promoted.map((end) => end.x), y: promoted.map((end) => end.y), text: promoted.map((end) => end.text), hoverinfo: "text", marker: { symbol: "triangle-up", size: 8, color: shade(STATES.RUNNING.color) } });
     if (ends.length) data.push({ type: "scatter", mode: "markers", name: "pruned here", x: ends.map((end) => end.x), y: ends.map((end) => end.y), text: ends.map((end) => end.text), hoverinfo: "text", marker: { symbol: "x", size: 6, color: STATES.PRUNED.color } });
     for (const [name, { x, y, text, state, selected }] of groups) {
       const few = x.length <= 60;
@@ -444,23 +450,80 @@ function rungs(run) {
   return section("rungs", "Rungs and promotions", el("p", {}, "A trial is paused at each rung. The best continue from their checkpoints; a trial that cannot be among them any more is dropped."), chart.element);
 }
 
-/** The ranks of a training that held the others up, as its reports have them. */
-function stragglers(run) {
-  const index = (name) => run.facts.curve_metrics.indexOf(name);
-  const ranks = index("slowest_rank"), factors = index("slowest_rank_factor");
-  const metrics = run.column("curves", "metric").data, worst = new Map();
-  for (const i of range(metrics.length).filter((each) => metrics[each] === ranks)) {
-    const { x, y } = curveOf(run, i);
-    const other = range(metrics.length).find((each) => metrics[each] === factors && run.column("curves", "number").data[each] === run.column("curves", "number").data[i]);
-    const by = other === undefined ? new Map() : new Map(Array.from(curveOf(run, other).x, (step, j) => [step, curveOf(run, other).y[j]]));
-    x.forEach((step, j) => {
-      const known = worst.get(y[j]) ?? { first: step, last: step, count: 0, factor: 0 };
-      worst.set(y[j], { first: Math.min(known.first, step), last: Math.max(known.last, step), count: known.count + 1, factor: Math.max(known.factor, by.get(step) ?? 0) });
-    });
-  }
-  const rows = Array.from(worst).sort(([, a], [, b]) => b.count - a.count).map(([rank, { first, last, count, factor }]) => [String(rank), grouped(count), `${grouped(first)} to ${grouped(last)}`, factor ? `${short(factor)}×` : ""]);
-  return section("stragglers", "Stragglers", rows.length ? table(["rank", "reports", "steps", "slower than the others by up to"], rows, "Ranks that held the others up") : el("p", {}, "No report names a rank that held the others up."),
-    el("p", { class: "hint" }, "A report names the slowest rank while its own time per step (reading data and computing) is 1.5 times the median of the others. The times of each rank are compared while the training runs, and not recorded."));
+/** The segments of a population's members: whose state each continues, and with which parameters. */
+function lineage(run) {
+  const column = (name) => run.column("segments", name).data, [objective] = run.objectives;
+  const params = () => run.tables.get("segments").filter(({ role, data }) => role === "param" && new Set(data).size > 1);
+  let param = params().find(({ name }) => name === run.facts.importances[0]?.[0])?.name ?? params()[0]?.name;
+  /** Lines with a gap after each, as one trace. */
+  const lines = (name, rows, pointsOf, more) => {
+    const x = [], y = [];
+    for (const row of rows) { for (const [a, b] of pointsOf(row)) { x.push(a); y.push(b); } x.push(null); y.push(null); }
+    return scatter({ mode: "lines", name, x, y, hoverinfo: "skip", ...more });
+  };
+  const parts = () => {
+    const [trials, donors, starts, ends, best] = ["trial", "donor", "start", "end", "best"].map(column);
+    const all = range(trials.length), copies = all.filter((row) => donors[row] !== trials[row]);
+    const bend = (row) => starts[row] + (donors[row] === trials[row] ? 0 : 0.4 * (ends[row] - starts[row])); // from where a member is on its own line
+    const hover = Array.from(all, (row) => plain([`${run.facts.noun} ${trials[row]}, steps ${grouped(starts[row])} to ${grouped(ends[row])}`, donors[row] === trials[row] ? "" : `continues ${run.facts.noun} ${donors[row]}`].filter(Boolean).join(", "))
+      + params().filter((each) => each.has(row)).slice(0, 12).map((each) => `<br>${plain(`${each.name} = ${String(each.short(row)).slice(0, 60)}`)}`).join(""));
+    return { trials, donors, starts, ends, best, all, copies, bend, hover };
+  };
+  const strong = (more = {}) => ({ line: { color: css("--strong"), width: 3, ...more } });
+  const tree = new Chart("Whose state each member continues", Math.max(260, Math.min(720, 110 + 22 * new Set(column("trial")).size)), () => {
+    const { trials, donors, starts, ends, best, all, copies, bend, hover } = parts();
+    const own = (row) => [[bend(row), trials[row]], [ends[row], trials[row]]], copy = (row) => [[starts[row], donors[row]], [bend(row), trials[row]]];
+    const values = Float64Array.from(all, (row) => bounded(column("value")[row])), sorted = values.filter(Number.isFinite).sort();
+    const at = (share) => sorted[Math.floor(share * (sorted.length - 1))], [low, high] = objective.sign > 0 ? [at(0), at(0.9)] : [at(0.1), at(1)];
+    const leading = all.filter((row) => best[row]);
+    return { data: [
+      lines("continues its own state", all, own, { line: { color: "#999999", width: 1.5 } }),
+      lines("takes over another state", copies, copy, { line: { color: shade(OKABE_ITO[3]), width: 1.5, dash: "dot" } }),
+      lines("lineage of the best", leading, (row) => [...(donors[row] === trials[row] ? [] : copy(row)), ...own(row)], strong()),
+      scatter({ mode: "markers", showlegend: false, x: Float64Array.from(ends), y: Float64Array.from(trials), text: hover, marker: { size: 8, color: values, cmin: low, cmax: high > low ? high : low + 1, colorscale: scale(), reversescale: reversed(objective), line: { width: 1, color: css("--panel") }, colorbar: { title: { text: plain(objective.metric) }, thickness: 12, outlinewidth: 0 } } }),
+    ], layout: layout({ xaxis: { title: "step", rangemode: "tozero" }, yaxis: { title: run.facts.noun, autorange: "reversed", dtick: new Set(trials).size > 20 ? undefined : 1, zeroline: false } }) };
+  });
+  const schedule = new Chart("A parameter of each member by step", 360, () => {
+    const { trials, starts, ends, best, all, hover } = parts(), values = params().find(({ name }) => name === param);
+    if (!values) return { data: [], layout: layout({}) };
+    const isLog = run.params.find(({ name }) => name === param)?.log && values.data.every((value) => !(value <= 0));
+    const points = (row) => [[starts[row], values.data[row]], [ends[row], values.data[row]]], known = all.filter((row) => values.has(row));
+    return { data: [
+      lines("members", known, points, { line: { color: "#999999", width: 1.5 } }),
+      lines("lineage of the best", known.filter((row) => best[row]), points, strong()),
+      scatter({ mode: "markers", showlegend: false, x: Float64Array.from(known, (row) => ends[row]), y: Float64Array.from(known, (row) => values.data[row]), text: Array.from(known, (row) => hover[row]), marker: { size: 5, color: Array.from(known, (row) => best[row] ? css("--strong") : "#999999") } }),
+    ], layout: layout({ xaxis: { title: "step", rangemode: "tozero" }, yaxis: axisOf({ name: values.name, texts: values.texts, log: isLog }) }) };
+  });
+  const copies = range(column("trial").length).filter((row) => column("donor")[row] !== column("trial")[row]).length;
+  return section("lineage", "Lineage", el("p", {}, `At each interval, members of the population take over the state of better ones and change parameters: ${grouped(copies)} times in this run.`), tree.element,
+    params().length ? [el("div", { class: "controls" }, select("Parameter", params().map(({ name }) => [name, name]), param, (name) => { param = name; schedule.update(); })), schedule.element] : null);
+}
+
+/** The own time per step of each rank of a training, and the ranks that held the others up. */
+function ranks(run) {
+  const column = (name) => run.column("ranks", name).data;
+  const draw = () => {
+    const numbers = column("rank"), steps = column("step"), seconds = column("seconds");
+    const known = [...new Set(numbers)];
+    const rowsOf = (rank) => range(numbers.length).filter((row) => numbers[row] === rank);
+    const at = (rows, values) => Array.from(rows, (row) => values[row]);
+    if (known.length <= LINES) {
+      const data = known.map((rank, i) => [rank, rowsOf(rank), i]).map(([rank, rows, i]) => ({ type: "scatter", mode: rows.length > 60 ? "lines" : "lines+markers", name: `rank ${rank}`, x: at(rows, steps), y: at(rows, seconds),
+        hovertemplate: `rank ${rank}<br>step %{x:,}<br>%{y:.3~g} s<extra></extra>`, marker: { size: 4 }, line: { color: shade(OKABE_ITO[i % OKABE_ITO.length]), width: 1.5, dash: ["solid", "dash"][Math.floor(i / OKABE_ITO.length) % 2] } }));
+      return { data, layout: layout({ xaxis: { title: "step" }, yaxis: { title: "seconds per step", rangemode: "tozero" } }) };
+    }
+    const x = [...new Set(steps)].sort((a, b) => a - b), z = known.map(() => new Array(x.length).fill(null));
+    const place = new Map(x.map((step, i) => [step, i])), line = new Map(known.map((rank, i) => [rank, i]));
+    for (let row = 0; row < numbers.length; row++) z[line.get(numbers[row])][place.get(steps[row])] = seconds[row];
+    const field = { type: "heatmap", x, y: known, z, colorscale: scale(), reversescale: document.documentElement.dataset.theme !== "dark", hoverongaps: false, hovertemplate: "rank %{y}<br>step %{x:,}<br>%{z:.3~g} s<extra></extra>",
+      colorbar: { title: { text: "seconds<br>per step" }, thickness: 12, outlinewidth: 0 } };
+    return { data: [field], layout: layout({ xaxis: { title: "step" }, yaxis: { title: "rank", dtick: known.length > 16 ? 8 : 1 } }) };
+  };
+  const chart = column("rank").length ? new Chart("Own time per step of each rank", 360, draw) : null;
+  const rows = run.facts.stragglers.map(({ rank, reports, first, last, factor }) => [String(rank), grouped(reports), `${grouped(first)} to ${grouped(last)}`, factor ? `${short(factor)}×` : ""]);
+  return section("ranks", "Ranks", chart ? el("p", {}, "The own time per step of each rank: reading data and computing, without waiting for others.") : null, chart?.element,
+    rows.length ? table(["rank", "reports", "steps", "slower than the others by up to"], rows, "Ranks that held the others up") : el("p", {}, "No report names a rank that held the others up."),
+    el("p", { class: "hint" }, "A report names the slowest rank of a node while its own time is 1.5 times the median of the others there."));
 }
 
 function timeline(run) {
@@ -497,7 +560,7 @@ function timeline(run) {
         const failure = column("failure").value(i);
         bar.text.push(plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]}: ${state}${failure ? ` (${failure})` : ""}, ${duration(ends.data[i] - starts.data[i])}`));
       }
-      for (const [state, bar] of groups) data.push({ type: "bar", orientation: "h", name: state.toLowerCase(), ...bar, textposition: "none", hoverinfo: "text", width: 0.8, marker: { color: shade(STATES[state]?.color ?? "#999999"), pattern: { shape: { FAILED: "x", LOST: "/", PRUNED: "." }[state] ?? "" }, line: { width: 0 } } });
+      for (const [state, bar] of groups) data.push({ type: "bar", orientation: "h", name: state.toLowerCase(), ...bar, textposition: "none", hoverinfo: "text", width: 0.8, marker: { color: shade(STATES[state]?.color ?? "#999999"), pattern: { shape: { FAILED: "x", LOST: "/", PRUNED: ".", PAUSED: "-" }[state] ?? "" }, line: { width: 0 } } });
     }
     return { data, layout: layout({ barmode: "overlay", showlegend: !merged, xaxis: { title: `${unit[1]} since the start`, range: [from / unit[0], to / unit[0]] },
       yaxis: merged ? { title: "busy slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };

@@ -1,0 +1,101 @@
+"""Pictures of every section of the page, for each kind of run, in both themes, narrow and printed; and their layout.
+
+The pictures are in the folder SCREENSHOTS, or else below pytest's temporary folder (`--basetemp`): look at them
+after a change of the page. What a program can see is checked here: nothing is wider than the page, no chart is empty, and no
+text of a chart is cut off or lies on another one. Not checked here: what charts show (test_page.py).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.pages import studies
+from tests.pages.browsers import Page
+
+from trialplane.pages.content import RunRecord
+
+Opened = Callable[..., Page]
+
+_DEFECTS = (Path(__file__).parent / "defects.js").read_text()  # a function of a section
+
+
+def _objectives() -> RunRecord:
+    chance = random.Random(0)
+    return studies.study(
+        80,
+        run="objectives",
+        objectives=[{"metric": "loss", "direction": "minimize"}, {"metric": "accuracy", "direction": "maximize"}],
+        constraints=[{"metric": "memory", "max": 9}],
+        metrics=lambda params, value: {
+            "loss": value, "accuracy": 1 - value - 0.1 * chance.random(), "memory": params["layers"] * chance.random() * 2
+        },
+    )  # fmt: skip
+
+
+RUNS: dict[str, Callable[[], list[RunRecord]]] = {
+    "study": lambda: [studies.study(300)],
+    "large": lambda: [studies.study(12_000, steps=2)],
+    "objectives": lambda: [_objectives()],
+    "promotion": lambda: [studies.promoted(64)],
+    "population": lambda: [studies.population(12)],
+    "training": lambda: [studies.training(8, slow=5)],
+    "ranks": lambda: [studies.training(48, slow=17)],
+    "collection": lambda: [studies.collection(40)],
+    "comparison": lambda: [studies.study(60, seed=seed, run=f"seed-{seed}", sampler=sampler)
+                           for seed, sampler in enumerate(("tpe", "tpe", "random", "random"))],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the pictures."""
+    named = os.environ.get("SCREENSHOTS")
+    folder = Path(named) if named else tmp_path_factory.getbasetemp() / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def picture(shown: Page, name: str, folder: Path) -> list[str]:
+    """Take a picture of each section; return the defects of their layout."""
+    defects = []
+    if shown.read("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+        defects.append("the page is wider than the window")
+    for section in shown.sections:
+        shown.show(section)
+        shown.page.locator(f"#{section}").screenshot(path=folder / f"{name}-{section}.png")
+        defects += shown.read(_DEFECTS, section)
+    return defects
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("run", RUNS)
+def test_every_section_is_whole(opened: Opened, folder: Path, run: str, theme: str) -> None:
+    shown = opened(*RUNS[run](), color_scheme=theme, viewport={"width": 1280, "height": 1200})  # the tallest section fits
+    assert picture(shown, f"{run}-{theme}", folder) == []
+    assert shown.errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["study", "population", "training"])
+def test_every_section_fits_into_a_narrow_window(opened: Opened, folder: Path, run: str) -> None:
+    shown = opened(*RUNS[run](), viewport={"width": 420, "height": 2000})  # high enough for all tiles
+    assert picture(shown, f"{run}-narrow", folder) == []
+
+
+@pytest.mark.slow
+def test_a_printed_page_has_every_chart(opened: Opened, folder: Path) -> None:
+    shown = opened(studies.study(60), color_scheme="dark")
+    shown.page.emulate_media(media="print")
+    shown.read("dispatchEvent(new Event('beforeprint'))")
+    drawn = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.plot-container'))"
+    shown.page.wait_for_function(drawn)
+    text = shown.read("getComputedStyle(document.querySelector('#history .legendtext')).fill")
+    assert text == "rgb(0, 0, 0)", "on paper"
+    shown.page.screenshot(path=folder / "study-print.png", full_page=True)
+    shown.page.pdf(path=folder / "study-print.pdf")
+    assert [defect for section in shown.sections for defect in shown.read(_DEFECTS, section)] == []
