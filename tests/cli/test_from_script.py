@@ -6,6 +6,7 @@ Not checked here: each way of taking arguments (test_script_styles.py), what is 
 
 from __future__ import annotations
 
+import json
 import os
 import select
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.cli.conftest import BODY, given, made
 
 from trialplane.cli import smoke
+from trialplane.job import load
 
 ARGPARSE = """
 import argparse
@@ -292,6 +294,87 @@ def test_a_process_that_outlives_the_script_holds_nothing_up(platform, written: 
     os.close(held)
 
 
+SPACES = {
+    "argparse": ("python src/fit.py", ARGPARSE.replace('"stamp"', '"--stamp"') + BODY, "layers", "leyers"),
+    "values": ("src/fit.py", "lr = 0.1\nlayers = 2\nprint(f'loss={lr}')\n", "layers", "leyers"),
+    "shell": ("src/fit.sh", "RATE=0.1\necho loss=$RATE --layers 2\n", "layers", "leyers"),
+    "loop": ("src/fit.sh", "for layers in 2 3; do\n  env echo --lr 0.1 --layers $layers loss=1\ndone\n", "lr", "ir"),
+    "make": ("src/Makefile", "LR = 0.1\nLAYERS = 2\ntrain:\n\techo loss=$(LR) $(LAYERS)\n", "LAYERS", "LEYERS"),
+    "command": ("echo loss=0.5 --lr 0.1 --layers 2", "", "layers", "leyers"),
+    "notebook": (
+        "src/fit.ipynb",
+        json.dumps({"cells": [{"cell_type": "code", "source": "lr = 0.1\nlayers = 2\nprint(f'loss={lr}')"}]}),
+        "layers",
+        "leyers",
+    ),
+    "settings": (
+        "src/fit.py",
+        "import yaml\nprint('loss=%f' % yaml.safe_load(open('conf/config.yaml'))['optimizer']['lr'])\n",
+        "optimizer.lr",
+        "optimiser.lr",
+    ),
+    "hydra": (
+        "src/fit.py",
+        "import hydra\n@hydra.main(version_base=None, config_path='conf', config_name='config')\n"
+        "def main(cfg): print(f'loss={cfg.optimizer.lr}')\nif __name__ == '__main__': main()\n",
+        "model.layers",
+        "model.leyers",
+    ),
+}
+
+
+@pytest.mark.parametrize("style", SPACES)
+def test_the_user_may_say_what_is_searched(platform, written: Path, style: str) -> None:
+    source, text, name, misspelled = SPACES[style]
+    if text:
+        (written / ("fit.py" if source.startswith("python") else Path(source).name)).write_text(text)
+    result = platform("init", "--from", source, "--space", f"{misspelled}=1..5")
+    assert result.exit_code == 2 and f"has no parameter {misspelled}; did you mean {name}" in result.stderr, result.output
+    files = [Path("job.yaml"), Path("src/job.yaml")]
+    assert not any(map(Path.exists, files))
+    result = platform("init", "--from", source, "--space", f"{name}=0.5..5")
+    assert result.exit_code == 0 and "its metrics: " in result.stderr, result.output
+    [file] = filter(Path.exists, files)
+    job = load.load_job(file.parent)
+    assert list(job.search.parameters) == [name] and "guessed: half" not in file.read_text()
+    assert "1 parameter to search; " in result.stderr
+
+
+def test_a_key_that_hydra_adds_is_searched(platform, written: Path) -> None:
+    (written / "fit.py").write_text(SPACES["hydra"][1])
+    result = platform("init", "--from", "src/fit.py", "--space", "trainer.clip=1..5")
+    assert result.exit_code == 2 and "To append to your config use +trainer.clip=1" in result.stderr, result.output
+    assert platform("init", "--from", "src/fit.py", "--space", "+trainer.clip=1..5").exit_code == 0
+    assert list(made().search.parameters) == ["+trainer.clip"]
+
+
+def test_options_that_are_not_searched_are_named_with_the_command_that_searches_them(platform, written: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\n"
+    for name, default in (("lr", 0.1), ("beta-one", 0.9), ("window", 5), ("seed", 1), ("name", "'x'")):
+        text += f"p.add_argument('--{name}', type=type({default}), default={default})\n"
+    (written / "fit.py").write_text(f"{text}p.parse_args()\nprint('loss=1')\n")
+    result = platform("init", "--from", "src/fit.py")
+    last = result.stderr.splitlines()[-1]
+    words = "platform submit hpo src --space beta-one=LOW..HIGH --local"
+    assert last == f"`{words}` searches beta-one, too, or window like this"
+    words = words.replace("LOW..HIGH", "0.1..0.9").split()[1:]
+    result = platform(*words, "--dry-run", "-o", "json")
+    assert result.exit_code == 0 and set(json.loads(result.stdout)["job"]["space"]) == {"lr", "beta-one"}, result.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import optuna\ndef objective(trial): return 1\noptuna.create_study().optimize(objective)\n",
+        "import wandb\nwandb.agent(wandb.sweep({'parameters': {'lr': {'min': 0.1, 'max': 1.0}}}), function=print)\n",
+    ],
+)
+def test_the_space_of_a_search_in_a_script_is_not_replaced(platform, written: Path, text: str) -> None:
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", "src/fit.py", "--space", "lr=1..2")
+    assert result.exit_code == 2 and "fit.py has a search of its own" in result.stderr, result.output
+
+
 def test_what_is_there_is_left_alone(platform, written: Path) -> None:
     (written / "fit.py").write_text(ARGPARSE + f"open({str(written / 'ran')!r}, 'w')\n")
     (written / "job.yaml").write_text("mine")
@@ -308,6 +391,8 @@ def test_what_is_there_is_left_alone(platform, written: Path) -> None:
         (("--from", "no/such.py"), "there is no no/such.py; give the path of a Python script; nothing was changed"),
         (("--from", "src/table.csv"), "src/table.csv is not a Python script"),
         (("--from", "src"), "src is not a Python script"),
+        (("x", "--space", "lr=1..2"), "--space needs --from"),
+        (("--from", "a.py", "--space", "lr"), "'lr' is no parameter; write NAME=LOW..HIGH"),
         (("x", "--kind", "train", "--from", "a.py"), "drop --kind"),
         (("x", "--from", "src/own.py"), "--from writes a job.yaml beside the script; drop x"),
     ],

@@ -6,12 +6,13 @@ import ast
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from trialplane.wire.declared import Declared, Option
 
 _PATIENCE = 60.0  # seconds until a script reads its arguments, with its imports
 _MOST_PARAMS = 40  # a script with more arguments has those as comments that are neither searched nor required
+_LONGEST_REASON = 400  # characters at the end of Hydra's output in a message
+_MOST_SHOWN = 4  # options in a message that could be searched
 _MOST_SEARCHED = 6  # searched parameters; other likely ones are comments
 _SHORTEST_SECRET = 8  # characters of a secret that is recognized by its value alone
 _TRIALS, _PARALLEL = 20, 2
@@ -82,10 +85,12 @@ class Request:
 
     Attributes:
         with_smoke: Whether to run the script once, to find its metrics.
+        space: Parameters to search in place of guessed ones, as fields of job.yaml by name; empty to guess.
         secrets: Secrets that the user's command had, by the environment variable that stands for each one in the job.
     """
 
     with_smoke: bool = True
+    space: Mapping[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -100,6 +105,7 @@ class _Job:
         params: Parameters of every trial, with a comment each.
         space: Parameters to search, with the reason for the guess.
         further: Lines of further parameters, as comments, of the space and of the params.
+        searchable: Names of numbers that could be searched, too, the likeliest first.
         start: Default values of arguments that the job sets.
         comments: At the top of the file.
         preload: Modules that the template would not find by itself.
@@ -113,6 +119,7 @@ class _Job:
     params: dict[str, tuple[Any, str]]
     space: dict[str, tuple[dict[str, Any], str]]
     further: tuple[list[str], list[str]]
+    searchable: list[str]
     start: dict[str, Any]
     comments: list[str]
     preload: list[str]
@@ -272,6 +279,10 @@ def _make(
         output.note(f"{title} is an exported notebook: trials leave out its magics and shell commands")
     for lost in read.notes:
         output.note(f"{file}: {lost}")
+    sweep = _hydra_sweep(real, read, folder)
+    if request.space and (sweep is not None or read.style in (Style.OPTUNA, Style.WANDB)):
+        reason = f"{title} has a search of its own, whose space becomes the job's"
+        raise InputError(f"{reason}; drop --space, and change the space there or in {load.FILE}; nothing was changed")
     if read.style is Style.OPTUNA:
         return _of_optuna(file, real, read, folder, new_files)
     if read.style is Style.WANDB:
@@ -282,7 +293,7 @@ def _make(
             if not note.field.startswith(("program", "command")):
                 output.note(f"{title}: {note}")
         return _written(folder, _heading(title) + output.as_yaml(job), "the sweep in the script is the job", new_files)
-    if (sweep := _hydra_sweep(real, read, folder)) is not None:
+    if sweep is not None:
         summary = "the sweep in the configuration is the job"
         return _written(folder, _heading(title) + output.as_yaml(sweep), summary, new_files)
     packed = packing.pack(folder)
@@ -308,7 +319,11 @@ def _make(
                 or any(option.required for option in from_parser.options)
             ):
                 in_file, declared = None, from_parser
-        new_job = _job(name, read, declared, start) if in_file is None else _of_settings(name, read, in_file, start)
+        _refuse_unknown(request.space, read, declared, title, [*start.words(name), "--cfg", "job"], code, Path(scratch))
+        if in_file is None:
+            new_job = _job(name, read, declared, start, request.space)
+        else:
+            new_job = _of_settings(name, read, in_file, start, request.space)
         if not text:
             new_job = dataclasses.replace(new_job, comments=[f"Made from {title} by `platform init --from`."])
         result = None
@@ -343,7 +358,8 @@ def _make(
         flags = " ".join(f"--param {missing}=VALUE" for missing in new_job.missing)
         words = f"platform submit hpo {importing.shell_path(folder)} {flags} --objective METRIC:min --local"
         output.note(f"or give it when the job is submitted: `{words}`")
-    guessed = f"{errors.counted(len(new_job.space), 'parameter')} to search, in ranges that are guessed"
+    guessed = f"{errors.counted(len(new_job.space), 'parameter')} to search"
+    guessed += "" if request.space else ", in ranges that are guessed"
     needed = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
     if read.style is Style.SEARCHES and read.searcher:
         needed = (
@@ -357,7 +373,50 @@ def _make(
         summary += f"; {_without_objective(new_job, result, os.path.relpath(job_file))}"
     if result is not None and result.failure:
         summary += f"; if it needs other arguments, {_BY_COMMAND}"
-    return _written(folder, _text(new_job, result), summary, new_files)
+    exit_code = _written(folder, _text(new_job, result), summary, new_files)
+    if new_job.searchable:
+        words = f"platform submit hpo {importing.shell_path(folder)} --space {new_job.searchable[0]}=LOW..HIGH --local"
+        also = f", or {', '.join(new_job.searchable[1:])} like this" if new_job.searchable[1:] else ""
+        output.note(f"`{words}` searches {new_job.searchable[0]}, too{also}")
+    return exit_code
+
+
+def _refuse_unknown(
+    names: Collection[str],
+    read: Script,
+    declared: Declared,
+    title: str,
+    compose: Sequence[str],
+    code: Path,
+    scratch: Path,
+) -> None:
+    """Check that a script has the parameters that the user wants to search.
+
+    Args:
+        names: Names of the parameters.
+        read: Content of the script.
+        declared: Its arguments.
+        title: Name of the script for messages.
+        compose: With HYDRA, the command that composes the configuration.
+        code: Copy of the job's folder.
+        scratch: Folder for output.
+
+    Raises:
+        InputError: It lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
+    """
+    known_names = {option.name for option in declared.options}
+    unknown_names = [name for name in names if name not in known_names]
+    if not unknown_names or declared_arguments.LIGHTNING_CALLBACK in declared.subcommands:
+        return  # arguments of the Trainer are not among the options of a LightningCLI
+    reason = ""
+    if read.style is Style.HYDRA and read.config:
+        values = [f"{name}=1" for name in unknown_names]
+        ended = bounded.run([*compose, *values], code, _variables(scratch), scratch / "composed.log", _PATIENCE)
+        if ended.code == 0:
+            return
+        reason = f" ({' '.join(ended.log.read_text(errors='replace').split())[-_LONGEST_REASON:]})"
+    hints = [f"{name}; {errors.nearest(name, known_names)}".rstrip("; ") for name in unknown_names]
+    raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}; nothing was changed")
 
 
 def _of_optuna(file: Path, real: Path, read: Script, folder: Path, new_files: Sequence[_NewFile]) -> int:
@@ -641,8 +700,18 @@ def _parse_in_process(file: Path, code: Path, name: str, start: script_folder.St
     return declared, where
 
 
-def _job(name: str, read: Script, declared: Declared, start: script_folder.Start) -> _Job:
-    """Return the job for a script's arguments."""
+def _job(
+    name: str, read: Script, declared: Declared, start: script_folder.Start, wanted: Mapping[str, dict[str, Any]]
+) -> _Job:
+    """Return the job for a script's arguments.
+
+    Args:
+        name: Path of the script in the job's folder.
+        read: Content of the script.
+        declared: Its arguments.
+        start: Its start.
+        wanted: Parameters to search in place of guessed ones.
+    """
     rest = _REST.get(read.style, arguments.FLAGS)
     # Other styles leave defaults to the script.
     gets_defaults = (
@@ -662,6 +731,8 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
     options = [_with_value(option, start.folder) for option in options]
     likely = guess.space(options) or guess.any_float(options)
     space = {name: parameter for name, parameter in likely.items() if name in list(likely)[:_MOST_SEARCHED]}
+    if wanted:
+        space = {key: (parameter, "") for key, parameter in wanted.items()}
     for option in options:
         if option.name in space:
             pass
@@ -730,12 +801,18 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
         params=params,
         space=space,
         further=further,
+        searchable=[key for key in [*likely, *_numbers(options)] if key not in space][:_MOST_SHOWN],
         start=defaults,
         comments=comments,
         preload=[*top, *late] if late else [],
         uses_wandb=not in_environment and any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
         returned="" if command and read.style is Style.HYDRA else read.returned,  # which no command can report
     )
+
+
+def _numbers(options: Sequence[Option]) -> list[str]:
+    """Return the names of the options that are numbers, and that may affect what a script learns."""
+    return [option.name for option in options if option.kind in ("int", "float") and guess.is_searchable(option)]
 
 
 def _is_secret(option: Option) -> bool:
@@ -755,12 +832,18 @@ def _with_value(option: Option, folder: Path) -> Option:
     return dataclasses.replace(option, default=guess.value(option, files))
 
 
-def _of_settings(name: str, read: Script, file: settings_file.SettingsFile, start: script_folder.Start) -> _Job:
-    """Return the job of a script with a settings file."""
+def _of_settings(
+    name: str,
+    read: Script,
+    file: settings_file.SettingsFile,
+    start: script_folder.Start,
+    wanted: Mapping[str, dict[str, Any]],
+) -> _Job:
+    """Return the job of a script with a settings file. The other parameters are those of `_job`."""
     read = dataclasses.replace(read, style=Style.SETTINGS, config=file.name)
     items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]
     field = {"items": items, "file": file.name} if items else file.name
-    return dataclasses.replace(_job(name, read, Declared(file.options), start), arguments=field)
+    return dataclasses.replace(_job(name, read, Declared(file.options), start, wanted), arguments=field)
 
 
 def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
@@ -818,7 +901,7 @@ def _print_result(name: str, result: smoke.Smoke) -> None:
 def _text(job: _Job, result: smoke.Smoke | None) -> str:
     """Return the text of job.yaml."""
     lines = [f"# {comment}" for comment in job.comments]
-    if job.space:
+    if any(reason for _, reason in job.space.values()):
         lines.append("# Check the fields that are marked as guessed.")
     lines += ["kind: hpo", _field("command", job.command) if job.command else _field("script", job.script)]
     if job.arguments is not None:
@@ -836,7 +919,10 @@ def _text(job: _Job, result: smoke.Smoke | None) -> str:
         lines += further
     if job.space:
         lines += ["", "space: # what is searched"]
-        lines += [f"  {_field(name, parameter, f'guessed: {reason}')}" for name, (parameter, reason) in job.space.items()]
+        lines += [
+            f"  {_field(name, parameter, reason and f'guessed: {reason}')}"
+            for name, (parameter, reason) in job.space.items()
+        ]
         lines += ["  # Others that could be searched; drop one from params if you do:", *likely] if likely else []
         lines += _enqueue(job)
     lines += [
@@ -864,10 +950,13 @@ def _enqueue(job: _Job) -> list[str]:
 
 
 def _holds(parameter: dict[str, Any], value: Any) -> bool:
-    """Return whether a value lies in a guessed parameter."""
-    if value is None:
+    """Return whether a value lies in a parameter, and on one of its steps."""
+    if value is None or "choices" in parameter:
+        return value in parameter.get("choices", ())
+    if not isinstance(value, (int, float)) or not parameter["low"] <= value <= parameter["high"]:
         return False
-    return value in parameter["choices"] if "choices" in parameter else bool(parameter["low"] <= value <= parameter["high"])
+    step = parameter.get("step") or (1 if parameter["type"] == "int" else None)
+    return step is None or math.isclose((value - parameter["low"]) / step, round((value - parameter["low"]) / step))
 
 
 def _objective(result: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str]] | None:

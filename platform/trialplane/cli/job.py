@@ -10,7 +10,7 @@ import click
 
 from trialplane.cli import from_script, importing, kinds, names, output, script_folder
 from trialplane.errors import EXIT_OK, InputError
-from trialplane.job import load, requirements, schema
+from trialplane.job import load, requirements, schema, short_forms
 from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
 
@@ -25,6 +25,13 @@ _SCHEMA = "job.schema.json"
     metavar="SCRIPT",
     help="Script to create a job for, or the command that starts a program, in quotes.",
 )
+@click.option(
+    "--space",
+    "spaces",
+    multiple=True,
+    metavar="NAME=RANGE",
+    help="With --from: parameter to search, in place of guesses: lr=1e-5..1e-2:log, layers=2..6, opt=adam,sgd. Repeatable.",
+)
 @click.option("--no-smoke", is_flag=True, help="With --from: do not run the script to find its metrics.")
 @click.option(
     "--kind",
@@ -34,7 +41,7 @@ _SCHEMA = "job.schema.json"
     help="Kind of job. hpo: a study, without libraries. train: a training with two ranks, with torch. collect: workers and "
     "a learner, with numpy.",
 )
-def init_command(name: str | None, source: str | None, no_smoke: bool, kind: str) -> int:
+def init_command(name: str | None, source: str | None, spaces: tuple[str, ...], no_smoke: bool, kind: str) -> int:
     """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors.
 
     With --from SCRIPT, create a job.yaml beside the script. The script's arguments are found by starting it until it parses
@@ -50,17 +57,23 @@ def init_command(name: str | None, source: str | None, no_smoke: bool, kind: str
     \b
     platform init --from train.py
     platform init --from examples/train.py --no-smoke
+    platform init --from train.py --space lr=1e-4..1e-1:log --space layers=2..6
     platform init --from "Rscript train.R --lr 0.1 --depth 3"
     """  # noqa: D301  \b is click's mark
     script = None if source is None else Path(source)
     if script is not None and kind != "hpo":
         raise click.UsageError("--from makes a study; drop --kind")
+    if script is None and spaces:
+        raise click.UsageError("--space needs --from: write the space of a new job into its job.yaml")
     if script is None and no_smoke:
         raise click.UsageError("--no-smoke needs --from: a job created without it is not run")
     if script is not None and name is not None:
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
+    request = from_script.Request(not no_smoke, dict(short_forms.parameter(text, "--space") for text in spaces))
     if source is not None and script is not None and len(source.split()) > 1 and not script_folder.exists(script):
-        return from_script.make_of_command(source, from_script.Request(with_smoke=not no_smoke))
+        return from_script.make_of_command(source, request)
+    if script is not None and spaces and (importing.source_of(script) or importing.is_tune(script)):
+        raise click.UsageError(f"{script} is a search, whose space becomes the job's; drop --space")
     if script is not None and (tool := importing.source_of(script)):
         return importing.create_job(tool, script, Path(load.FOLDER, importing.job_name(script)))
     if script is not None and importing.is_tune(script):
@@ -68,7 +81,7 @@ def init_command(name: str | None, source: str | None, no_smoke: bool, kind: str
             output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
         return importing.create_job("ray", script, Path(load.FOLDER, importing.job_name(script)))
     if script is not None:
-        return from_script.make(script, from_script.Request(with_smoke=not no_smoke))
+        return from_script.make(script, request)
     if name is None:
         raise click.UsageError("name the job, or the script to create it from: --from train.py")
     if not re.fullmatch(base.NAME, name):

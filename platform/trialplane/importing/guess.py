@@ -139,6 +139,11 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     return _float_range(words, float(default))
 
 
+def is_searchable(option: Option) -> bool:
+    """Return whether a search of an argument could change what a script learns, by the argument's name and default."""
+    return not option.lists and option.default is not None and not set(_words(option.name)) & _NO_SEARCH
+
+
 def value(option: Option, files: Sequence[str]) -> Any:
     """Return a value for an argument that needs one and has no default, by its name. None if the name says nothing.
 
