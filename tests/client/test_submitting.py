@@ -180,7 +180,7 @@ def test_a_ray_cluster_of_somebody_else_is_left_alone(target, namespace, planned
     submit(target, planned())
     status = RunHandle("a", target).status()
     assert status.state is RunState.FAILED
-    assert "the RayCluster a is not of this Run; give the Run another name" in status.reason
+    assert "the RayCluster a does not belong to this Run; give the Run another name" in status.reason
     assert namespace.cluster.objects["rayclusters"]["a"]["spec"] == {}
 
 

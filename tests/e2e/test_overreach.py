@@ -89,7 +89,8 @@ def test_a_runs_name_takes_no_secret_and_no_account_of_others(cluster: Cluster, 
     cluster.kubectl("create", "serviceaccount", "captured")
     cluster.kubectl("create", "secret", "generic", "taken.ray", "--from-literal=auth_token=of-others")
     create(cluster, described(cluster, job, "taken"))
-    assert refused(cluster, "taken") == ("NameTaken", "the Secret taken.ray is not of this Run; give the Run another name")
+    message = "the Secret taken.ray does not belong to this Run; give the Run another name"
+    assert refused(cluster, "taken") == ("NameTaken", message)
     slow = cluster.job(tmp_path / "toy", spec=SPEC.replace("0.3", "100").replace("parallel: 2", "parallel: 1"))
     cluster.platform("submit", "hpo", slow, "--name", "captured", "--detach", "--set", "cluster.autoscale=true")
     cluster.until("trial", lambda: cluster.status("captured")["running"] == 1)
@@ -125,7 +126,7 @@ def test_another_user_goes_on_with_no_record_of_a_deleted_run(cluster: Cluster, 
     create(cluster, [run, *code])
     reason, message = refused(cluster, "mine")
     assert reason == "NameTaken"
-    assert message.startswith("there was a run mine of ") and "whose record only its owner goes on with" in message
+    assert message.startswith("the ledger has a run mine of ") and "which only its owner may continue" in message
     cluster.kubectl("delete", "run", "mine", *BOB)
     cluster.check_exact("mine", 2)
     cluster.platform("delete", "mine", "--yes")

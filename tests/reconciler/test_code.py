@@ -93,7 +93,7 @@ def test_a_cut_that_the_pods_would_not_mount_is_refused(large: Team) -> None:
     large.settle()
     assert large.condition("Accepted")[1:] == (
         "CodeMismatch",
-        "spec.code.configMaps names 4, and the code takes 3 of 1 MiB; submit the run again",
+        "spec.code.configMaps names 4, but the code needs 3 of 1 MiB; submit the run again",
     )
 
 

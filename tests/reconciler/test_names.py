@@ -64,7 +64,7 @@ def test_an_object_of_somebody_else_keeps_a_run_from_starting(
     assert team.settle()["state"] == "Invalid"
     assert not team.made
     assert team.condition("Accepted")[1] == "NameTaken"
-    assert f" {name} is not of this Run; give the Run another name" in team.condition("Accepted")[2]
+    assert f" {name} does not belong to this Run; give the Run another name" in team.condition("Accepted")[2]
     assert team.cluster.objects[plural][name] == before
     (owner,) = team.cluster.objects["configmaps"]["a-code"]["metadata"]["ownerReferences"]
     assert owner["kind"] == "Run", "its own code goes with it all the same"
@@ -78,7 +78,7 @@ def test_code_of_another_owner_is_not_taken_over(team: Team) -> None:
     theirs = {"kind": "Deployment", "name": "web", "uid": "of-the-deployment"}
     team.cluster.objects["configmaps"]["a-code"]["metadata"]["ownerReferences"] = [theirs]
     assert team.settle()["state"] == "Invalid"
-    assert team.condition("Accepted")[2] == "the ConfigMap a-code is not of this Run; give the Run another name"
+    assert team.condition("Accepted")[2] == "the ConfigMap a-code does not belong to this Run; give the Run another name"
     assert team.cluster.objects["configmaps"]["a-code"]["metadata"]["ownerReferences"] == [theirs]
 
 

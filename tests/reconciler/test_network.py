@@ -96,7 +96,7 @@ def test_a_policy_of_somebody_else_is_not_replaced(team: Team, name: str) -> Non
     team.settle()
     assert team.condition("Accepted")[1:] == (
         "NameTaken",
-        f"the NetworkPolicy {name} is not of this Run; give the Run another name",
+        f"the NetworkPolicy {name} does not belong to this Run; give the Run another name",
     )
     assert policies(team)[name]["spec"] == {"podSelector": {}}
     team.cluster.remove("networkpolicies", name)

@@ -52,7 +52,7 @@ def test_another_user_goes_on_with_no_record_of_a_deleted_run(team: Team) -> Non
         assert team.settle()["state"] == "Invalid"
         status, reason, message = team.condition("Accepted")
         assert (status, reason) == ("False", "NameTaken")
-        assert message.startswith("there was a run a of ada, whose record only its owner goes on with; give the Run another")
+        assert message.startswith("the ledger has a run a of ada, which only its owner may continue; give the Run another")
         assert team.status()["ended"] == 0 and not team.status()["best"]
         assert team.namespace.studies["a"].submission == before
     assert team.made == 1

@@ -204,16 +204,16 @@ def test_a_run_whose_job_cannot_be_read_any_more_ends_as_it_ended(team: Team) ->
 def test_the_status_of_a_run_is_not_written_into_another_of_its_name(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     team.apply()
     team.settle()
-    look = team.reconciler.observer.look
+    observe = team.reconciler.observer.observe
 
     def replaced(seen: Observation) -> Observation:
-        fresh = look(seen)
+        fresh = observe(seen)
         team.cluster.remove("runs", "a")
         team.apply()
         return fresh
 
     team.namespace.end("a", RunState.SUCCEEDED)
-    monkeypatch.setattr(team.reconciler.observer, "look", replaced)
+    monkeypatch.setattr(team.reconciler.observer, "observe", replaced)
     with pytest.raises(TargetError):
         team.reconciler.reconcile("a")
     assert "status" not in team.cluster.objects["runs"]["a"]

@@ -139,5 +139,5 @@ def test_a_secret_of_somebody_else_is_left_as_it_is(team: Team) -> None:
     assert not team.ray_clusters
     status, reason, message = team.condition("Accepted")
     assert (status, reason) == ("False", "NameTaken")
-    assert message == "the Secret a.token is not of this Run; give the Run another name"
+    assert message == "the Secret a.token does not belong to this Run; give the Run another name"
     assert secret(team)["data"] == {"HF_TOKEN": "eA=="}

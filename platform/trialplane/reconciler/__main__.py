@@ -118,25 +118,27 @@ class _EmptyDiffStorage(kopf.DiffBaseStorage):
 
 
 def _credentials(**settings: Any) -> kopf.ConnectionInfo | None:
-    """Return credentials of the pod's service account, or of the kubeconfig. None without either."""
+    """Return the credentials of the pod's service account, or else those of the kubeconfig. None without either."""
     return kopf.login_with_service_account(**settings) or kopf.login_with_kubeconfig(**settings)
 
 
-def _session(credentials: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> kopf.AiohttpSession:
+def _session(
+    credentials: kopf.ConnectionInfo, read_credentials: Callable[[], kopf.ConnectionInfo | None]
+) -> kopf.AiohttpSession:
     """Return the session of kopf's requests, which lasts as long as kopf runs.
 
-    After a response with status 401, kopf would log in again and close the session. That interrupts the other watches, at
-    some points with an error that ends kopf. So the session renews the credentials itself, and kopf gets no 401.
+    After a response with status 401, kopf would log in again and close the session. That interrupts its other watches, and
+    can raise an error that ends kopf. So the session renews the credentials itself, and kopf never gets a 401.
 
     Args:
         credentials: Credentials at the start.
-        read: Function that returns the current credentials.
+        read_credentials: Function that returns the current credentials, or None without any.
     """
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=credentials.as_ssl_context()),
         proxy=credentials.proxy_url,
         trust_env=credentials.trust_env,
-        middlewares=[_keep_watching, _Authorization(credentials, read)],
+        middlewares=[_keep_watching, _Authorization(credentials, read_credentials)],
     )
     return kopf.AiohttpSession(
         server=credentials.server,
@@ -151,44 +153,45 @@ class _Authorization:
 
     Args:
         credentials: Credentials at the start.
-        read: Function that returns the current credentials.
+        read_credentials: Function that returns the current credentials, or None without any.
     """
 
-    def __init__(self, credentials: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> None:
+    def __init__(self, credentials: kopf.ConnectionInfo, read_credentials: Callable[[], kopf.ConnectionInfo | None]) -> None:
         self._credentials = credentials
-        self._read = read
+        self._read_credentials = read_credentials
         self._renewal_lock = asyncio.Lock()
 
     async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-        """Send a request, and return its response, which has another status than 401."""
+        """Send a request until its response has another status than 401, and return this response."""
         while True:
             credentials = self._credentials
             request.headers.update(credentials.as_http_headers())
-            answer = await send(request)
-            if answer.status != HTTPStatus.UNAUTHORIZED:
-                return answer
-            answer.release()
+            response = await send(request)
+            if response.status != HTTPStatus.UNAUTHORIZED:
+                return response
+            response.release()
             async with self._renewal_lock:
-                if self._credentials is credentials:  # otherwise another request has renewed them
+                if self._credentials is credentials:  # no other request renewed them while this one waited for the lock
                     await self._renew()
 
     async def _renew(self) -> None:
-        """Replace the credentials by the current ones. If they are the same, log an error, and read them again later."""
-        renewed = self._read()
+        """Replace the refused credentials by the current ones. If these are the same, log an error, wait, and read again."""
+        renewed = self._read_credentials()
         if renewed is None or renewed == self._credentials:
             _logger.error(
-                "%s refuses the operator's credentials (401). No changes are seen until it takes them, or there are others: "
-                "of a pod's token, see that its ServiceAccount is there; it is tried again in %.0f s",
+                "%s refuses the operator's credentials (401), so the operator misses all changes. Check that the "
+                "ServiceAccount of its pod exists, or the credentials in its kubeconfig; it tries again in %.0f s",
                 self._credentials.server,
                 RETRY_INTERVAL,
             )
             await asyncio.sleep(RETRY_INTERVAL)
-            renewed = self._read()
-        self._credentials = renewed or dataclasses.replace(self._credentials)  # a new object, so that others do not renew it
+            renewed = self._read_credentials()
+        # Always a new object, even with the same credentials: its identity tells waiting requests that a renewal was tried.
+        self._credentials = renewed or dataclasses.replace(self._credentials)
 
 
 async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Send a request, and return its response. Middleware.
+    """Middleware that sends a request and returns its response, and replaces errors that would end kopf.
 
     If the API server refuses a request for a namespace, for example after its RoleBinding was deleted, kopf would end, and
     with it the watches of all namespaces. So the error is logged and replaced by a connection error, after which kopf
@@ -198,36 +201,37 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
         ClientConnectionError: The API server refused the request, or closed the connection.
     """
     try:
-        answer = await send(request)
+        response = await send(request)
     except aiohttp.ClientOSError as error:
-        if "APPLICATION_DATA_AFTER_CLOSE_NOTIFY" in str(error):  # kopf would close its session after this error, too
+        # kopf would close its session after this error, and so end all watches.
+        if "APPLICATION_DATA_AFTER_CLOSE_NOTIFY" in str(error):
             raise aiohttp.ClientConnectionError("the API server closed a TLS connection") from error
         raise
     _, _, namespaced_path = request.url.path.partition("/namespaces/")
-    if not namespaced_path or answer.status < HTTPStatus.BAD_REQUEST or answer.status in _HANDLED_BY_KOPF:
-        return answer
+    if not namespaced_path or response.status < HTTPStatus.BAD_REQUEST or response.status in _HANDLED_BY_KOPF:
+        return response
     namespace, _, kind = namespaced_path.partition("/")
     try:
-        reason = json.loads(await answer.text())["message"]
-    except (ValueError, TypeError, KeyError):  # the response of a proxy
-        reason = answer.reason or ""
+        reason = json.loads(await response.text())["message"]
+    except (ValueError, TypeError, KeyError):  # not the API server's JSON, but for example a proxy's error page
+        reason = response.reason or ""
     advice = ""
-    if answer.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+    if response.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
         advice = (
-            ". `helm upgrade` makes again what was deleted of the chart's objects; a namespace that is gone for good is to "
-            "be taken out of the chart's `teams`"
+            ". `helm upgrade` creates deleted objects of the chart again; if the namespace is gone for good, remove it from "
+            "the chart's `teams`"
         )
     _logger.error(
-        "the %s of namespace %s cannot be watched: %d %s. Their changes go unseen until that is mended; it is tried again "
-        "within %.0f s, and other namespaces are served%s",
+        "the %s of namespace %s cannot be watched: %d %s. The operator misses their changes until this is fixed. It tries "
+        "again within %.0f s, and still serves other namespaces%s",
         kind,
         namespace,
-        answer.status,
+        response.status,
         reason,
         RETRY_INTERVAL,
         advice,
     )
-    raise aiohttp.ClientConnectionError(f"the API server answered {answer.status} for namespace {namespace}")
+    raise aiohttp.ClientConnectionError(f"the API server answered {response.status} for namespace {namespace}")
 
 
 async def watch(queue: WorkQueue[Name], namespaces: Sequence[str], liveness: str | None = None) -> None:
@@ -235,8 +239,8 @@ async def watch(queue: WorkQueue[Name], namespaces: Sequence[str], liveness: str
 
     Args:
         queue: Queue for the names.
-        namespaces: Namespaces. If one cannot be watched, this is logged and repeated.
-        liveness: URL of the liveness probe. None for no probe.
+        namespaces: Namespaces. If one cannot be watched, the error is logged, and the attempt is repeated.
+        liveness: URL at which kopf answers the liveness probe. None for no probe.
     """
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -259,16 +263,20 @@ async def operate(
         extra_tasks: Further tasks. When one of them ends, the operator ends.
     """
     queue: WorkQueue[Name] = WorkQueue(lambda name: name.namespace)
-    leads = asyncio.Event()
+    lease_held = asyncio.Event()
 
     async def work() -> None:
-        """Reconcile queued Runs."""
-        await leads.wait()
+        """Reconcile queued Runs, once the Lease is held."""
+        await lease_held.wait()
         await workqueue.work(queue, lambda name: reconcilers[name.namespace].reconcile(name.run), threads)
 
     async def sweep(namespace: str, reconciler: Reconciler) -> None:
-        """Queue runs of which there are no events: those whose users deleted them, and whose Run was deleted unnoticed."""
-        await leads.wait()
+        """Queue the runs that need work although no event names them, once the Lease is held.
+
+        These are, once at the start, the runs whose Run may have been deleted while no operator worked, and, again and
+        again, the runs whose files a user wants removed.
+        """
+        await lease_held.wait()
         await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.admitted()], threads)
         while True:
             await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.forgotten()], threads)
@@ -279,7 +287,7 @@ async def operate(
     sweeping = [sweep(namespace, reconciler) for namespace, reconciler in reconcilers.items()]
     try:
         tasks = [watching, *sweeping, *extra_tasks, *(work() for _ in range(WORKERS))]
-        await leases.run_with_lease(lease, leads, tasks, threads)
+        await leases.run_with_lease(lease, lease_held, tasks, threads)
     except errors.LeaseLost as error:
         _logger.error("%s; this operator ends, and its successor waits", error)
         logging.shutdown()
@@ -287,7 +295,7 @@ async def operate(
 
 
 def reconcilers(ledgers: Ledgers) -> dict[str, Reconciler]:
-    """Return the reconcilers of all namespaces with a site, by namespace. Other namespaces are left out."""
+    """Return the reconcilers by namespace. Namespaces without a ledger or without a readable site are left out."""
     by_namespace: dict[str, Reconciler] = {}
     for namespace in ledgers.namespaces:
         cluster, archive = Cluster(namespace=namespace), ledgers.of(namespace)
@@ -302,13 +310,13 @@ def _site(cluster: Cluster) -> Site | None:
         return Objects(cluster).site
     except errors.TrialplaneError as error:
         _logger.error(
-            "%s\nRuns in namespace %s wait; it is looked at again in %.0f s", error, cluster.namespace, RETRY_INTERVAL
+            "%s\nRuns in namespace %s wait; it is checked again in %.0f s", error, cluster.namespace, RETRY_INTERVAL
         )
         return None
 
 
 async def await_sites(namespaces: Sequence[str], pause: float = RETRY_INTERVAL) -> None:
-    """Wait until one of the namespaces without a site gets one.
+    """Wait until one of the namespaces without a site gets one. Ends only with `RestartNeeded`.
 
     Args:
         namespaces: Namespaces without a site.
@@ -322,20 +330,24 @@ async def await_sites(namespaces: Sequence[str], pause: float = RETRY_INTERVAL) 
         for namespace in namespaces:
             if await asyncio.to_thread(_site, Cluster(namespace=namespace)) is not None:
                 raise RestartNeeded(
-                    f"namespace {namespace} can be served now; this operator ends, to be started anew with it"
+                    f"namespace {namespace} can be served now; this operator ends, so that its restart includes it"
                 )
 
 
 class _DeepDecoder(json.JSONDecoder):
-    """JSON decoder that reads deeply nested values with Python code. Since Python 3.12, the C code has its own limit."""
+    """JSON decoder that reads deeply nested values, too.
+
+    Python's usual decoder is written in C, which since Python 3.12 has a limit of its own for nested calls. Beyond it, this
+    decoder uses the same functions written in Python.
+    """
 
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
-        """Return a value and the position after it; see `json.JSONDecoder`."""
+        """Return the value at a position of a text, and the position after it; see `json.JSONDecoder`."""
         try:
             return super().raw_decode(s, idx)
         except RecursionError:
-            decoder: Any = json.JSONDecoder()  # with the functions in Python that `json` uses without its C extension
-            implementation: Any = json.decoder
+            decoder: Any = json.JSONDecoder()
+            implementation: Any = json.decoder  # without declared types: its functions in Python are undocumented
             decoder.parse_object, decoder.parse_array = implementation.JSONObject, implementation.JSONArray
             decoder.scan_once = implementation.scanner.py_make_scanner(decoder)
             return cast("tuple[Any, int]", decoder.raw_decode(s, idx))
@@ -352,17 +364,22 @@ def allow_deep_objects() -> None:
     threading.stack_size(STACK)
 
 
-def _split(text: str) -> Sequence[str]:
-    """Return the words of a text, which are separated by commas."""
+def _comma_separated(text: str) -> Sequence[str]:
+    """Return the nonempty words of a text that are separated by commas."""
     return [word for word in text.split(",") if word]
 
 
 def main() -> int:
-    """Run the operator until SIGTERM. Its Lease is in the namespace of the pod or of the kubeconfig."""
+    """Run the operator until SIGTERM, and return its exit code.
+
+    Its Lease is in the namespace of the pod or of the kubeconfig.
+    """
     parser = argparse.ArgumentParser(prog="python -m trialplane.reconciler", description=__doc__)
     parser.add_argument("--lease", default="trialplane-operator", help="name of the Lease that the working operator holds")
     parser.add_argument(
-        "--namespaces", type=_split, help="namespaces of Runs, separated by commas; by default the operator's own"
+        "--namespaces",
+        type=_comma_separated,
+        help="namespaces of Runs, separated by commas; by default the operator's own",
     )
     arguments = parser.parse_args()
     kopf.configure()

@@ -77,7 +77,7 @@ class Resize:
 
 @dataclasses.dataclass(frozen=True)
 class KeepImages:
-    """Write the digests of the images of its pods to the ledger, where they stay after the Run is deleted."""
+    """Write the digests of its pods' images to the ledger, where they stay after the Run is deleted."""
 
     images: tuple[Image, ...]
 
@@ -208,19 +208,22 @@ def goal(observed: Observation) -> Goal:
 
 
 def is_due(observed: Observation) -> bool:
-    """Whether the run is to be started now."""
+    """Whether the run must be started now."""
     return not observed.is_deleted and Step.START in TABLE[observed.phase][goal(observed)]
 
 
 def decide(observed: Observation) -> tuple[Action, ...]:
-    """Return the actions that are due now. Empty if nothing is to be done, or if something else must happen first."""
+    """Return the actions that are due now. Empty if there is nothing to do, or if something else must happen first."""
     actions: list[Action] = []
     if not observed.is_deleted:
         # A change is noted first, because the API server may refuse the following actions.
         actions += [*_note_change(observed), *_enclose(observed)]
         for step in TABLE[observed.phase][goal(observed)]:
             actions += _STEPS[step](observed)
-    return (*actions, *_keep_images(observed), *(() if Start() in actions else _revoke(observed)))
+    actions += _keep_images(observed)
+    if Start() not in actions:  # a start needs the token that it creates
+        actions += _revoke(observed)
+    return tuple(actions)
 
 
 def _note_change(observed: Observation) -> tuple[Action, ...]:
@@ -261,7 +264,12 @@ def _start(observed: Observation) -> tuple[Action, ...]:
 
 def _restore(observed: Observation) -> tuple[Action, ...]:
     """Return the actions that create the spec and the token again if somebody removed them."""
-    return (() if observed.has_spec else (CreateSpec(),)) + ((Admit(),) if observed.is_locked_out else ())
+    actions: list[Action] = []
+    if not observed.has_spec:
+        actions.append(CreateSpec())
+    if observed.lacks_token:
+        actions.append(Admit())
+    return tuple(actions)
 
 
 def _follow(observed: Observation) -> tuple[Action, ...]:
@@ -275,7 +283,11 @@ def _follow(observed: Observation) -> tuple[Action, ...]:
 
 
 def _desire_stop(observed: Observation) -> tuple[Action, ...]:
-    """Return the action that records the stop in the ledger, unless it is there or the run has ended."""
+    """Return the action that records the stop in the ledger.
+
+    Empty if the Run has no record, if the record has this stop already, or a cancellation, which is final, or if the run has
+    ended.
+    """
     if observed.record is None or observed.desired_state in (None, observed.spec.desired, RunState.CANCELLED):
         return ()
     has_ended = observed.is_status_current and observed.record.status.state.is_ended
@@ -283,7 +295,7 @@ def _desire_stop(observed: Observation) -> tuple[Action, ...]:
 
 
 def _desire_failure(observed: Observation) -> tuple[Action, ...]:
-    """Return the action that records the failure in the ledger, unless it is there."""
+    """Return the action that records the failure in the ledger, unless the ledger has it."""
     return () if observed.desired_state is RunState.FAILED else (Desire({"state": RunState.FAILED}),)
 
 
@@ -292,14 +304,18 @@ def _remove(observed: Observation) -> tuple[Action, ...]:
 
 
 def _expire(observed: Observation) -> tuple[Action, ...]:
-    """Return the removal of an ended run's objects after its time to live, which begins when its status has the end.
+    """Return the action that removes an ended run's objects after its time to live (`cluster.ttl` of the job).
 
-    The time to live is that of the job of the last start, even if the spec is invalid now.
+    The time begins when the operator has written the end into the Run's status. The job is that of the last start, even if
+    the spec is invalid now.
+
+    Returns:
+        The action. Empty if the status does not have the end of the last start yet, or if the time is not over.
     """
     status = observed.status
     if not status.since or status.resumes != observed.cluster_resumes or status.state not in _ENDS:
         return ()
-    ttl = 0.0
+    ttl = 0.0  # of a run whose job is unknown
     if observed.read.job is not None:
         ttl = observed.started_job.cluster.ttl
     elif observed.record is not None:
@@ -313,7 +329,7 @@ def _tidy(observed: Observation) -> tuple[Action, ...]:
 
 
 def _adopt(observed: Observation) -> tuple[Action, ...]:
-    """Return the action that makes the Run the owner of its code, unless it is."""
+    """Return the action that makes the Run the owner of all ConfigMaps with its code, unless it is already."""
     return (Adopt(),) if observed.has_orphans else ()
 
 
@@ -337,25 +353,27 @@ def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
     and only pods without a slot.
 
     Returns:
-        The patch. Empty if the number is right, or if the removal of pods must wait.
+        The patch. Empty if the number is right, if the removal of pods must wait for the controller, or if the RayCluster
+        has no pods of this role.
     """
     if observed.ray_cluster is None or observed.record is None:
         return []
-    spec = observed.ray_cluster["spec"]
+    cluster_spec = observed.ray_cluster["spec"]
     job = observed.started_job
     width = observed.spec.parallel or job.width
     role = job.widened(width).roles()[0]
-    group = spec["workerGroupSpecs"][0]
+    group = cluster_spec["workerGroupSpecs"][0]
     if group["groupName"] != names.group(role.name):
         return []
     status, pods = observed.record.status, observed.pods
-    if len(pods) > role.pods and status.parallel != width and not observed.spec.now:
+    must_wait = status.parallel != width and not observed.spec.now
+    if len(pods) > role.pods and must_wait:
         return []
-    removable = [pod for pod in pods if observed.spec.now or pod not in status.nodes]
+    removable = [pod for pod in pods if observed.spec.now or pod not in status.nodes]  # `nodes` has the pods with a slot
     surplus = removable[: max(0, len(pods) - role.pods)]
-    # Not below the number of pods with a slot, because Ray's autoscaler would remove a pod with a trial, too.
+    # Not below the number of pods with a slot, because Ray's autoscaler would remove even a pod that runs a trial.
     count = role.pods if observed.spec.now else max(role.pods, len(pods) - len(surplus))
-    has_autoscaler = bool(spec.get("enableInTreeAutoscaling"))
+    has_autoscaler = bool(cluster_spec.get("enableInTreeAutoscaling"))
     replicas = raycluster.Replicas.of(count, has_autoscaler)
     fields = {"maxReplicas": replicas.maximum}
     if not has_autoscaler:  # the autoscaler itself removes pods that have not started, and then idle ones
@@ -363,7 +381,7 @@ def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
     if all(group.get(name) == value for name, value in fields.items()):
         return []
     group_path = "/spec/workerGroupSpecs/0"
-    # The test fails if the RayCluster has another group at this position now.
+    # With this test, the API server refuses the patch if the RayCluster has another group at this position by then.
     patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group_path}/groupName", "value": names.group(role.name)}]
     patch += [{"op": "add", "path": f"{group_path}/{name}", "value": value} for name, value in fields.items()]
     if not has_autoscaler:

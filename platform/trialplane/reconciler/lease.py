@@ -48,10 +48,10 @@ class Lease:
         self._changed_at = 0.0  # time at which this version was first observed
 
     def hold(self) -> bool:
-        """Take or renew the Lease.
+        """Take or renew the Lease, unless another operator holds it.
 
         Returns:
-            Whether this operator holds it. False if another one does.
+            Whether this operator holds it now.
 
         Raises:
             TargetError: The API server cannot be reached, or another operator has changed the Lease in the meantime.
@@ -66,10 +66,12 @@ class Lease:
         version, holder = lease["metadata"]["resourceVersion"], (lease.get("spec") or {}).get("holderIdentity")
         if version != self._version:
             self._version, self._changed_at = version, self._clock()
-        if holder and holder != self._holder and self._clock() - self._changed_at < DURATION:
+        has_expired = self._clock() - self._changed_at >= DURATION
+        if holder and holder != self._holder and not has_expired:
             return False
         if holder != self._holder:
             spec["acquireTime"] = now
+        # With the version, the API server refuses the patch if another operator was faster.
         self.cluster.patch(kinds.LEASE, self._name, {"metadata": {"resourceVersion": version}, "spec": spec})
         return True
 
@@ -85,7 +87,7 @@ class Lease:
 
 async def run_with_lease(
     lease: Lease,
-    leads: asyncio.Event,
+    lease_held: asyncio.Event,
     tasks: Sequence[Coroutine[Any, Any, None]],
     threads: Executor,
     pause: float | None = None,
@@ -94,8 +96,8 @@ async def run_with_lease(
 
     Args:
         lease: Lease, which is taken and renewed.
-        leads: Event that is set when the Lease is held. Tasks that must not work without the Lease wait for it.
-        tasks: Tasks.
+        lease_held: Event that is set when the Lease is held. Tasks that must not work without the Lease wait for it.
+        tasks: Coroutines of the tasks.
         threads: Executor whose threads the tasks use. It is shut down at the end.
         pause: Pause between attempts to renew the Lease, in seconds. None for `PAUSE`.
 
@@ -103,7 +105,7 @@ async def run_with_lease(
         LeaseLost: The Lease was held and then lost. Threads may still work, so the process must end at once.
         Exception: Error of the task that ended.
     """
-    holder = asyncio.ensure_future(hold_lease(lease, leads, PAUSE if pause is None else pause))
+    holder = asyncio.ensure_future(hold_lease(lease, lease_held, PAUSE if pause is None else pause))
     running_tasks = [asyncio.ensure_future(task) for task in tasks]
     try:
         ended_tasks, _ = await asyncio.wait([holder, *running_tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -112,7 +114,7 @@ async def run_with_lease(
         # Futures instead of tasks: when kopf is cancelled, it cancels all tasks that were created after its start.
         cancellation: asyncio.Future[Any] = asyncio.gather(*running_tasks, return_exceptions=True)
         await _wait_with_lease(holder, cancellation)
-        # The threads of cancelled tasks still work.
+        # A thread continues after its task was cancelled, and nobody else may work until it has ended.
         await _wait_with_lease(holder, asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
         for task in ended_tasks:
             task.result()
@@ -121,11 +123,14 @@ async def run_with_lease(
 
 
 async def _wait_with_lease(holder: asyncio.Task[None], future: asyncio.Future[Any]) -> None:
-    """Wait for a future while the Lease is held. Raise LeaseLost if it is lost before.
+    """Wait for a future while the Lease is held.
 
     Args:
         holder: Task of `hold_lease`, which ends only with an error.
         future: Future.
+
+    Raises:
+        LeaseLost: The Lease was lost before the future was done.
     """
     if not holder.done():
         await asyncio.wait([holder, future], return_when=asyncio.FIRST_COMPLETED)
@@ -133,14 +138,14 @@ async def _wait_with_lease(holder: asyncio.Task[None], future: asyncio.Future[An
         holder.result()
 
 
-async def hold_lease(lease: Lease, leads: asyncio.Event, pause: float = PAUSE, renewal: float = RENEWAL) -> None:
-    """Take the Lease, set `leads`, and renew the Lease forever.
+async def hold_lease(lease: Lease, lease_held: asyncio.Event, pause: float = PAUSE, renewal: float = RENEWAL) -> None:
+    """Take the Lease, set `lease_held`, and renew the Lease forever.
 
     Args:
         lease: Lease.
-        leads: Event that is set when the Lease is held.
+        lease_held: Event that is set when the Lease is held.
         pause: Pause between attempts, in seconds.
-        renewal: Time limit of a renewal, in seconds.
+        renewal: Seconds without a renewal after which the Lease counts as lost; also the time limit of one attempt.
 
     Raises:
         LeaseLost: The Lease was held and then lost. The operator must stop at once.
@@ -154,15 +159,15 @@ async def hold_lease(lease: Lease, leads: asyncio.Event, pause: float = PAUSE, r
             # A future instead of a task: when kopf ends, it cancels all tasks that were created after its start.
             is_held = await asyncio.wait_for(loop.run_in_executor(None, lease.hold), renewal)
         except (TrialplaneError, TimeoutError) as error:
-            _logger.warning("the Lease could not be %s: %s", "renewed" if leads.is_set() else "taken", error)
+            _logger.warning("the Lease could not be %s: %s", "renewed" if lease_held.is_set() else "taken", error)
         else:
             if is_held:
-                renewed_at = attempted_at
-                if not leads.is_set():
-                    _logger.info("this operator leads")
-                    leads.set()
-            elif leads.is_set():
+                renewed_at = attempted_at  # the earliest time at which the Lease can have been renewed
+                if not lease_held.is_set():
+                    _logger.info("this operator holds the Lease, and reconciles Runs")
+                    lease_held.set()
+            elif lease_held.is_set():
                 raise LeaseLost("another operator holds the Lease")
-        if leads.is_set() and clock() - renewed_at >= renewal:
+        if lease_held.is_set() and clock() - renewed_at >= renewal:
             raise LeaseLost(f"the Lease was not renewed for {renewal:.0f} s")
         await asyncio.sleep(pause)

@@ -76,12 +76,12 @@ class Observation:
         pods: Names of the pods of the job's first role, the newest first, without pods that are being deleted.
         pulled_images: Images of its pods' containers, with the digests that their nodes have pulled.
         controller_runs: Whether the controller's container runs. It may not have opened the ledger.
-        is_locked_out: Whether the ledger does not accept the token in the run's Secret, or there is no token.
+        lacks_token: Whether the run's Secret is missing, or the ledger does not accept the token in it.
         leftovers: Names of pods of an earlier RayCluster of its name that are not removed yet.
         has_spec: Whether the ConfigMap with its spec exists.
         wait_reason: Reason why not all of its pods run, or "".
-        start_problem: Problem that was found before a start, or None.
-        code: ConfigMaps with its code, in the order of the spec, if it is to be started. None for a missing one.
+        start_problem: Problem that prevents a start that is due, or None.
+        code: ConfigMaps with its code, in the order of the spec, if it must be started. None for a missing one.
         has_orphans: Whether the Run is not yet the owner of one of these ConfigMaps.
         network: Digest of the network policies that its pods should have.
         now: Time of the observation, in seconds since the epoch.
@@ -94,7 +94,7 @@ class Observation:
     pods: tuple[str, ...] = ()
     pulled_images: tuple[Image, ...] = ()
     controller_runs: bool = False
-    is_locked_out: bool = False
+    lacks_token: bool = False
     leftovers: tuple[str, ...] = ()
     has_spec: bool = False
     wait_reason: str = ""
@@ -153,7 +153,7 @@ class Observation:
 
     @functools.cached_property
     def status(self) -> Status:
-        """Last status that the operator has written. An empty one if this version cannot read it."""
+        """Last status that the operator has written. An empty one if there is none, or if this version cannot read it."""
         try:
             return Status.model_validate(self.run.get("status") or {})
         except ValidationError:
@@ -269,7 +269,7 @@ class Observation:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the run must fail, because a deadline has passed or the desired state is FAILED. A resume revokes it."""
+        """Whether the run must fail, because a deadline has passed or the desired state is FAILED."""
         return bool(self.passed_deadline) or self.desired_state is RunState.FAILED
 
     @property
@@ -284,7 +284,8 @@ class Observation:
             if self.ray_cluster is not None or self.leftovers or self.is_alive:
                 return Phase.LEAVING
             record = self.record
-            # A pause counts only in the Run's own record: that of an earlier Run of its name would not let this one start.
+            # A pause counts only in this Run's own record. Otherwise a paused earlier Run of its name would prevent its
+            # start.
             has_ended = record is not None and self.is_status_current and (self.is_recorded or record.status.state.is_ended)
             return Phase.GONE if has_ended else Phase.ABSENT
         if metadata.is_deleted(self.own_cluster):

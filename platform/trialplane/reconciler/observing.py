@@ -48,16 +48,18 @@ class Observer:
         self._clock = clock
         self._events: tuple[float, list[dict[str, Any]]] = 0.0, []  # the time of the list, and the events
 
-    def look(self, observed: Observation) -> Observation:
-        """Return a new observation for the next decision. The Run itself is not read again.
+    def observe(self, previous: Observation) -> Observation:
+        """Return a new observation of a Run for the next decision. The Run itself is not read again.
+
+        Only the fields that a decision in the Run's phase needs are read; the others keep their values.
 
         Args:
-            observed: Observation with the Run.
+            previous: Earlier observation, which may contain only the Run.
         """
-        name = observed.name
+        name = previous.name
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, name)
         observation = dataclasses.replace(
-            observed, ray_cluster=ray_cluster, record=self._archive.snapshot(name), start_problem=None, wait_reason=""
+            previous, ray_cluster=ray_cluster, record=self._archive.snapshot(name), start_problem=None, wait_reason=""
         )
         if ray_cluster is None:
             return self._without_ray_cluster(observation)
@@ -69,13 +71,14 @@ class Observer:
         return self._with_ray_cluster(observation, observation.own_cluster)
 
     def _without_ray_cluster(self, observation: Observation) -> Observation:
-        """Return the observation of a Run without a RayCluster, with the code and the problems of a start that is due."""
+        """Return the observation of a Run without a RayCluster. If it must be started, with its code and any problem."""
         name = observation.name
         spec = self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))
         observation = dataclasses.replace(observation, has_spec=owns(observation, spec), pods=(), leftovers=())
         if not decisions.is_due(observation):
             return dataclasses.replace(observation, has_orphans=False)
-        # KubeRay would mistake old pods for pods of the new RayCluster, and they have another token.
+        # A start waits until the old pods are gone: KubeRay would mistake them for pods of the new RayCluster, but they have
+        # the old token.
         if leftovers := self._pod_names(name):
             return dataclasses.replace(observation, leftovers=leftovers)
         code = tuple(self._cluster.read(kinds.CONFIG_MAP, map_name) for map_name in observation.spec.code.config_maps)
@@ -102,32 +105,32 @@ class Observer:
             observation = dataclasses.replace(
                 observation,
                 has_spec=owns(observation, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))),
-                is_locked_out=self._is_locked_out(observation),
+                lacks_token=self._lacks_token(observation),
             )
         group = names.group(observation.started_job.roles()[0].name)
-        lasting_pods = [pod["metadata"] for pod in cluster_pods if not metadata.is_deleted(pod)]
-        pod_names = tuple(pod["name"] for pod in lasting_pods if pod["labels"].get(names.GROUP_LABEL) == group)
+        pod_metadata = [pod["metadata"] for pod in cluster_pods if not metadata.is_deleted(pod)]
+        pod_names = tuple(item["name"] for item in pod_metadata if item["labels"].get(names.GROUP_LABEL) == group)
         status = observation.record.status if observation.record is not None else None
         is_complete = observation.is_alive and status is not None and status.slots_ready >= status.slots
         wait_reason = "" if is_complete else self._wait_reason(ray_cluster, cluster_pods)
         return dataclasses.replace(observation, pods=pod_names, wait_reason=wait_reason)
 
     def _name_conflict(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> str:
-        """Return the text about an existing object that has a name which the start needs, but does not belong to the run.
+        """Return a message about an object of somebody else that has a name which the start of a Run needs.
 
         Args:
-            observed: Observation of a Run that is to be started.
-            code: ConfigMaps with its code.
+            observed: Observation of the Run.
+            code: ConfigMaps with its code. None for a missing one.
 
         Returns:
-            The text for the first such object. "" if there is none.
+            The message about the first such object. "" if there is none.
         """
         run, site = observed.name, self._site
         needed = [
             (kinds.CONFIG_MAP, "ConfigMap", names.spec_map(run)),
             (kinds.SECRET, "Secret", names.token_secret(run)),
             (kinds.SECRET, "Secret", names.ray_secret(run)),
-            # If the following three exist, KubeRay uses them unchanged.
+            # KubeRay creates these three, and would use existing ones unchanged.
             (kinds.SERVICE, "Service", names.head_service(run)),
             (kinds.ROLE, "Role", run),
             (kinds.ROLE_BINDING, "RoleBinding", run),
@@ -137,23 +140,23 @@ class Observer:
         if site.network.enabled:
             needed += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in network.names(run)]
         objects: list[tuple[str, str, Mapping[str, Any] | None]] = []
-        objects += [(word, name, self._cluster.read(kind, name)) for kind, word, name in needed]
+        objects += [(kind_name, name, self._cluster.read(kind, name)) for kind, kind_name, name in needed]
         objects += [
             ("ConfigMap", config_map["metadata"]["name"], config_map) for config_map in code if config_map is not None
         ]
-        for word, name, thing in objects:
-            if thing is not None and not is_free(thing, run):
-                return f"the {word} {name} is not of this Run; give the Run another name"
+        for kind_name, name, existing in objects:
+            if existing is not None and not is_free(existing, run):
+                return f"the {kind_name} {name} does not belong to this Run; give the Run another name"
         return ""
 
-    def _is_locked_out(self, observed: Observation) -> bool:
-        """Whether the run needs a new token: its Secret is missing, or the ledger does not accept the token in it.
+    def _lacks_token(self, observed: Observation) -> bool:
+        """Whether the run lacks a valid token: its Secret is missing, or the ledger does not accept the token in it.
 
-        The latter happens if the database was restored from a backup.
+        The ledger does not accept it, for example, if the database was restored from a backup.
         """
         secret = self._cluster.read(kinds.SECRET, names.token_secret(observed.name))
         if secret is not None and not is_free(secret, observed.name):
-            return False  # another Secret of this name, which is left unchanged
+            return False  # the Secret belongs to somebody else, so the operator must not replace it
         if not owns(observed, secret):
             return True
         try:
@@ -176,9 +179,10 @@ class Observer:
         return tuple(pod["metadata"]["name"] for pod in self._pods(run))
 
     def _wait_reason(self, ray_cluster: Mapping[str, Any], pods: list[dict[str, Any]]) -> str:
-        """Return the reason why not all pods of a RayCluster run, or "".
+        """Return the reason why not all pods of a RayCluster run. "" if there is none.
 
-        The events of the namespace are listed again if the last list is too old, or may lack those of a new RayCluster.
+        The events of the namespace are listed again if the last list is too old, or if the RayCluster is so new that the
+        list may lack its events.
         """
         listed_at, events = self._events
         now = self._clock()
@@ -198,10 +202,12 @@ class Observer:
         return next((workload for workload in workloads if metadata.is_owned(workload, uid)), None)
 
     def _start_problem(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
-        """Return the reason why a run cannot be started: the chart does not allow its job, or its code is not complete.
+        """Return the reason why a run cannot be started, or None if it can be.
+
+        The chart may not allow its job, or its code may be incomplete or different from the spec's.
 
         Args:
-            observed: Observation of a Run that is to be started.
+            observed: Observation of a Run that must be started.
             code: ConfigMaps with its code. None for a missing one.
         """
         site, job = self._site, observed.job
@@ -229,7 +235,7 @@ class Observer:
 
 
 def _code_mismatch(observed: Observation, packed: bytes) -> Problem | None:
-    """Return the problem if the packed code is not the code that the spec names."""
+    """Return the problem if the packed code is not the code that the spec names. None if it is."""
     code = observed.spec.code
     maps = code.config_maps
     where = f"the ConfigMap {maps[0]}" if len(maps) == 1 else f"the ConfigMaps {', '.join(maps)}"
@@ -247,7 +253,7 @@ def _code_mismatch(observed: Observation, packed: bytes) -> Problem | None:
     if part_count != len(maps):  # the number of parts follows from the code's size, and the pods mount as many ConfigMaps
         return Problem(
             "CodeMismatch",
-            f"spec.code.configMaps names {len(maps)}, and the code takes {part_count} of 1 MiB; submit the run again",
+            f"spec.code.configMaps names {len(maps)}, but the code needs {part_count} of 1 MiB; submit the run again",
         )
     return None
 
@@ -264,10 +270,14 @@ def images(pods: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
         image_names = {container["name"]: str(container.get("image", "")) for container in containers}
         for container in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]:
             image, image_id = image_names.get(container["name"], ""), str(container.get("imageID") or "")
-            repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)
-            is_same = f"/{image_id.partition('@')[0]}".endswith(f"/{repository}")
-            digest = image_id and (_DIGEST.search(image) or (is_same and _DIGEST.search(image_id)))
-            if digest and container["name"] in _CONTAINERS:
+            if container["name"] not in _CONTAINERS or not image_id:  # no ID before the node has pulled the image
+                continue
+            repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)  # the image's name without its tag or digest
+            is_same_repository = f"/{image_id.partition('@')[0]}".endswith(f"/{repository}")
+            digest = _DIGEST.search(image)
+            if digest is None and is_same_repository:
+                digest = _DIGEST.search(image_id)
+            if digest is not None:
                 pulled_images.append(Image(image=image, digest=digest[1]))
     return tuple(dict.fromkeys(pulled_images))
 
@@ -287,14 +297,15 @@ def _runs(pod: Mapping[str, Any], container: str) -> bool:
 def is_free(thing: Mapping[str, Any], run: str) -> bool:
     """Whether a Run of this name may take over an object.
 
-    It may if the owners of the object are a Run or a RayCluster of this name, even earlier ones: Kubernetes then removes the
-    object soon, or it gets the new owner before. And it may if the object is code without an owner that is labeled with the
-    run.
+    An owned object is free if its owners are a Run or a RayCluster of this name. If these are earlier ones that were
+    deleted, Kubernetes removes the object soon, unless the new Run becomes its owner first. An object without an owner is
+    free only if it contains code and is labeled with the run.
     """
     owners = {(owner.get("kind"), owner.get("name")) for owner in thing["metadata"].get("ownerReferences") or []}
     if owners:
         return owners <= {("RayCluster", run), (runs.KIND, run)}
-    return "binaryData" in thing and (thing["metadata"].get("labels") or {}).get(names.RUN) == run
+    contains_code = "binaryData" in thing
+    return contains_code and (thing["metadata"].get("labels") or {}).get(names.RUN) == run
 
 
 def is_new(ray_cluster: Mapping[str, Any], now: float) -> bool:

@@ -16,27 +16,30 @@ def problem(observed: Observation) -> Problem | None:
     if observed.ray_cluster is not None and observed.own_cluster is None and not _is_leaving(observed):
         return Problem(
             "NameTaken",
-            f"the RayCluster {observed.name} is not of this Run; give the Run another name, or, if nobody needs the other, "
-            f"`kubectl delete raycluster {observed.name}`",
+            f"the RayCluster {observed.name} does not belong to this Run; give the Run another name, or, if nobody needs "
+            f"that RayCluster, `kubectl delete raycluster {observed.name}`",
         )
     return _record_conflict(observed) or observed.start_problem
 
 
 def _is_leaving(observed: Observation) -> bool:
-    """Whether the RayCluster belongs to a Run of its name, so that it is removed with this earlier Run."""
+    """Whether the RayCluster belongs to an earlier Run of its name, and so is removed together with it."""
     owners = [] if observed.ray_cluster is None else observed.ray_cluster["metadata"].get("ownerReferences") or []
     return (runs.KIND, observed.name) in [(owner.get("kind"), owner.get("name")) for owner in owners]
 
 
 def _record_conflict(observed: Observation) -> Problem | None:
-    """Return the problem if the ledger's record has another owner, or another job or code than the spec."""
+    """Return the problem if the record has another owner than the Run, or a job or code that the spec may not change.
+
+    None if the ledger has no record of the name, or if there is no problem.
+    """
     if observed.record is None:
         return None
     if observed.is_record_of_another:
         owner = observed.record.submission[labels.OWNER]
         text = (
-            f"there was a run {observed.name} of {owner}, whose record only its owner goes on with; give the Run another "
-            f"name, or `platform delete {observed.name}` the record first"
+            f"the ledger has a run {observed.name} of {owner}, which only its owner may continue; give the Run another "
+            f"name, or first `platform delete {observed.name}` the record"
         )
         return Problem("NameTaken", text)
     recorded_job = observed.record.job

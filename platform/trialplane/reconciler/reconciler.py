@@ -1,7 +1,7 @@
-"""Observes a Run, does the actions that are due, and writes its status.
+"""Reconciles a Run: observes it, does the actions that are due, and writes its status.
 
-`reconcile` may be called at any time and any number of times, and may be killed at any moment: its actions depend only on
-the observation, and not on earlier calls.
+`Reconciler.reconcile` may be called at any time and any number of times, and may be killed at any moment: its actions depend
+only on the observation, and not on earlier calls.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change
 
 # Seconds until a Run is reconciled again without an event.
-REMOVING = 2.0  # if its files are being removed
-LIVING = 10.0  # if it works, or is to work
-WAITING = 20.0  # if its pods have waited for some time
-PATIENT = 300.0  # if it has had the same problem for a long time
-ARRIVING = 1.0  # if its code is missing and it is new
+REMOVING = 2.0  # while its files are being removed
+LIVING = 10.0  # while it works or starts, and after the first error
+WAITING = 20.0  # after its pods have waited for some time
+PATIENT = 300.0  # at most, while it has the same problem
+ARRIVING = 1.0  # while it is new and its code is missing
 _DELETED = "Deleted"  # state of a deleted Run in the record of its changes
 _ARRIVAL = 30.0  # seconds after a Run's creation in which its code may be created
 _LEDGER_AWAY: tuple[type[Exception], ...] = (LedgerError, archive.DATABASE_ERRORS)
@@ -88,7 +88,7 @@ class Reconciler:
         self._archive = archive
         self._site = site
         self.clock = clock
-        # The clock is looked up at each call, because it may be replaced.
+        # Not `clock` itself, because `self.clock` may be replaced later.
         self.observer = Observer(cluster, archive, site, lambda: self.clock())
         self._removal = Removal(cluster, archive, site, lambda: self.clock())
         self._problems: dict[str, tuple[Problem, int]] = {}  # by run: its last problem, and how often it was repeated
@@ -123,23 +123,24 @@ class Reconciler:
                 text = f"an earlier run of this name was deleted, and its files are being removed: {reason}"
                 self._explain(observed, "FormerRun", text)
                 return REMOVING
-            observed = self.observer.look(observed)
+            observed = self.observer.observe(observed)
             for _ in range(_ROUNDS):
                 actions = decisions.decide(observed)
                 if not actions:
                     break
                 for action in actions:
                     self._do(observed, action)
-                observed = self.observer.look(observed)
+                observed = self.observer.observe(observed)
         except LedgerCorrupt as error:  # the record of this run is damaged, not those of others
             self._explain(observed, "LedgerUnreadable", str(error))
-            return self._patience(observed, Problem("LedgerUnreadable", str(error)))
+            return self._back_off(observed, Problem("LedgerUnreadable", str(error)))
         except errors.LedgerLocked as error:  # by a controller that is about to end
             self._explain(observed, "LedgerLocked", str(error))
             return LIVING
         except LedgerFull as error:
             self._explain(observed, "BudgetSpent", str(error))
-            return self._patience(observed, Problem("BudgetSpent", ""))  # without the text, whose amounts may change
+            # Without the text, whose amounts change: with each change, the pause would begin anew.
+            return self._back_off(observed, Problem("BudgetSpent", ""))
         except _LEDGER_AWAY as error:
             text = f"the ledger's database does not answer: {archive.reason(error)}; all records are safe"
             self._explain(observed, "LedgerAway", text)
@@ -149,7 +150,7 @@ class Reconciler:
             raise
         status = run_status.status(observed, self.clock())
         self._write(observed, status)
-        return self._pause(observed, status)
+        return self._expire_or_wait(observed, status)
 
     def _reconcile_deleted(self, name: str) -> float | None:
         """Revoke the token of a Run that does not exist any more, and remove its files if its user has requested that.
@@ -166,7 +167,7 @@ class Reconciler:
         return None
 
     def _explain(self, observed: Observation, reason: str, text: str) -> None:
-        """Write the status with the reason why the Run cannot be observed or reconciled; see `run_status.with_reason`."""
+        """Write into the status why the Run cannot be observed or reconciled now; see `run_status.with_reason`."""
         self._write(observed, run_status.with_reason(observed, reason, text, self.clock()))
 
     def _do(self, observed: Observation, action: Action) -> None:
@@ -176,7 +177,7 @@ class Reconciler:
         match action:
             case Record(new=new):
                 plan = _plan(observed)
-                self._archive.record(name, plan.job, _facts(observed), plan.pack.data, new=new)
+                self._archive.record(name, plan.job, _submission(observed), plan.pack.data, new=new)
             case Desire(changed=changed):
                 self._archive.desire(name, changed)
             case Adopt():
@@ -187,10 +188,10 @@ class Reconciler:
             case CreateSpec():
                 spec = {
                     _FILES.job.name: observed.job.model_dump_json(),
-                    _FILES.submission.name: json.dumps(_facts(observed), ensure_ascii=False),
+                    _FILES.submission.name: json.dumps(_submission(observed), ensure_ascii=False),
                 }
-                thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": names.spec_map(name)}, "data": spec}
-                self._apply(observed, thing)
+                metadata_fields = {"name": names.spec_map(name)}
+                self._apply(observed, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata_fields, "data": spec})
             case Admit():
                 self._admit(observed)
             case NoteChange(change=change):
@@ -208,8 +209,8 @@ class Reconciler:
                 ray_cluster = self._ray_cluster(observed)
                 ray_cluster["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(observed, ray_cluster)
                 self._apply(observed, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
-                for thing in raycluster.autoscaler_access(ray_cluster):
-                    self._apply(observed, thing)
+                for manifest in raycluster.autoscaler_access(ray_cluster):
+                    self._apply(observed, manifest)
                 self.cluster.create(kinds.RAY_CLUSTER, ray_cluster)
             case Resize(patch=patch):
                 if observed.ray_cluster is not None:
@@ -218,14 +219,15 @@ class Reconciler:
                 self._archive.keep_images(name, [(image.image, image.digest) for image in images])
             case Remove():
                 if observed.own_cluster is not None:
-                    # It stays until its pods and its token are gone, so that a new RayCluster does not get them.
+                    # In the foreground: the RayCluster stays until its pods and its token are gone, so that a new RayCluster
+                    # of the same name does not get them.
                     self.cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
                 if owns(observed, self.cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
                     self.cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
 
     def _note_deletion(self, name: str, text: str) -> None:
-        """Record the deletion of a Run as a change, unless that is done, or the record has no changes."""
-        with contextlib.suppress(LedgerCorrupt):
+        """Record the deletion of a Run as a change, unless it is recorded already, or the record has no changes."""
+        with contextlib.suppress(LedgerCorrupt):  # a damaged record must not prevent the rest of the deletion
             record = self._archive.snapshot(name)
             last = None if record is None else record.change
             if last is not None and last.requested.get("state") != _DELETED:
@@ -233,8 +235,9 @@ class Reconciler:
                 self._archive.note(name, Change(self.clock(), "", text, last.uid, last.generation + 1, requested))
 
     def _post_event(self, observed: Observation, change: Change) -> None:
-        """Create the Event of a change. Its name is always the same, so that there is one Event if this is repeated."""
-        time_text, suffix = run_status.moment(change.at), f" by {change.by}" if change.by else ""
+        """Create the Event of a change. Its name follows from the change, so a repetition does not create a second Event."""
+        time_text = run_status.moment(change.at)
+        suffix = f" by {change.by}" if change.by else ""
         run_reference = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": observed.name, "uid": observed.uid}
         event = {
             "apiVersion": "v1",
@@ -255,7 +258,7 @@ class Reconciler:
         try:
             self.cluster.apply(event, names.MANAGER, force=True)
         except (TargetError, InputError) as error:  # for example a quota; the ledger has the change anyway
-            _logger.warning("%s: the Event of a change could not be made: %s", observed.name, error)
+            _logger.warning("%s: the Event of a change could not be created: %s", observed.name, error)
 
     def _admit(self, observed: Observation) -> None:
         """Create a new token, with which the controller opens the run at the gateway, and its Secret."""
@@ -289,13 +292,13 @@ class Reconciler:
             "metadata": {**self._metadata(observed, ray_cluster["metadata"]["labels"]), "annotations": annotations},
         }
 
-    def _apply(self, observed: Observation, thing: Mapping[str, Any]) -> None:
-        """Create or change an object that the Run owns."""
-        owned = {**thing, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **thing["metadata"]}}
+    def _apply(self, observed: Observation, manifest: Mapping[str, Any]) -> None:
+        """Create an object that the Run owns, or change it if it exists."""
+        owned = {**manifest, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **manifest["metadata"]}}
         self.cluster.apply(owned, names.MANAGER, force=True)
 
     def _metadata(self, observed: Observation, labels: Mapping[str, str]) -> dict[str, Any]:
-        """Return the metadata of an object that the Run owns and that has its name."""
+        """Return the metadata of an object that the Run owns and that has the Run's name."""
         identity = {"name": observed.name, "namespace": self.cluster.namespace}
         return {**identity, "labels": dict(labels), "ownerReferences": [runs.owner_reference(observed.name, observed.uid)]}
 
@@ -306,46 +309,56 @@ class Reconciler:
             body = {"metadata": {"uid": observed.uid}, "status": status.model_dump(mode="json")}
             self.cluster.patch(kinds.RUN, observed.name, body, status=True)
 
-    def _pause(self, observed: Observation, status: Status) -> float | None:
-        """Return the seconds until the Run must be reconciled again, or None for never. Delete it long after its end.
+    def _expire_or_wait(self, observed: Observation, status: Status) -> float | None:
+        """Delete a Run long after its end, or return the seconds until it must be reconciled again.
 
         Args:
             observed: Observation after which no action is due.
-            status: Its status.
+            status: Status that follows from the observation.
+
+        Returns:
+            Seconds until the next call. None if none is needed: the Run was deleted, or only an event can change its state.
         """
         problem = problems.problem(observed)
         is_code_missing = problem is not None and problem.reason == runs.CODE_MISSING
         if is_code_missing and self.clock() - metadata.created(observed.run) < _ARRIVAL:
             return ARRIVING
-        ends = (condition for condition in status.conditions if condition.type == runs.ENDED and condition.status == "True")
-        end = next(ends, None)
-        if end is not None and observed.ray_cluster is None:
-            return self._expire(observed, metadata.moment(end.lastTransitionTime) or 0.0)
-        if observed.ray_cluster is None and (status.state == "Paused" or observed.read.issues):
-            return None
-        if observed.ray_cluster is None and problem is not None:
-            return self._patience(observed, problem)
+        if observed.ray_cluster is None:
+            for condition in status.conditions:
+                if condition.type == runs.ENDED and condition.status == "True":
+                    return self._expire(observed, metadata.moment(condition.lastTransitionTime) or 0.0)
+            if status.state == "Paused" or observed.read.issues:
+                return None
+            if problem is not None:
+                return self._back_off(observed, problem)
         self._problems.pop(observed.name, None)
         return WAITING if self._has_waited(observed) else LIVING
 
     def _expire(self, observed: Observation, ended_at: float) -> float | None:
-        """Delete a Run if the chart's `operator.runTtl` has passed since its end, in seconds since the epoch.
+        """Delete a Run if the chart's `operator.runTtl` has passed since its end.
+
+        Args:
+            observed: Observation of the Run.
+            ended_at: Time of its end, in seconds since the epoch.
 
         Returns:
-            Seconds until then. None if the Run was deleted, or is never deleted.
+            Seconds until it must be deleted. None if it was deleted now, or if the chart keeps ended Runs.
         """
         if not self._site.run_ttl:
             return None
         seconds_left = ended_at + self._site.run_ttl - self.clock()
         if seconds_left > 0:
             return seconds_left
-        # With `only`, a Run that was resumed since, or a new one of the same name, is not deleted.
+        # `only` deletes just the observed version: not a Run that was resumed since, and not a new Run of the same name.
         if self.cluster.delete(kinds.RUN, observed.name, only=observed.run):
             self._note_deletion(observed.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
         return None
 
-    def _patience(self, observed: Observation, problem: Problem) -> float:
-        """Return the seconds until a Run with a problem is reconciled again. They double while the problem is the same."""
+    def _back_off(self, observed: Observation, problem: Problem) -> float:
+        """Count how often a Run had the same problem, and return the seconds until it is reconciled again.
+
+        The seconds double with each repetition, up to `PATIENT`.
+        """
         last_problem, repetitions = self._problems.get(observed.name, (None, 0))
         repetitions = repetitions + 1 if problem == last_problem else 0
         self._problems[observed.name] = problem, repetitions
@@ -354,8 +367,8 @@ class Reconciler:
     def _has_waited(self, observed: Observation) -> bool:
         """Whether the Run's pods have waited for some time, so that it may be reconciled less often.
 
-        Until then it is reconciled often, because not all that happens to new pods causes an event of the watch: KubeRay's
-        refusal of a pod is only in Events, and the start of a controller's work only in the ledger.
+        New pods are checked often, because some of their changes reach no watch: a refusal to create a pod is only in
+        Events, and the start of a controller's work only in the ledger.
         """
         if observed.own_cluster is None or observed.phase not in (Phase.STARTING, Phase.LOST) or not observed.wait_reason:
             return False
@@ -363,7 +376,7 @@ class Reconciler:
 
 
 def _plan(observed: Observation) -> Plan:
-    """Return the plan of the Run. It contains the code only if the Run is to be started."""
+    """Return the plan of the Run. It contains the code only if the Run must be started now."""
     packed = b"".join(part or b"" for part in runs.parts(observed.code))
     return Plan(observed.name, observed.job, Pack(packed, observed.spec.code.sha256, ()), Provenance("", "", ""))
 
@@ -374,18 +387,19 @@ def _secret(name: str, key: str, value: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
 
 
-def _facts(observed: Observation) -> dict[str, Any]:
-    """Return the fields of the submission for the ledger and the pods."""
+def _submission(observed: Observation) -> dict[str, Any]:
+    """Return the fields of the submission for the ledger and the pods: the user's own, then the operator's."""
     spec, job = observed.spec, observed.job
     created = metadata.created(observed.run)
     submission = {"submitted": created, **spec.submission}
-    if not isinstance(submission["submitted"], (int, float)) or isinstance(submission["submitted"], bool):
+    submitted = submission["submitted"]
+    if not isinstance(submitted, (int, float)) or isinstance(submitted, bool):  # a user can write anything there
         submission["submitted"] = created
-    # The start must be later than the last status of a former controller, whose clock may be ahead.
     last_status = None if observed.record is None else observed.record.status
     last_update, worked = (0.0, 0.0) if last_status is None else (last_status.updated, last_status.worked)
+    # The start must be later than the last status of an earlier controller, whose clock may be ahead.
     start = {labels.UID: observed.uid, labels.BEGUN: max(observed.now, last_update + 0.001), WORKED: worked}
-    # These do not come from the spec, which a user can write: they decide which records in MLflow belong to the run.
+    # The identity does not come from the spec, which a user can write: it decides which records in MLflow belong to the run.
     record_uid = "" if observed.record is None else str(observed.record.submission.get(labels.RECORD_UID, ""))
     identity = {labels.RECORD_UID: record_uid or observed.uid, labels.OWNER: observed.owner}
     return {**submission, "code_hash": spec.code.sha256, "spec_hash": planning.spec_hash(job), **start, **identity}

@@ -26,7 +26,8 @@ from trialplane.wire.paths import RunPaths
 SECONDS = 900  # time limit of a pod
 PATIENCE = 60.0  # age in seconds at which a failed pod is replaced
 _VOLUME = "/volume"  # mount path of the volume
-# Neither command follows links, and rm succeeds if there is no folder. The chmod is for caches with read-only folders.
+# Neither command follows links, and rm succeeds without a folder. The chmod is for caches whose folders are read-only, which
+# rm could not empty.
 _REMOVE = 'chmod -Rf u+rwX -- "$0"; exec rm -rf -- "$0"'
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ class Removal:
         mark = self._archive.forgotten().get(run)
         if mark is None:
             return ""
-        if uid and self._archive.remember(run, uid):
-            _logger.warning("%s: it is not removed as long as its Run is there", run)
+        if uid and self._archive.remember(run, uid):  # withdraws the request
+            _logger.warning("%s: its record is not removed, because its Run still exists", run)
             return ""
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, run)
         is_ours = ray_cluster is not None and (ray_cluster["metadata"].get("labels") or {}).get(names.RUN) == run
@@ -75,13 +76,14 @@ class Removal:
             self._remove_files(run, pod, existing_pods.get(pod["metadata"]["name"]))
             for pod in removal_pods(run, mark, self._site)
         ]
-        if any(reasons):
-            return next(filter(None, reasons))
+        wait_reasons = [reason for reason in reasons if reason]
+        if wait_reasons:
+            return wait_reasons[0]
         try:
             self._archive.delete(run)
         except errors.LedgerLocked as error:  # the database has not detected the end of the controller yet
             return str(error)
-        _logger.info("%s: forgotten, with its files", run)
+        _logger.info("%s: its files and its record are removed", run)
         self.sweep(run)
         return ""
 
@@ -110,7 +112,7 @@ class Removal:
         if existing is None:
             _logger.info("%s: its files are being removed by the pod %s", run, name)
             self._cluster.create(kinds.POD, manifest)
-            return f"the pod {name} is being made"
+            return f"the pod {name} is being created"
         phase = (existing.get("status") or {}).get("phase")
         if phase == "Failed" and not metadata.is_deleted(existing) and self._clock() - metadata.created(existing) > PATIENCE:
             _logger.warning(

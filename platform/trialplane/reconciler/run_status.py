@@ -81,7 +81,10 @@ def moment(seconds: float) -> str:
 
 
 def _state(observed: Observation) -> tuple[State, str]:
-    """Return the state of the run, and its reason."""
+    """Return the state of the run, and its reason, which may be "".
+
+    The ledger's record has priority. Without a status in it, the state follows from the spec and the RayCluster.
+    """
     problem = problems.problem(observed)
     if problem is not None and observed.own_cluster is None and not observed.is_recorded:
         return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
@@ -102,19 +105,21 @@ def _state(observed: Observation) -> tuple[State, str]:
         return observed.spec.state, ledger_status.stopped(observed.name, observed.spec.desired)
     if problem is None and observed.leftovers:
         return "Pending", _removal_text("the pods of its former start are being removed", observed.leftovers)
-    return "Pending", problem.message if problem else "its pods are about to be made"
+    return "Pending", problem.message if problem else "its pods are about to be created"
 
 
 def _ledger_view(observed: Observation, record: Snapshot) -> LedgerView:
-    """Return the ledger's view of the run. Without pods, it includes the desired state of the spec."""
-    if observed.own_cluster is not None or observed.read.spec is None:  # the run stops only when its pods are gone
+    """Return the ledger's view of the run. Without pods, it includes the desired state of the spec.
+
+    With pods it does not, because the run counts as stopped only when its pods are gone.
+    """
+    if observed.own_cluster is not None or observed.read.spec is None:
         return LedgerView(record.status, alive=record.alive, begun=observed.last_start_time)
-    # If a new start is due, every status in the ledger is older than it. An ended run is not started again by itself.
     is_start_due = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
     is_outdated = is_start_due and not record.status.state.is_ended and not record.alive
-    return LedgerView(
-        record.status, observed.spec.desired, record.alive, math.inf if is_outdated else observed.last_start_time
-    )
+    # A start in the infinite future: every status in the ledger is older, and so does not count.
+    start_time = math.inf if is_outdated else observed.last_start_time
+    return LedgerView(record.status, observed.spec.desired, record.alive, start_time)
 
 
 def _ray_cluster_state(observed: Observation) -> tuple[State, str]:
@@ -129,7 +134,7 @@ def _ray_cluster_state(observed: Observation) -> tuple[State, str]:
 
 
 def _failed_state(observed: Observation) -> tuple[State, str]:
-    """Return the state of a run that failed because of a deadline, and its reason, with what the run last waited for."""
+    """Return the state of a run that failed because of a deadline, and its reason, with the reason of its last wait."""
     old_status = observed.status
     if old_status.state == "Failed":
         return "Failed", old_status.reason
@@ -151,7 +156,7 @@ def _conditions(observed: Observation, state: State, reason: str, now: float) ->
     if problem is not None:
         yield _condition(observed, runs.ACCEPTED, "False", problem.reason, problem.message, now)
     elif observed.read.job is not None and observed.has_unapplied_job:
-        message = "spec.job was changed while the run works; the change counts when spec.resumes is raised"
+        message = "spec.job was changed while the run works; the change applies when spec.resumes is raised"
         yield _condition(observed, runs.ACCEPTED, "False", "NeedsResume", message, now)
     else:
         yield _condition(observed, runs.ACCEPTED, "True", "Accepted", "", now)
@@ -169,7 +174,7 @@ def _conditions(observed: Observation, state: State, reason: str, now: float) ->
 
 
 def _condition(observed: Observation, kind: str, value: ConditionValue, reason: str, message: str, now: float) -> Condition:
-    """Return a condition. Its transition time is `now` if its value differs from that in the old status."""
+    """Return a condition. Its transition time is `now` if the old status has another value or no such condition."""
     old = next((condition for condition in observed.status.conditions if condition.type == kind), None)
     transition_time = moment(now) if old is None or old.status != value else old.lastTransitionTime
     fields: dict[str, Any] = {"lastTransitionTime": transition_time, "observedGeneration": observed.generation}

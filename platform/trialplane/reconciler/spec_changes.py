@@ -34,7 +34,8 @@ def change(observed: Observation) -> Change | None:
     else:
         text = "submitted" if not observed.spec.resumes else "resumed, as a new Run"
     if change_count > 1:
-        text += f" (the last of {change_count} changes since {'it was made' if last_of_run is None else 'then'})"
+        since = "the Run was created" if last_of_run is None else "the last record"
+        text += f" (the last of {change_count} changes since {since})"
     annotations = observed.run["metadata"].get("annotations") or {}
     user = str(annotations.get(names.CHANGED_BY) or observed.owner)
     return Change(_change_time(observed.run), user, text, observed.uid, observed.generation, requested)

@@ -20,11 +20,11 @@ _logger = logging.getLogger(__name__)
 
 
 class WorkQueue(Generic[K]):
-    """A queue of names, for use in one event loop. Each name is processed by at most one worker at a time.
+    """A queue of names, for use in one event loop. Each name is active in at most one worker at a time.
 
     Args:
-        group: Function that returns the group of a name, such as its namespace. The next name is one of the group with the
-            fewest names in process.
+        group: Function that returns the group of a name, such as its namespace. The next name comes from the group with the
+            fewest active names.
     """
 
     def __init__(self, group: Callable[[K], Hashable]) -> None:
@@ -32,12 +32,12 @@ class WorkQueue(Generic[K]):
         self._queued_by_group: dict[Hashable, collections.deque[K]] = {}  # groups in the order of their turns
         self._queued_count = asyncio.Semaphore(0)
         self._queued: set[K] = set()
-        self._active: set[K] = set()  # taken, and not done yet
+        self._active: set[K] = set()  # names that workers have taken and not finished
         self._changed_while_active: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}  # timers that will add names
 
     def add(self, name: K) -> None:
-        """Queue a name. If it is active, it is queued when it is done."""
+        """Queue a name, unless it is queued already. If it is active, it is queued when its work ends."""
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
@@ -67,7 +67,7 @@ class WorkQueue(Generic[K]):
         names = self._queued_by_group.pop(group)
         name = names.popleft()
         if names:
-            self._queued_by_group[group] = names  # behind the other groups
+            self._queued_by_group[group] = names  # inserted again, so that the other groups are first
         self._queued.remove(name)
         self._active.add(name)
         return name
@@ -81,7 +81,7 @@ class WorkQueue(Generic[K]):
 
 
 async def sweep(queue: WorkQueue[K], names: Callable[[], Iterable[K]], threads: Executor, pause: float = SLOWEST) -> None:
-    """Queue all names that a function returns. If the function fails, repeat it.
+    """Queue all names that a function returns. If the function fails, log the error and repeat it after a pause.
 
     Args:
         queue: Queue.
