@@ -183,12 +183,12 @@ def test_newcomers_leave_places_to_runs_that_come_back(url: str) -> None:
     gone.close()
     held = [opened(run)[0] for run in runs[:9]]
     with pytest.raises(
-        serving.Failure, match="ledgers of 9 runs open, which is all that it may, beside connections"
+        serving.Failure, match="ledgers of 9 runs open, which is its limit, apart from connections"
     ) as caught:
         opened(runs[10])
     assert "raise gateway.maxRuns in the chart's values, and postgresql.parameters.max_connections" in str(caught.value)
     held.append(opened(runs[9], epoch)[0])
-    with pytest.raises(serving.Failure, match="the ledgers of 10 runs open, which is all that it may;"):
+    with pytest.raises(serving.Failure, match="the ledgers of 10 runs open, which is its limit;"):
         opened(runs[10], 1)
     for one in held:
         one.close()

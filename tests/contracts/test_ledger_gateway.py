@@ -230,7 +230,7 @@ def test_a_report_of_another_time_is_refused_whatever_the_size_of_its_request(se
     book = served.open(make_job(), seconds=0)
     request = ask(book)
     report = ReportRow(1, request.trial, request.attempt, request.number, 0, {"score": 0.5}, moment)
-    with pytest.raises(errors.LedgerError, match="in the future, or none at all"):
+    with pytest.raises(errors.LedgerError, match="negative or in the future"):
         book.storage.report([report], [])
 
 
@@ -310,7 +310,7 @@ def test_documents_that_are_none_are_not_stored(served: Backend) -> None:
     book = served.open(make_job())
     request = ask(book)
     for text in ("", "[1]", "{", "[" * 100_000):
-        with pytest.raises(errors.LedgerError, match="takes no such record of toy: a document is no JSON"):
+        with pytest.raises(errors.LedgerError, match="takes no such record of toy: a document is not JSON"):
             book.storage._request(ledger.DrawAttempt(request, text, None), ledger.Written)
     assert book.tell(complete(request)) is not None
 

@@ -157,7 +157,7 @@ def test_a_token_that_outlasts_the_right_to_make_one_is_refused(known: Callers, 
     """Who may ask for minutes may ask for a year."""
     long = jwt("ada", seconds)
     reviews.bearers[long] = USER
-    with pytest.raises(TokenRefused, match="made for longer than 10 minutes; leave out --duration"):
+    with pytest.raises(TokenRefused, match="valid for longer than 10 minutes; leave out --duration"):
         known.user(long)
     reviews.bearers["a.e30.c"] = USER  # without a word of its time
     with pytest.raises(TokenRefused, match="made for longer"):

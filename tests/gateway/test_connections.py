@@ -18,7 +18,7 @@ from tests.contracts.conftest import wait_until
 from tests.gateway.gateway_site import Http
 
 from trialplane.gateway import server as servers
-from trialplane.gateway.limits import Admit, Limit
+from trialplane.gateway.limits import CountRequest, Limit
 from trialplane.gateway.route import Route
 from trialplane.wire import cluster
 
@@ -35,9 +35,9 @@ class Laptops:
         self.go = threading.Event()
 
     def answer(
-        self, asked: Route, names: Mapping[str, str], options: Mapping[str, str], token: str, admit: Admit
+        self, asked: Route, names: Mapping[str, str], options: Mapping[str, str], token: str, count_request: CountRequest
     ) -> Response:
-        if not admit(token):
+        if not count_request(token):
             return Response(status_code=429)
         if names.get("run") == "slow":
             self.waiting.release()

@@ -106,7 +106,7 @@ def test_a_log_that_grows_comes_in_pieces_from_the_controller(
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
     reply = site.ask("GET", "/runs/toy/log?trial=0")
     assert reply.code == 404, "nobody is asked about a run without a controller"
-    assert "MLflow at http://127.0.0.1:9, which keeps it, does not answer" in reply.json()["error"]
+    assert "MLflow at http://127.0.0.1:9, which stores it, does not answer" in reply.json()["error"]
 
 
 def test_the_log_of_a_trial_reads_the_attempts_at_that_trial_alone(
@@ -186,9 +186,9 @@ def test_an_answer_that_never_ends_holds_nobody_up(monkeypatch: pytest.MonkeyPat
             connection.sendall(b"x")
 
     with peer(drip) as url:
-        with pytest.raises(TimeoutError, match=r"no whole answer within 0\.5 s"):
+        with pytest.raises(TimeoutError, match=r"no complete answer within 0\.5 s"):
             Controllers(url).log("toy", KEY, LogId(), 0)
-        with pytest.raises(NoLog, match=r"no whole answer within 0\.5 s"):
+        with pytest.raises(NoLog, match=r"no complete answer within 0\.5 s"):
             Mlflow(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
         closed.set()
 
@@ -202,7 +202,7 @@ def test_an_answer_that_was_cut_is_late_although_the_peer_then_reset_the_connect
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         connection.recv(1)
 
-    with peer(stand_still) as url, pytest.raises(TimeoutError, match=r"no whole answer within 0\.2 s"):
+    with peer(stand_still) as url, pytest.raises(TimeoutError, match=r"no complete answer within 0\.2 s"):
         gateway_logs.fetch(url, 0.2, reset)
 
 

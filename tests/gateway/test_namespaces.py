@@ -12,7 +12,7 @@ from starlette.responses import Response
 from tests.contracts.conftest import Postgres
 from tests.gateway.gateway_site import PLACE, VIEWER, Site, postgres, site
 
-from trialplane.gateway.limits import Admit
+from trialplane.gateway.limits import CountRequest
 from trialplane.gateway.route import ANY, Authority, Route
 from trialplane.gateway.routes import ROUTES, Namespaces, Options
 from trialplane.gateway.upstream import Upstream
@@ -26,7 +26,7 @@ class Heard:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def answer(self, asked: Route, run: str, options: Options, token: str, admit: Admit) -> Response:
+    def answer(self, asked: Route, run: str, options: Options, token: str, count_request: CountRequest) -> Response:
         return Response(f"{self.name}: {asked.path} {run} {options} {token}")
 
 

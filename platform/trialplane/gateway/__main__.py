@@ -21,7 +21,7 @@ from trialplane.wire import cluster, env, mlflow
 
 
 def main() -> int:
-    """Serve until SIGTERM."""
+    """Serve until SIGTERM, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trialplane.gateway", description=__doc__)
     parser.add_argument("--control", required=True, help="namespace of the gateway itself")
     parser.add_argument("--namespaces", required=True, help="namespaces of runs, separated by commas")
@@ -52,19 +52,19 @@ def main() -> int:
     gateways = {}
     for namespace in ledgers.namespaces:
         runs = ledgers.of(namespace)
-        assert runs is not None
+        assert runs is not None  # because the namespace is one of the ledgers' own
         controllers = Controllers(f"http://{cluster.head_service('{run}')}.{namespace}.svc:{cluster.STATUS_PORT}")
         gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow_logs)
-    answers = Namespaces(gateways)
-    proxy = MlflowProxy(_upstream(), ledgers, answers.user)
+    laptops = Namespaces(gateways)
+    proxy = MlflowProxy(_upstream(), ledgers, laptops.user)
     service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
-    server.server(answers, service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
+    server.server(laptops, service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
     ledgers.close()
     return errors.EXIT_OK
 
 
 def _upstream() -> Upstream | None:
-    """Return MLflow's server, from the environment. None if it names no server."""
+    """Return the client of MLflow's server from the environment. None if the environment names no server."""
     url = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if not url:
         return None

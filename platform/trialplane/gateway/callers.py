@@ -127,9 +127,9 @@ class Callers:
             raise TokenRefused(
                 f"the header {cluster.TOKEN_HEADER} must hold a token of the service account {cluster.USER}, or "
                 f"{cluster.VIEWER}, in your namespace: `kubectl create token {cluster.USER} --audience {cluster.AUDIENCE}` "
-                "makes one"
+                "creates one"
             )
-        if token.count(".") != 2 or len(token) > _MAX_TOKEN:  # a secret of another kind is not sent to the API server
+        if token.count(".") != 2 or len(token) > _MAX_TOKEN:  # another kind of secret, which the API server must not get
             raise TokenRefused(f"the header {cluster.TOKEN_HEADER} does not hold a token of a service account")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         with self._cache_lock:
@@ -137,7 +137,7 @@ class Callers:
             if user is not None and self._clock() - reviewed_at < CACHE_SECONDS:
                 return user
         if not self._reviews.acquire(timeout=REVIEW_SECONDS):
-            raise TokenUnchecked("the gateway has other tokens to check; try again in a moment")
+            raise TokenUnchecked("the gateway is checking too many other tokens; try again in a moment")
         try:
             reviewed_at = self._clock()
             review = self._review(token)
@@ -149,7 +149,8 @@ class Callers:
         match = _USER.fullmatch(review.name)
         if match is None:
             raise TokenRefused(f"the token is of {review.name}; users need one of the service account {cluster.USER}")
-        user = User(match[1], match[3] == cluster.VIEWER)
+        namespace, account = match[1], match[3]
+        user = User(namespace, is_viewer=account == cluster.VIEWER)
         with self._cache_lock:
             self._cache[digest] = (reviewed_at, user)
             self._cache.move_to_end(digest)
@@ -203,12 +204,12 @@ class ApiServer:
             with self._opener.open(request, timeout=REVIEW_SECONDS) as reply:
                 status = json.loads(reply.read(_MAX_ANSWER))["status"]
             user = status.get("user") or {}
-            # An API server without support for audiences returns no audiences, because it has not checked them.
+            # An API server that does not support audiences has not checked them, and returns none.
             if not status.get("authenticated") or cluster.AUDIENCE not in (status.get("audiences") or ()):
                 return Review("", str(status.get("error") or "")[:300])
             if not 0 <= _lifetime(token) <= MAX_LIFETIME:
-                return Review("", f"it was made for longer than {MAX_LIFETIME / 60:.0f} minutes; leave out --duration")
-            return Review(str(user.get("username") or ""), "it has no name")
+                return Review("", f"it is valid for longer than {MAX_LIFETIME / 60:.0f} minutes; leave out --duration")
+            return Review(str(user.get("username") or ""), "it has no username")
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise TokenUnchecked(
@@ -223,9 +224,9 @@ class ApiServer:
 
 
 def _lifetime(token: str) -> float:
-    """Return the lifetime of a token in seconds, from its claims. Infinite if it has no times.
+    """Return the lifetime of a token in seconds, from its claims. Infinite if the claims have no times.
 
-    The API server has checked the signature of the claims before.
+    The claims can be trusted, because the API server has checked their signature before.
     """
     payload = token.split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 CONNECTIONS = 4  # limit for one run: its controller's, its exporter's, and broken ones that are not yet detected
 MAX_RUNS = 100  # default limit of open ledgers: each needs a connection to PostgreSQL
-_RESERVED_SHARE = 10  # one in ten connections is for reconnecting controllers, which give up after ten minutes
-_LARGE = 1 << 18  # bodies of more bytes are decoded one at a time: a hostile one takes thirty times its size in memory
+_RESERVED_SHARE = 10  # one in ten connections is reserved for reconnecting controllers, which give up after ten minutes
+_LARGE = 1 << 18  # larger bodies, in bytes, are decoded one at a time: a hostile one takes thirty times its size in memory
 _MAX_STATUS = 1 << 20  # limit of a status in bytes: the operator and every list of runs read it
 _MAX_RECORD = 1 << 20  # limit of a request or an outcome in bytes: every read of the run parses it
 _MAX_CLOCK_LEAD = 3600.0  # seconds by which a controller's clock may be ahead
@@ -134,8 +134,9 @@ class Connection:
         Raises:
             Failure: The request is invalid or too large, or cannot be served now.
         """
+        lock, no_lock = self._service.large_request_lock, contextlib.nullcontext()
         with _map_errors():
-            with self._service.large_request_lock if len(body) > _LARGE else contextlib.nullcontext():
+            with lock if len(body) > _LARGE else no_lock:
                 request = ledger.decode(body, ledger.REQUEST)
             if isinstance(request, ledger.WriteStatus):
                 _check_status(request.status, len(body))
@@ -143,11 +144,8 @@ class Connection:
                 _check_reports(request)
             if isinstance(request, _RECORD_REQUESTS) and len(body) > _MAX_RECORD:
                 _check_sizes(request)
-            with (
-                self._service.large_request_lock
-                if isinstance(request, ledger.LoadAttempts | ledger.LoadReports | ledger.Read)
-                else contextlib.nullcontext()
-            ):
+            may_have_large_answer = isinstance(request, ledger.LoadAttempts | ledger.LoadReports | ledger.Read)
+            with lock if may_have_large_answer else no_lock:
                 return ledger.encode(self._answer(request))
 
     def close(self) -> None:
@@ -183,14 +181,14 @@ class Connection:
             limit -= limit // _RESERVED_SHARE
             namespace_limit -= namespace_limit // _RESERVED_SHARE
         if not service.open_ledgers.enter(address.namespace, namespace_limit, limit):
-            is_full = service.open_ledgers.total >= limit
-            open_runs = f"{limit} runs open" if is_full else f"{namespace_limit} runs of {address.namespace} open"
-            rest = "" if epoch is not None else ", beside connections for runs that return from another gateway"
+            is_total_reached = service.open_ledgers.total >= limit
+            open_runs = f"{limit} runs open" if is_total_reached else f"{namespace_limit} runs of {address.namespace} open"
+            exception = "" if epoch is not None else ", apart from connections for runs that return from another gateway"
             raise Failure(
                 ledger.UNAVAILABLE,
-                f"the gateway has the ledgers of {open_runs}, which is all that it may{rest}; {address.run} waits for one "
-                "of them to end, or for an administrator to raise gateway.maxRuns in the chart's values, and "
-                "postgresql.parameters.max_connections with it",
+                f"the gateway has the ledgers of {open_runs}, which is its limit{exception}; {address.run} waits until one "
+                "of them ends, or until an administrator raises gateway.maxRuns in the chart's values, together with "
+                "postgresql.parameters.max_connections",
             )
         try:
             url, budget = service.all_runs.url(address.namespace), service.all_runs.budgets[address.namespace]
@@ -200,7 +198,11 @@ class Connection:
             raise
 
     def _answer(self, request: ledger.Request) -> ledger.Answer:
-        """Return the answer to a request. First those for which the ledger need not be open."""
+        """Return the answer to a request. Opening, closing and plain reads need no open ledger; all others do.
+
+        Raises:
+            Failure: The request needs an open ledger, and it is not open; or see `_answer_open`.
+        """
         match request:
             case ledger.OpenLedger(directions=directions, epoch=epoch):
                 self._close_ledger()
@@ -226,7 +228,11 @@ class Connection:
         return self._answer_open(self._storage, request)
 
     def _answer_open(self, storage: Served, request: ledger.Request) -> ledger.Answer:
-        """Return the answer to a request for the open ledger."""
+        """Return the answer to a request that needs the open ledger.
+
+        Raises:
+            Failure: The request is invalid, or a record in it is of another run.
+        """
         match request:
             case ledger.LoadAttempts(after=after):
                 loaded, study_attributes = storage.page(after, ledger.PAGE_BYTES)
@@ -271,7 +277,7 @@ class Connection:
         return runs
 
     def _check_run(self, record: R) -> R:
-        """Return a record of this run. Raise Failure if it is of another one."""
+        """Check that a record belongs to this run, and return it. Raise Failure if it belongs to another run."""
         if record.run != self._run:
             raise Failure(ledger.REFUSED, _REFUSAL)
         return record
@@ -294,7 +300,7 @@ def _check_status(status: RunStatus, size: int) -> None:
         raise Failure(ledger.TOO_LARGE, f"a run's status may have {_MAX_STATUS} bytes, not {size}")
     times = (status.created, status.started, status.updated, status.ended, status.worked)
     if any(moment is not None and not 0 <= moment <= time.time() + _MAX_CLOCK_LEAD for moment in times):
-        raise Failure(ledger.INVALID, "a run's status has a time that is in the future, or none at all")
+        raise Failure(ledger.INVALID, "a run's status has a time that is negative or in the future")
 
 
 def _check_reports(request: ledger.WriteReports) -> None:
@@ -306,11 +312,11 @@ def _check_reports(request: ledger.WriteReports) -> None:
     if max(len(request.reports), len(request.deleted)) > ledger.MAX_BATCH:
         raise Failure(ledger.TOO_LARGE, f"a request may write {ledger.MAX_BATCH:,} reports, and delete as many")
     if not all(0 <= report.time <= time.time() + _MAX_CLOCK_LEAD for report in request.reports):
-        raise Failure(ledger.INVALID, "a report has a time that is in the future, or none at all")
+        raise Failure(ledger.INVALID, "a report has a time that is negative or in the future")
 
 
 def _check_sizes(request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt | ledger.WriteReports) -> None:
-    """Check the size of each record in a large request. A slot accepts no larger ones from a trial.
+    """Check the size of each record in a large request. A slot accepts no larger records from its trial either.
 
     Raises:
         Failure: A record is too large.
@@ -334,7 +340,7 @@ def _map_errors() -> Iterator[None]:
     except errors.MessageError as error:
         raise Failure(ledger.INVALID, str(error)) from error
     except errors.LedgerError as error:
-        code = next(code for kind, code in _CODES if isinstance(error, kind))
+        code = next(code for error_type, code in _CODES if isinstance(error, error_type))
         raise Failure(code, str(error)) from error
     except archive.DATABASE_ERRORS as error:
         line = archive.reason(error)
@@ -359,9 +365,9 @@ def _parse_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Failure(ledger.INVALID, f"a document is no JSON: {errors.first_line(error):.200}") from error
+        raise Failure(ledger.INVALID, f"a document is not JSON: {errors.first_line(error):.200}") from error
     if not isinstance(value, dict):
-        raise Failure(ledger.INVALID, "a document is no JSON object")
+        raise Failure(ledger.INVALID, "a document is not a JSON object")
     return value
 
 

@@ -6,13 +6,13 @@ import collections
 import threading
 from collections.abc import Callable, Hashable
 
-# A function that counts a request for the namespace whose token it has. False if the namespace is at a limit.
-Admit = Callable[[str], bool]
+# A function that counts a request for the namespace of its token. It returns False if the namespace is at a limit.
+CountRequest = Callable[[str], bool]
 
 
 def limit_message(namespace: str) -> str:
     """Return the message for a namespace that has as many connections as it may."""
-    return f"the runs and users of {namespace} have all connections to the gateway that they may; try again in a moment"
+    return f"the runs and users of {namespace} have as many connections to the gateway as they may; try again in a moment"
 
 
 class Limit:
@@ -50,4 +50,4 @@ class Limit:
         with self._lock:
             self._counts[holder] -= 1
             if not self._counts[holder]:
-                del self._counts[holder]  # former holders take no memory
+                del self._counts[holder]  # so that former holders need no memory

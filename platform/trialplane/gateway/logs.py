@@ -99,7 +99,8 @@ class Controllers:
         query: dict[str, int] = {"from": start}
         if log_id.trial is not None:
             query |= {"trial": log_id.trial, "attempt": log_id.attempt}
-            query |= {} if log_id.worker is None else {"worker": log_id.worker}
+            if log_id.worker is not None:
+                query["worker"] = log_id.worker
         url = f"{self.url.format(run=run)}/log?{urllib.parse.urlencode(query)}"
         data = fetch(url, LOG_SECONDS, lambda reply: reply.read(logs.PIECE), {logs.KEY_HEADER: key})
         return None if data is None else Piece(data, start + len(data))
@@ -139,19 +140,25 @@ class Mlflow:
             NoLog: MLflow does not have the log, or does not answer.
         """
         try:
+            piece = None
             run_id = self._run_id(address, job, submission, log_id)
-            query = urllib.parse.urlencode({"path": f"logs/{log_id.file}", "run_uuid": run_id or ""})
-            piece = self._get(address, f"/get-artifact?{query}", lambda reply: _read_piece(reply, start)) if run_id else None
+            if run_id is not None:
+                query = urllib.parse.urlencode({"path": f"logs/{log_id.file}", "run_uuid": run_id})
+                piece = self._get(address, f"/get-artifact?{query}", lambda reply: _read_piece(reply, start))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # the last three: unexpected JSON
             url = escapes.mask_passwords(self.url)
-            raise NoLog(f"MLflow at {url}, which keeps it, does not answer: {errors.first_line(error):.200}") from error
+            raise NoLog(f"MLflow at {url}, which stores it, does not answer: {errors.first_line(error):.200}") from error
         if piece is None:
             text = f"MLflow has no such log of {address.run}; the log of a killed controller is uploaded by the next one"
             raise NoLog(f"{text} (`platform resume {address.run}`)")
         return piece
 
     def _run_id(self, address: Address, job: str, submission: Mapping[str, Any], log_id: LogId) -> str | None:
-        """Return the id of the MLflow run that has the log: the study's run, or that of a trial. None without one."""
+        """Return the id of the MLflow run that has the log. None if there is no such MLflow run.
+
+        The logs of trials and workers belong to the MLflow run of their trial, which is a child of the study's MLflow run.
+        The controller's log belongs to the study's.
+        """
         query = urllib.parse.urlencode({"experiment_name": job})
         answer = self._json(address, f"/api/2.0/mlflow/experiments/get-by-name?{query}")
         experiment = answer.get("experiment", {}).get("experiment_id")
@@ -161,20 +168,25 @@ class Mlflow:
         studies = self._search(
             address, experiment, f"tags.`{labels.RUN}` = '{address.run}' and tags.`{labels.KIND}` = 'study'"
         )
-        parents = [run_id for run_id, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
-        if log_id.trial is None or not parents:
-            return parents[0] if parents else None
-        query = f"tags.`{labels.PARENT}` = '{parents[0]}' and tags.`{labels.NUMBER}` = '{log_id.number}'"
-        return next((run_id for run_id, _ in self._search(address, experiment, query)), None)
+        study_ids = [run_id for run_id, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
+        if not study_ids:
+            return None
+        study_id = study_ids[0]
+        if log_id.trial is None:
+            return study_id
+        query = f"tags.`{labels.PARENT}` = '{study_id}' and tags.`{labels.NUMBER}` = '{log_id.number}'"
+        trial_ids = [run_id for run_id, _ in self._search(address, experiment, query)]
+        return trial_ids[0] if trial_ids else None
 
     def _search(self, address: Address, experiment: str, query: str) -> list[tuple[str, dict[str, str]]]:
         """Return the ids and tags of the MLflow runs that match a query."""
         request = {"experiment_ids": [experiment], "filter": query, "max_results": 20}
         answer = self._json(address, "/api/2.0/mlflow/runs/search", json.dumps(request).encode())
-        return [
-            (str(run["info"]["run_id"]), {str(tag["key"]): str(tag["value"]) for tag in run["data"].get("tags", [])})
-            for run in answer.get("runs", [])
-        ]
+        ids_and_tags: list[tuple[str, dict[str, str]]] = []
+        for run in answer.get("runs", []):
+            tags = {str(tag["key"]): str(tag["value"]) for tag in run["data"].get("tags", [])}
+            ids_and_tags.append((str(run["info"]["run_id"]), tags))
+        return ids_and_tags
 
     def _json(self, address: Address, path: str, body: bytes | None = None) -> dict[str, Any]:
         """Return an answer of MLflow's API. Empty if the status is 404.
@@ -189,7 +201,7 @@ class Mlflow:
         except RecursionError as error:
             raise ValueError("it answered with JSON that is nested too deeply") from error
         if not isinstance(answer, dict):
-            raise ValueError("it answered with something else than a JSON object")
+            raise ValueError("its answer is not a JSON object")
         return answer
 
     def _get(
@@ -197,35 +209,42 @@ class Mlflow:
     ) -> T | None:
         """Send a request to MLflow as a viewer of the run's namespace; see `fetch`."""
         headers = mlflow.caller_headers(address.namespace, mlflow.VIEWERS, "gateway")
-        headers |= {"Authorization": self.authorization} if self.authorization else {}
-        headers |= {} if body is None else {"Content-Type": "application/json"}
+        if self.authorization:
+            headers["Authorization"] = self.authorization
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         return fetch(f"{self.url}{path}", MLFLOW_SECONDS, read, headers, body)
 
 
 def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
-    """Read a piece of a log from an artifact of MLflow, which begins with a notice if it has only the end of the log.
+    """Read a piece of a log from an artifact of MLflow.
+
+    The artifact has the whole log, or only its end. In the latter case it begins with a notice that says how many bytes at
+    the log's beginning are missing. The notice itself is not part of the log.
 
     Args:
         reply: Response whose body is the artifact.
         start: Offset of the piece in the complete log.
 
     Returns:
-        The piece. The one at offset 0 begins with the notice. If other bytes at `start` are missing, the piece begins with
-        the first byte that is not.
+        The piece. If `start` is in the missing part, the piece begins after this part. A piece for offset 0 then also has
+        the notice, so that a reader of the whole log sees it.
     """
     head = reply.read(logs.NOTICE_BYTES)
     missing, notice_length = logs.parse_notice(head)
     if start <= missing:
-        data = head + reply.read(logs.PIECE - len(head)) if len(head) == logs.NOTICE_BYTES else head
-        following = missing + len(data) - notice_length
-        return Piece(data if start == 0 else data[notice_length:], following)
-    position = start - missing + notice_length  # in the artifact
-    if position < len(head):
-        data = head[position:]
-    else:
-        data, remaining = b"", position - len(head)
-        while remaining and (skipped := len(reply.read(min(remaining, _CHUNK)))):
-            remaining -= skipped
+        is_artifact_longer = len(head) == logs.NOTICE_BYTES
+        data = head + reply.read(logs.PIECE - len(head)) if is_artifact_longer else head
+        next_offset = missing + len(data) - notice_length
+        return Piece(data if start == 0 else data[notice_length:], next_offset)
+    position = start - missing + notice_length  # of the piece in the artifact
+    data = head[position:]
+    bytes_to_skip = max(0, position - len(head))
+    while bytes_to_skip:
+        skipped = reply.read(min(bytes_to_skip, _CHUNK))
+        if not skipped:  # the artifact ends before the piece
+            break
+        bytes_to_skip -= len(skipped)
     data += reply.read(logs.PIECE - len(data))
     return Piece(data, start + len(data))
 
@@ -267,11 +286,11 @@ def fetch(
     is_late = threading.Event()
     with contextlib.closing(connection):
         connection.connect()
-        peer = connection.sock  # kept, because the response may take the socket from the connection
+        peer = connection.sock  # in a variable, because `connection.sock` may become None when the response begins
 
         def shut_down() -> None:
             is_late.set()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the peer has closed the connection already
                 socket.socket.shutdown(peer, socket.SHUT_RDWR)
 
         timer = threading.Timer(seconds, shut_down)
@@ -287,12 +306,12 @@ def fetch(
                 raise ConnectionError(f"it answered with HTTP status {reply.status}")
             result = read(reply)
         except (OSError, http.client.HTTPException) as error:
-            # After a shutdown, a peer that still sends resets the connection. The socket's own timeout may come first.
+            # Both mean a timeout: the timer's shutdown, after which reads fail in several ways, and the socket's own limit.
             if is_late.is_set() or isinstance(error, TimeoutError):
                 raise _timeout_error(seconds) from error
             if isinstance(error, OSError):
                 raise
-            raise ConnectionError(f"it answered with no HTTP: {errors.first_line(error)}") from error
+            raise ConnectionError(f"its answer is not HTTP: {errors.first_line(error)}") from error
         finally:
             timer.cancel()
     if is_late.is_set():
@@ -301,4 +320,4 @@ def fetch(
 
 
 def _timeout_error(seconds: float) -> TimeoutError:
-    return TimeoutError(f"no whole answer within {seconds:g} s")
+    return TimeoutError(f"no complete answer within {seconds:g} s")

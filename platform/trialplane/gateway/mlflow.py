@@ -24,7 +24,7 @@ from starlette.types import Send
 from trialplane import errors
 from trialplane.gateway import limits, mlflow_paths
 from trialplane.gateway.callers import User
-from trialplane.gateway.limits import Admit, Limit
+from trialplane.gateway.limits import CountRequest, Limit
 from trialplane.gateway.upstream import ANSWER_SECONDS, UNAVAILABLE, MlflowRefusal, Upstream
 from trialplane.ledger import archive, budget
 from trialplane.ledger.archive import Archive
@@ -75,7 +75,7 @@ class MlflowProxy:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def answer(
-        self, destination: Destination, request: Request, send: Send, admit: Admit = lambda namespace: True
+        self, destination: Destination, request: Request, send: Send, count_request: CountRequest = lambda namespace: True
     ) -> None:
         """Answer a request with MLflow's response, or with an error.
 
@@ -83,7 +83,7 @@ class MlflowProxy:
             destination: Destination of the request.
             request: Request, whose body has not been read.
             send: ASGI function that sends the messages of the response.
-            admit: Function that counts the request for the namespace of its token.
+            count_request: Function that counts the request for the namespace of its token.
 
         Raises:
             aiohttp.ClientError, TimeoutError: MLflow's response ended early, after its first part was sent.
@@ -91,13 +91,13 @@ class MlflowProxy:
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
-                response = await self._authenticate_and_forward(stack, destination, request, admit)
+                response = await self._authenticate_and_forward(stack, destination, request, count_request)
             except MlflowRefusal as error:
                 response = _error_response(error.status, error.code, str(error))
             except errors.LedgerFull as error:
                 response = _error_response(507, FULL, str(error))
             except archive.DATABASE_ERRORS as error:
-                text = f"the ledger's database, which has this run's token, does not answer: {archive.reason(error)}"
+                text = f"the ledger's database, which must check the token, does not answer: {archive.reason(error)}"
                 response = _error_response(503, UNAVAILABLE, text)
             except errors.TrialplaneError as error:
                 response = _error_response(403, DENIED, str(error))
@@ -123,7 +123,7 @@ class MlflowProxy:
             await self._upstream.close()
 
     async def _authenticate_and_forward(
-        self, stack: contextlib.AsyncExitStack, destination: Destination, request: Request, admit: Admit
+        self, stack: contextlib.AsyncExitStack, destination: Destination, request: Request, count_request: CountRequest
     ) -> aiohttp.ClientResponse | Response:
         """Authenticate the caller of a request, and forward it.
 
@@ -139,8 +139,9 @@ class MlflowProxy:
         runs = self._all_runs.of(namespace)
         if runs is None:
             text = f"{namespace:.63} is not among the gateway's namespaces"
-            if destination.run:  # its team was added after the gateway's start or was removed, so the run retries later
-                raise MlflowRefusal(503, UNAVAILABLE, f"{text}; what {destination.run} logs waits until it is")
+            # A team of a run was removed, or was added after the gateway's start. The run repeats the request later.
+            if destination.run:
+                raise MlflowRefusal(503, UNAVAILABLE, f"{text}; {destination.run} repeats its requests until it is")
             raise MlflowRefusal(404, NO_ENDPOINT, text)
         if not destination.run and (request.method, destination.target) == ("GET", "/health"):  # needs no token
             await self._upstream.check(namespace)
@@ -156,7 +157,7 @@ class MlflowProxy:
                 return user
             role, name = (mlflow.VIEWERS, cluster.VIEWER) if user.is_viewer else (mlflow.USERS, cluster.USER)
             caller_headers = mlflow.caller_headers(namespace, role, name)
-        if not admit(namespace):
+        if not count_request(namespace):
             raise MlflowRefusal(429, BUSY, limits.limit_message(namespace))
         address = Address(namespace, destination.run)
         return await self._forward(stack, address, runs, destination.target, request, caller_headers)
@@ -170,7 +171,9 @@ class MlflowProxy:
         request: Request,
         caller_headers: dict[str, str],
     ) -> aiohttp.ClientResponse:
-        """Forward an authenticated request, and return MLflow's response. Its bytes count toward the namespace's budget.
+        """Forward an authenticated request, and return MLflow's response.
+
+        The bytes that MLflow stores for the request count toward the namespace's budget, unless MLflow refuses the request.
 
         Args:
             stack: Stack that ends the counts of the request and the response when the request is answered.
@@ -187,15 +190,15 @@ class MlflowProxy:
         assert self._upstream is not None  # checked before
         path = mlflow_paths.allowed_path(target)
         if path is None:
-            text = "the gateway passes on only what MLflow keeps apart by workspaces"
-            raise MlflowRefusal(404, NO_ENDPOINT, f"{text}, and {request.method} {target:.120} is not part of that")
+            text = "the gateway forwards only requests whose data MLflow separates by workspace"
+            raise MlflowRefusal(404, NO_ENDPOINT, f"{text}, and {request.method} {target:.120} is not one of them")
         if not self._requests.enter(address, REQUESTS):
-            text = f"{address.run or address.namespace} has {REQUESTS} requests to MLflow under way already"
+            text = f"{address.run or address.namespace} has {REQUESTS} unfinished requests to MLflow already"
             raise MlflowRefusal(429, BUSY, text)
         stack.callback(self._requests.leave, address)
         method = request.method
         is_artifact = method == "PUT" and mlflow_paths.is_artifact(path)
-        size = await _check_length(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
+        size = await _content_length(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers} | caller_headers
         if size or method != "GET":
             headers["Content-Length"] = str(size)
@@ -209,7 +212,8 @@ class MlflowProxy:
             stored_bytes = len(content) + budget.ROW * (1 + content.count(b"{"))
             cost, patience = stored_bytes if mlflow_paths.stores_data(method, path) else 0, ANSWER_SECONDS
         if cost:
-            # Only a request that creates a record must fit the budget; others may exceed it by a tenth.
+            # A request that creates an MLflow run or experiment must fit the budget. Others may exceed it by a tenth, so
+            # that runs that have begun can end.
             spend = functools.partial(runs.spend, category, cost, spare=not path.endswith("/create"))
             await anyio.to_thread.run_sync(spend, limiter=self._threads)
         is_stored = False
@@ -222,14 +226,16 @@ class MlflowProxy:
         return response
 
     async def _read_call(self, stack: contextlib.AsyncExitStack, address: Address, request: Request, size: int) -> bytes:
-        """Return the body of a call of MLflow's API. While a large one is in memory, count it.
+        """Return the body of a call of MLflow's API, and count it until the request is answered if it is large.
 
         Raises:
             MlflowRefusal: There are too many large calls, or the body is not complete in time.
         """
         if size > _LARGE:
             if not self._large_calls.enter(address, _LARGE_CALLS_PER_RUN, _LARGE_CALLS):
-                text = f"{_LARGE_CALLS} large requests to MLflow are under way already, or {_LARGE_CALLS_PER_RUN} of one run"
+                text = (
+                    f"{_LARGE_CALLS} large requests to MLflow are unfinished already, or {_LARGE_CALLS_PER_RUN} of one run"
+                )
                 raise MlflowRefusal(503, UNAVAILABLE, text)
             stack.callback(self._large_calls.leave, address)
         return b"".join([piece async for piece in _body_pieces(request, size)])
@@ -247,8 +253,8 @@ def _check_token(runs: Archive, run: str, authorization: str) -> None:
         raise MlflowRefusal(403, DENIED, text)
 
 
-async def _check_length(request: Request, limit: int) -> int:
-    """Return the size of a request's body from its header, in bytes.
+async def _content_length(request: Request, limit: int) -> int:
+    """Return the size of a request's body in bytes, from its header, after a check against the limit.
 
     MLflow's client sends an empty file as a chunked body. Other chunked bodies are refused, because MLflow's server would
     store nothing of them and report success.
@@ -288,5 +294,5 @@ async def _body_pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
         remaining -= len(piece)
         if remaining < 0:
             raise MlflowRefusal(413, INVALID, "the body has more bytes than may be sent here")
-        if piece:  # uvicorn sends an empty piece between two pieces that it waited for
+        if piece:  # uvicorn may also deliver empty pieces
             yield piece

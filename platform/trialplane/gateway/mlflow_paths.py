@@ -27,6 +27,7 @@ def allowed_path(target: str) -> str | None:
     """
     path = urllib.parse.unquote(target.partition("?")[0])
     parts = path.split("/")
+    # MLflow's server could resolve such a path to another one than the patterns below have checked.
     if ".." in parts or "." in parts or "" in parts[1:-1] or not path.isprintable() or "\\" in path:
         return None
     return path if _CALLS.fullmatch(path) or _PAGES.fullmatch(path) or is_artifact(path) else None
@@ -38,7 +39,7 @@ def is_artifact(path: str) -> bool:
 
 
 def is_read_only(method: str, target: str, body: bytes) -> bool:
-    """Whether a request is allowed and only reads, other than artifacts. For a server without access control."""
+    """Whether a request is allowed and only reads, and not artifacts. For a proxy before a server without access control."""
     path = allowed_path(target)
     if path is None or is_artifact(path) or (path == "/graphql" and b"mutation" in body.lower()):
         return False
@@ -46,5 +47,5 @@ def is_read_only(method: str, target: str, body: bytes) -> bool:
 
 
 def stores_data(method: str, path: str) -> bool:
-    """Whether MLflow may store data from the body of a request."""
+    """Whether MLflow may store data from the body of a request, so that the body counts toward the budget."""
     return method not in ("GET", "DELETE") and not _READS.fullmatch(path) and not _DELETES.fullmatch(path)

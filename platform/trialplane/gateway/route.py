@@ -78,7 +78,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "components": {
             "securitySchemes": {
                 "serviceAccount": {**_HEADER, "description": "A token of the API server, see `platform docs security`."},
-                "run": {**_HEADER, "description": "The token that the operator made for this start of the run."},
+                "run": {**_HEADER, "description": "The token that the operator created for this start of the run."},
                 "trial": {"type": "http", "scheme": "bearer"},
             }
         },
@@ -86,7 +86,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route, path: str) -> dict[str, Any]:
-    """Return OpenAPI's operation object of a route."""
+    """Return OpenAPI's operation object of a route, whose parameters are the placeholders of the path and the options."""
     required = [_parameter("path", name, "string") for name in re.findall(r"{(\w+)}", path)]
     optional = [_parameter("query", name, "integer") for name in route.options]
     scheme = _SCHEMES.get(route.authority)

@@ -21,7 +21,7 @@ from trialplane.gateway import callers, limits
 from trialplane.gateway import route as routing
 from trialplane.gateway.answers import error_response, json_response
 from trialplane.gateway.callers import Callers, User
-from trialplane.gateway.limits import Admit
+from trialplane.gateway.limits import CountRequest
 from trialplane.gateway.logs import Controllers, LogId, Mlflow, NoLog
 from trialplane.gateway.route import Authority, Route
 from trialplane.ledger import archive, run_status
@@ -57,7 +57,9 @@ class Namespaces:
     def __init__(self, gateways: Mapping[str, Gateway]) -> None:
         self._gateways = gateways
 
-    def answer(self, route: Route, names: Mapping[str, str], options: Options, token: str, admit: Admit) -> Response:
+    def answer(
+        self, route: Route, names: Mapping[str, str], options: Options, token: str, count_request: CountRequest
+    ) -> Response:
         """Return the response to a request. An error is a response, too.
 
         Args:
@@ -65,12 +67,12 @@ class Namespaces:
             names: Namespace and name of the run in the path, by placeholder of the route.
             options: Query of the request.
             token: Token of the user.
-            admit: Function that counts the request for the namespace of the token.
+            count_request: Function that counts the request for the namespace of the token.
         """
         gateway = self._gateways.get(names["namespace"])
         if gateway is None:
             return _unknown_namespace_response(names["namespace"])
-        return gateway.answer(route, names.get("run", ""), options, token, admit)
+        return gateway.answer(route, names.get("run", ""), options, token, count_request)
 
     def user(self, namespace: str, token: str) -> User | Response:
         """Return the user of a token for MLflow in a namespace, or the response that refuses the token."""
@@ -98,13 +100,15 @@ class Gateway:
         self._controllers = controllers
         self._mlflow = mlflow
 
-    def answer(self, route: Route, run: str, options: Options, token: str, admit: Admit = lambda _: True) -> Response:
+    def answer(
+        self, route: Route, run: str, options: Options, token: str, count_request: CountRequest = lambda _: True
+    ) -> Response:
         """Return the response to a request about a run, or about all runs if `run` is ""; see `Namespaces.answer`."""
 
         def respond() -> Response:
             assert route.answer is not None  # routes for laptops have a function
             user = self._users.user(token)
-            if not admit(user.namespace):
+            if not count_request(user.namespace):
                 raise Refusal(429, limits.limit_message(user.namespace))
             self._authorize(route, user, run)
             return route.answer(self, run, options)
@@ -162,7 +166,7 @@ class Gateway:
         return json_response({"rows": rows, "next": None if after is None else {"after": after}})
 
     def ends(self, run: str, options: Options) -> Response:
-        """Return a page of the attempts that ended after a place in the order of ends."""
+        """Return a page of the attempts that ended after a place in the order in which attempts end."""
         rows, after, place = self._runs.ends(run, _integer(options, "after", 0))
         return json_response({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
 
@@ -183,30 +187,34 @@ class Gateway:
         return json_response({"saved": self._runs.has_saved(run)})
 
     def status(self, run: str, options: Options) -> Response:
-        """Return the status from the active controller, or the status in the ledger, which is older."""
+        """Return the run's current status, the desired state, and whether a controller works on the run.
+
+        The status comes from the active controller. If none is active or answers, it comes from the ledger, where it may be
+        of an earlier start or have outdated counts; `run_status` then corrects it.
+        """
         recorded = self._runs.attribute(run, labels.LEDGER_STATUS)
         alive = self._runs.is_alive(run)
-        # A controller that starts or ends may not answer. Then the ledger's status is used.
         reported = self._controllers.status(run) if alive else None
         status = _require(reported or recorded, run, "status")
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
         with contextlib.suppress(ValueError):  # an invalid status is returned unchanged, and the laptop explains it
-            run_status_record = records.from_dict(RunStatus, status)
-            if not records.mistyped_field(run_status_record):
+            record = records.from_dict(RunStatus, status)
+            if not records.mistyped_field(record):
                 desired_state = RunState(desired.get("state", RunState.RUNNING))
-                begun = 0.0 if reported else self._start_time(run)
-                view = LedgerView(run_status_record, desired_state, alive, begun)
+                start_time = 0.0 if reported else self._start_time(run)  # an active controller belongs to the last start
+                view = LedgerView(record, desired_state, alive, start_time)
                 current = run_status.current(view)
                 if view.is_killed:
                     current = run_status.recounted(current, *self._runs.job_and_attempts(run))
-                status |= records.to_dict(current)  # keeps fields of a newer controller that this gateway does not know
+                status |= records.to_dict(current)  # fields that this gateway does not know, of a newer controller, stay
         status = {**status, "images": self._runs.images(run)}
         return json_response({"status": status, "alive": alive, "desired": desired})
 
     def stored_attempts(self, run: str, options: Options) -> Response:
-        """Return a page of the attempts that run or ended after a place, with Optuna's view.
+        """Return a page of the attempts that are running or ended after a place, with the values that Optuna stored.
 
-        The stored JSON is returned without parsing it, because hostile JSON would take thirty times its size in memory.
+        The stored JSON is copied into the response without parsing it, because hostile JSON would take thirty times its size
+        in memory.
         """
         until = _integer(options, "until", 0) if "until" in options else None
         page = self._runs.attempts_since(run, _integer(options, "after", 0), _integer(options, "number", -1), until)
@@ -224,16 +232,21 @@ class Gateway:
         return float(submission.get(labels.BEGUN, 0.0))
 
     def log(self, run: str, options: Options) -> Response:
-        """Return a piece of a log, from the active controller if it has the log, or from MLflow."""
-        alive, start, is_growing = self._runs.is_alive(run), _integer(options, "from", 0), True
-        log_id = LogId()  # the controller's log
+        """Return a piece of a log, from the active controller if it has the log, or else from MLflow.
+
+        The query names the trial, the attempt (the last one by default) and a collection's worker. Without a trial, it is
+        the controller's log. Headers have the offset of the next piece, and whether the log may have more bytes later.
+        """
+        alive, start = self._runs.is_alive(run), _integer(options, "from", 0)
+        log_id, is_growing = LogId(), True  # the controller's log
         if "trial" in options:
             trial = _integer(options, "trial", 0)
             row = self._runs.attempt(run, trial, _integer(options, "attempt", 1) if "attempt" in options else None)
             if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
             worker = _integer(options, "worker", 0) if "worker" in options else None
-            log_id, is_growing = LogId(trial, row.attempt, row.first, worker), row.state is TrialState.RUNNING
+            log_id = LogId(trial, row.attempt, row.first, worker)
+            is_growing = row.state is TrialState.RUNNING
         try:
             piece = self._piece(run, log_id, start, alive=alive, is_growing=is_growing)
         except NoLog as error:
@@ -264,7 +277,7 @@ class Gateway:
             except OSError as error:
                 if is_growing:
                     description = f"the controller of {run} does not answer: {errors.first_line(error):.200}"
-                    raise NoLog(f"{description}; `platform status {run}` shows how it is") from error
+                    raise NoLog(f"{description}; `platform status {run}` shows its state") from error
             if is_growing:
                 raise NoLog(
                     "it is empty so far" if log_id.worker is None else "no such worker, or it has printed nothing yet"
@@ -306,7 +319,7 @@ def _unknown_namespace_response(namespace: str) -> Response:
 
 
 def _integer(options: Options, name: str, default: int) -> int:
-    """Return an integer of the query. Raise Refusal for any other text."""
+    """Return an integer of the query, or the default if the query lacks it. Raise Refusal for any other text."""
     if name not in options:
         return default
     text = options[name]
@@ -316,7 +329,7 @@ def _integer(options: Options, name: str, default: int) -> int:
 
 
 def _require(value: Any, run: str, column: str) -> Any:
-    """Return the value of a column. Raise Refusal if it is None."""
+    """Return the value of a column of a run in the ledger. Raise Refusal if it is None."""
     if value is None:
         raise Refusal(404, f"the ledger has no {column} of {run}")
     return value
@@ -337,15 +350,15 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", _RUN, Authority.USER, "Have the operator remove a run.", Gateway.delete),
     Route("GET", f"{_RUN}/status", Authority.VIEWER, "The status, and the desired state.", Gateway.status),
     Route("GET", f"{_RUN}/job", Authority.VIEWER, "The job as resolved.", Gateway.job),
-    Route("GET", f"{_RUN}/submission", Authority.VIEWER, "The facts of the submission.", Gateway.submission),
+    Route("GET", f"{_RUN}/submission", Authority.VIEWER, "The fields of the submission.", Gateway.submission),
     Route("GET", f"{_RUN}/code", Authority.VIEWER, "The packed code.", Gateway.code),
     Route("GET", f"{_RUN}/attempts", Authority.VIEWER, "A page of attempts.", Gateway.attempts, ("after",)),
-    Route("GET", f"{_RUN}/ends", Authority.VIEWER, "A page of those that ended since a place.", Gateway.ends, ("after",)),
+    Route("GET", f"{_RUN}/ends", Authority.VIEWER, "A page of attempts that ended since a place.", Gateway.ends, ("after",)),
     Route(
         "GET",
         f"{_RUN}/whole",
         Authority.VIEWER,
-        "A page of those that run or ended since a place, with Optuna's view.",
+        "A page of attempts that are running or ended since a place, with Optuna's values.",
         Gateway.stored_attempts,
         ("after", "number", "until"),
     ),

@@ -36,7 +36,7 @@ from trialplane.gateway import ledgers as services
 from trialplane.gateway import limits, routes
 from trialplane.gateway.answers import error_response
 from trialplane.gateway.ledgers import LedgerService
-from trialplane.gateway.limits import Admit, Limit
+from trialplane.gateway.limits import CountRequest, Limit
 from trialplane.gateway.mlflow import RECEIVE_SECONDS, MlflowProxy
 from trialplane.gateway.route import ANY, Authority, Route
 from trialplane.gateway.routes import Namespaces
@@ -73,7 +73,7 @@ class Peer(HttpToolsProtocol):
 
     Attributes:
         ledger: Connection of a controller to its ledger.
-        uses_ledger: Whether a request has tried to open a ledger.
+        uses_ledger: Whether a request for a ledger has arrived, so that the ledger must be closed with the connection.
         ledger_lock: Lock that is held during a request for the ledger, so that the ledger is closed only after it.
     """
 
@@ -89,7 +89,7 @@ class Peer(HttpToolsProtocol):
         self._head_size = 0  # bytes of a request without its body
 
     @property
-    def is_admitted(self) -> bool:
+    def is_authenticated(self) -> bool:
         """Whether a request had a valid token, so that the connection counts for a namespace."""
         return isinstance(self._holder, _Namespace)
 
@@ -131,7 +131,10 @@ class Peer(HttpToolsProtocol):
         self._head_size -= len(body)
 
     def data_received(self, data: bytes) -> None:
-        """Process received data. Unlike uvicorn, also limit a request's head and trailers, and the time for the rest."""
+        """Process received data, and limit the size of a request's head and the time for the rest of a request.
+
+        The size also includes trailers, which are headers after the body. uvicorn has neither limit.
+        """
         self._head_size += len(data)
         super().data_received(data)
         if self._head_size > MAX_HEAD:
@@ -146,11 +149,11 @@ class Peer(HttpToolsProtocol):
         elif not self.ledger.is_open:
             super().timeout_keep_alive_handler()
 
-    def admit(self, namespace: str) -> bool:
-        """Count the connection for a namespace instead of its address. Safe for several threads.
+    def count_for(self, namespace: str) -> bool:
+        """Count the connection for a namespace instead of its address, if it is not yet. Safe for several threads.
 
         Returns:
-            Whether it is counted. False if the namespace has as many connections as it may.
+            Whether requests may go on. False if the namespace has as many connections as it may.
         """
         holder = _Namespace(namespace)
         with self._holder_lock:
@@ -173,13 +176,14 @@ class Peer(HttpToolsProtocol):
         self.loop.call_later(UNKNOWN_SECONDS, self._check_token_in_time)
 
     def _check_token_in_time(self) -> None:
-        """Close the connection if no request with a valid token has arrived in time."""
-        if self.is_admitted or self.transport.is_closing():
+        """Close the connection if no request with a valid token has arrived in time. Check later if one is in progress."""
+        if self.is_authenticated or self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.abort()
-        else:  # the token of a request is being checked
+        is_request_in_progress = self.cycle is not None and not self.cycle.response_complete
+        if is_request_in_progress:  # its token is being checked
             self._schedule_token_check()
+        else:
+            self.transport.abort()
 
 
 class _ResponseMiddleware:
@@ -198,7 +202,9 @@ class _ResponseMiddleware:
         async def send_response(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _log(scope, message["status"])
-                if not peer.is_admitted and not peer.cycle.more_body:  # an unread body must be received before the close
+                # A connection with an unread body stays open: a close would reset it, and the client would lose the
+                # response.
+                if not peer.is_authenticated and not peer.cycle.more_body:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
@@ -248,9 +254,9 @@ class _Endpoints:
         """Return the response to a laptop, from a thread."""
 
         def answer() -> Response:
-            with self._admission(request.state.peer) as admit:
+            with self._request_counter(request.state.peer) as count_request:
                 token = request.headers.get(cluster.TOKEN_HEADER, "")
-                return self._laptops.answer(route, request.path_params, dict(request.query_params), token, admit)
+                return self._laptops.answer(route, request.path_params, dict(request.query_params), token, count_request)
 
         return await anyio.to_thread.run_sync(answer, limiter=self._laptop_threads)
 
@@ -267,7 +273,7 @@ class _Endpoints:
                 if not peer.ledger.is_admitted(address, token):
                     peer.uses_ledger = True
                     await anyio.to_thread.run_sync(peer.ledger.admit, address, token, limiter=self._admission_threads)
-                if not peer.admit(address.namespace):
+                if not peer.count_for(address.namespace):
                     raise services.Failure(ledger.BUSY, limits.limit_message(address.namespace))
                 body = await _body(request)
                 data = await anyio.to_thread.run_sync(peer.ledger.answer, body, limiter=self._ledger_threads)
@@ -291,27 +297,27 @@ class _Endpoints:
             return
         request = Request(scope, receive)
         peer: Peer = request.state.peer
-        with self._admission(peer) as admit:
+        with self._request_counter(peer) as count_request:
             try:
-                await self._proxy.answer(destination, request, send, admit)
+                await self._proxy.answer(destination, request, send, count_request)
             except (aiohttp.ClientError, TimeoutError, ClientDisconnect):
                 peer.transport.abort()  # the client then notices that the body is incomplete
 
     @contextlib.contextmanager
-    def _admission(self, peer: Peer) -> Iterator[Admit]:
-        """Yield the function that counts a request for the namespace of its token. The count ends with the block."""
-        entered: list[str] = []
+    def _request_counter(self, peer: Peer) -> Iterator[CountRequest]:
+        """Yield a function that counts a request for the namespace of its token. The count ends with the block."""
+        counted_namespaces: list[str] = []
 
-        def admit(namespace: str) -> bool:
-            if not peer.admit(namespace) or not self._requests.enter(namespace, SHARE):
+        def count_request(namespace: str) -> bool:
+            if not peer.count_for(namespace) or not self._requests.enter(namespace, SHARE):
                 return False
-            entered.append(namespace)
+            counted_namespaces.append(namespace)
             return True
 
         try:
-            yield admit
+            yield count_request
         finally:
-            for namespace in entered:
+            for namespace in counted_namespaces:
                 self._requests.leave(namespace)
 
 
@@ -395,13 +401,13 @@ async def _body(request: Request) -> bytes:
 
 
 async def _answer_unrouted(request: Request, error: Exception) -> Response:
-    """Return the response to a request whose path or method has no route."""
+    """Return the response to a request whose path or method is not that of a route."""
     assert isinstance(error, HTTPException)
     return error_response(error.status_code, f"there is no {request.method} {request.url.path}")
 
 
 def _log(scope: Scope, status: int) -> None:
-    """Log a response, except those to health checks and successful ones to runs, which are frequent."""
+    """Log a response, except responses to health checks and successful ones to runs, which are frequent."""
     target = (scope["raw_path"] + b"?" + scope["query_string"]).decode("ascii", "replace").removesuffix("?")
     destination = mlflow.destination(target)
     is_from_run = ledger.address(scope["path"]) is not None or (destination is not None and destination.run)

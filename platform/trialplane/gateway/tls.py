@@ -7,7 +7,7 @@ import ssl
 import sys
 from pathlib import Path
 
-CHECK_SECONDS = 60.0  # between looks for a renewed certificate; Kubernetes itself takes as long to show it in the pod
+CHECK_SECONDS = 60.0  # between checks for a renewed certificate; Kubernetes itself needs as long to update it in the pod
 
 
 class Certificate:
@@ -28,7 +28,7 @@ class Certificate:
         self.reload()
 
     def reload(self) -> None:
-        """Use the files as they are now for new connections, if they have changed.
+        """If the files have changed, use them for new connections.
 
         Raises:
             OSError: A file is missing, or they are no certificate with its key. The context has not changed.
@@ -37,7 +37,8 @@ class Certificate:
         key = chain.with_name("tls.key")
         content = chain.read_bytes() + key.read_bytes()
         if content != self._loaded:
-            # A context takes a certificate before it refuses the key, and would then have neither.
+            # First in another context, which checks both files: a context that refuses the key has already replaced its
+            # certificate, and could not be used any more.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key)
             self.context.load_cert_chain(chain, key)
             self._loaded = content

@@ -117,7 +117,7 @@ class Upstream:
         async with self._send("GET", _PROBE, {}, b"", ANSWER_SECONDS) as response:
             await response.read()
         if response.status != HTTPStatus.UNAUTHORIZED:
-            text = f"MLflow answers a request of nobody with {response.status}, not with 401"
+            text = f"MLflow answers a request without a caller with {response.status}, not with 401"
             remedy = "it must run with mlflow-kubernetes-plugins, see `platform docs security`"
             raise MlflowRefusal(503, UNAVAILABLE, f"{text}: {remedy}")
         self._authorizes_until = time.monotonic() + _CHECK_SECONDS
@@ -131,14 +131,17 @@ class Upstream:
             self._session = self._new_session()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=patience)
         url = yarl.URL(self._base + target, encoded=True)
-        data = (io.BytesIO(content) if content else None) if isinstance(content, bytes) else content  # is sent in pieces
+        data = content
+        if isinstance(content, bytes):
+            data = io.BytesIO(content) if content else None  # aiohttp sends a file in pieces, but bytes at once
         try:
-            async with asyncio.timeout(patience):  # aiohttp has no limit for sending
+            async with asyncio.timeout(patience):  # aiohttp's own timeouts do not limit the time to send the body
                 response = await self._session.request(
                     method, url, headers=headers, data=data, timeout=timeout, allow_redirects=False
                 )
         except (aiohttp.ClientError, TimeoutError) as error:
-            if isinstance(error.__cause__, MlflowRefusal | ClientDisconnect):  # of the body, which the client did not send
+            # aiohttp wraps an error of the body's iterator: the client did not send the body, and MLflow is not the cause.
+            if isinstance(error.__cause__, MlflowRefusal | ClientDisconnect):
                 raise error.__cause__ from None
             text = f"MLflow does not answer the gateway: {errors.first_line(error) or type(error).__name__}"
             raise MlflowRefusal(503, UNAVAILABLE, text) from error
@@ -147,8 +150,8 @@ class Upstream:
 
     def _new_session(self) -> aiohttp.ClientSession:
         """Return a client that sends and returns everything unchanged."""
-        # A connection for each request: MLflow closes one after an error of its own without saying so, and then the next
-        # request on it, which may not be repeated, would be lost.
+        # A connection for each request: after an error of its own, MLflow closes the connection without announcing it. The
+        # next request on it would be lost, and many requests cannot be repeated safely.
         connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=ssl.create_default_context())
         return aiohttp.ClientSession(
             connector=connector,
