@@ -250,5 +250,5 @@ def test_it_goes_on_with_another_number_of_ranks(tmp_path, cache, launch):
         {**spec, "folder": str(folder), "world_size": 1},
         {**spec, "folder": str(calm), "world_size": 1},
     )
-    assert "it was saved by 2 ranks and these are 1" in ended.stdout
+    assert "it was saved by 2 ranks, and there are 1 now" in ended.stdout
     assert said(folder)["result"]["loss"] == pytest.approx(said(calm)["result"]["loss"], rel=1e-5)

@@ -24,7 +24,7 @@ BIG = 14_800_000
 @settings(deadline=None, max_examples=60)
 @given(length=LENGTHS, seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 2**40))
 def test_a_permutation_has_every_index_once(length: int, seed: int, epoch: int) -> None:
-    found = batches.permuted(np.arange(length), length, seed, epoch)
+    found = batches.permute(np.arange(length), length, seed, epoch)
     assert np.array_equal(np.sort(found), np.arange(length))
 
 
@@ -67,7 +67,7 @@ def test_the_global_batch_is_the_same_for_every_number_of_ranks(
 
 def test_epochs_and_seeds_have_orders_of_their_own_and_an_order_is_the_same_again() -> None:
     def first(seed: int, epoch: int, length: int = BIG) -> list[int]:
-        return batches.permuted(np.arange(1000), length, seed, epoch).tolist()
+        return batches.permute(np.arange(1000), length, seed, epoch).tolist()
 
     assert first(1, 0) == first(1, 0)
     assert len({tuple(first(seed, epoch, length)) for seed in (1, 2) for epoch in (0, 1) for length in (BIG, 5000)}) == 8
@@ -82,7 +82,7 @@ def test_the_orders_are_those_that_older_checkpoints_were_made_with() -> None:
 @pytest.mark.parametrize("length", [50_000, BIG])
 def test_a_batch_is_spread_over_the_data(length: int) -> None:
     """Uniform by a chi-squared test over 100 bins, and neighbours do not stay neighbours."""
-    found = batches.permuted(np.arange(20_000), length, 5, 0)
+    found = batches.permute(np.arange(20_000), length, 5, 0)
     counts = np.bincount(found * 100 // length, minlength=100)
     assert ((counts - 200) ** 2 / 200).sum() < 149  # 99.9th percentile of 99 degrees of freedom
     assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.03
@@ -128,7 +128,10 @@ def test_a_checkpoints_position_is_taken_back_and_one_of_another_order_is_refuse
         (lambda: BatchOrder(31, 32), "31 samples do not fill one global batch of 32"),
         (lambda: BatchOrder(0, 1, drop_last=False), "0 samples"),
         (lambda: BatchOrder(10, 0), "a global batch of 0 samples"),
-        (lambda: BatchOrder(100, 12).indices(0, 0, 5), "cannot be dealt evenly to 5 ranks; it can to 1, 2, 3, 4, 6, 12;"),
+        (
+            lambda: BatchOrder(100, 12).indices(0, 0, 5),
+            "cannot be divided evenly among 5 ranks; possible numbers of ranks are 1, 2, 3, 4, 6, 12;",
+        ),
         (lambda: ResumableSampler(BatchOrder(100, 12), 0, 2, 0, 1, micro=4), "6 samples per rank .* micro-batches of 4"),
     ],
 )

@@ -125,7 +125,7 @@ def test_parts_fit_only_as_many_ranks_and_a_whole_state_any_number(tmp_path: Pat
         in_ranks(2, lambda rank, meet, place=place, sharded=sharded: Checkpoints(place, background=False).save(
             3, small(rank), rank_state={"rank": rank}, rank=rank, world_size=2, barrier=meet, sharded=sharded
         ))  # fmt: skip
-    with pytest.raises(errors.CheckpointMismatch, match=r"saved in 2 parts.*these are 4 ranks"):
+    with pytest.raises(errors.CheckpointMismatch, match=r"saved in 2 parts.*there are 4 ranks now"):
         Checkpoints(tmp_path / "True").resume(rank=0, world_size=4)
     part = Checkpoints(tmp_path / "True").resume(rank=1, world_size=2)
     assert part is not None
@@ -133,4 +133,4 @@ def test_parts_fit_only_as_many_ranks_and_a_whole_state_any_number(tmp_path: Pat
     whole = Checkpoints(tmp_path / "False").resume(rank=3, world_size=4)
     assert whole is not None
     assert (whole.state["model"]["bias"][0], whole.rank_state) == (0, None)
-    assert "saved by 2 ranks and these are 4" in whole.notes[1]
+    assert "saved by 2 ranks, and there are 4 now" in whole.notes[1]

@@ -56,5 +56,5 @@ def test_a_model_becomes_an_artifact_and_on_request_a_version(
     assert (version.run_id, version.source, version.tags) == (run, first.uri, {"profile": "smoke"})
 
     monkeypatch.setenv(env.MLFLOW_RUN_ID, "none-such")
-    with pytest.raises(errors.CheckpointError, match=r"MLflow did not take the model .* for its run none-such"):
+    with pytest.raises(errors.CheckpointError, match=r"MLflow did not accept the model .* for its run none-such"):
         final_model.export_model(model)

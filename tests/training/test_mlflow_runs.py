@@ -302,7 +302,7 @@ def test_while_mlflow_is_away_a_trial_logs_to_a_store_of_its_own(bench: Bench, t
     away = {env.MLFLOW_TRACKING_URI: "http://127.0.0.1:9", env.MLFLOW_CONTEXT: json.dumps(CONTEXT)}
     log = complete(bench, "opening", away)
     file = RunPaths(Path(bench.config.root)).trial_store(number)
-    assert "MLflow is away (MlflowException: API request to http://127.0.0.1:9" in log
+    assert "MLflow does not answer (MlflowException: API request to http://127.0.0.1:9" in log
     assert f"this trial logs to {file}\n" in log
     store = Store(f"sqlite:///{file}")
     (run,) = store.client.search_runs([store.client.get_experiment_by_name("toy").experiment_id])

@@ -198,7 +198,7 @@ def test_a_place_without_snapshots_and_one_of_two_models_are_refused(
     assert report.main([str(tmp_path)]) == 2
     assert f"there are no snapshots in {tmp_path}" in capsys.readouterr().err
     Snapshots(evolved).save(50, nn.Linear(2, 2), {})
-    with pytest.raises(errors.InputError, match="step-0000000050 holds other weights than the first snapshot"):
+    with pytest.raises(errors.InputError, match="step-0000000050 has other weights than the first snapshot"):
         report.compare(evolved)
 
 

@@ -180,18 +180,18 @@ def test_values_that_a_schedule_has_changed_are_not_reported() -> None:
     state = {"model": {"weight": 1}, "optimizer": {"param_groups": [{"lr": 0.1, "flag": True}]}}
     restored = optimizers.values(state, params)
     assert restored == {("/optimizer", 0, "lr"): 0.1, ("/optimizer", 0, "learning_rate"): 0.1}
-    assert "learning_rate" in optimizers.stale(restored, restored, {"learning_rate": 0.3})
+    assert "learning_rate" in optimizers.stale_value_message(restored, restored, {"learning_rate": 0.3})
     scheduled = [{"param_groups": [{"lr": lr, "initial_lr": initial}]} for lr, initial in ((0.05, 0.1), (0.04, 0.1))]
     old, new = (optimizers.values({"optimizer": state}, params) for state in scheduled)
-    assert "lr 0.1 of the trial" in optimizers.stale(old, new, params), "the schedule moves the donor's rate"
+    assert "lr 0.1 of the trial" in optimizers.stale_value_message(old, new, params), "the schedule moves the donor's rate"
     moved = optimizers.values({"optimizer": {"param_groups": [{"lr": 0.05}]}}, params)
-    assert optimizers.stale(restored, moved, params) == ""
-    assert optimizers.stale(restored, restored, {"lr": 0.1}) == ""
+    assert optimizers.stale_value_message(restored, moved, params) == ""
+    assert optimizers.stale_value_message(restored, restored, {"lr": 0.1}) == ""
 
 
 def test_an_optimizer_is_compared_before_its_schedule_and_by_any_of_its_groups() -> None:
     params = {"learning_rate": 0.3, "weight_decay": 0.1}
     groups = [{"lr": 0.01, "initial_lr": 0.3, "weight_decay": 0.1}, {"lr": 0.01, "initial_lr": 0.3, "weight_decay": 0.0}]
-    assert optimizers.different(groups, params) == ""
-    assert "learning_rate 0.3 of the trial" in optimizers.different(groups, {**params, "learning_rate": 0.2})
-    assert "weight_decay 0.1 of the trial" in optimizers.different(groups, {**params, "weight_decay": 0.2})
+    assert optimizers.mismatch_message(groups, params) == ""
+    assert "learning_rate 0.3 of the trial" in optimizers.mismatch_message(groups, {**params, "learning_rate": 0.2})
+    assert "weight_decay 0.1 of the trial" in optimizers.mismatch_message(groups, {**params, "weight_decay": 0.2})

@@ -74,9 +74,9 @@ class Masking:
         """
         rows, columns = ids.shape
         epochs, numbers = np.array(keys, dtype=np.uint64).reshape(rows, 2).T
-        sample = batches.mixed(batches.mixed(batches.mixed(np.full(rows, self.seed, dtype=np.uint64)) + epochs) + numbers)
+        sample = batches.mix(batches.mix(batches.mix(np.full(rows, self.seed, dtype=np.uint64)) + epochs) + numbers)
         position = np.arange(columns)
-        score = batches.mixed(sample[:, None] + position.astype(np.uint64))
+        score = batches.mix(sample[:, None] + position.astype(np.uint64))
         candidate = ~self.special[ids]
         word_start = np.where(self.continues[ids] & self.whole_words, 0, position)
         word_start = np.maximum.accumulate(word_start, axis=1)  # first position of the word
@@ -86,8 +86,8 @@ class Masking:
         chosen_count = np.maximum(np.rint(self.rate * candidate.sum(axis=1)), 1)
         chosen = candidate & (np.take_along_axis(rank, word_start, axis=1) < chosen_count[:, None])
 
-        other = self.plain[batches.mixed(score + np.uint64(1)) % np.uint64(len(self.plain))]
-        draw = (batches.mixed(score + np.uint64(2)) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1)
+        other = self.plain[batches.mix(score + np.uint64(1)) % np.uint64(len(self.plain))]
+        draw = (batches.mix(score + np.uint64(2)) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1)
         replaced = np.where(draw < _TO_MASK, self.mask, np.where(draw < _TO_OTHER, other, ids))
         return np.where(chosen, replaced, ids), np.where(chosen, ids, IGNORED)
 

@@ -22,11 +22,13 @@ from trialplane import errors
 
 __all__ = ["BatchOrder", "ResumableSampler"]
 
-_ROUNDS = 8
-# Up to this length, an epoch's permutation is a sort by hashes: 0.5 MB, 5 ms. A network of few bits mixes small sets poorly.
+_ROUNDS = 8  # rounds of the Feistel network
+# Up to this number of samples, an epoch's permutation is a sort by hashes, which takes 0.5 MB and 5 ms. The Feistel network
+# would shuffle so few values poorly.
 _SORTED_UP_TO = 1 << 16
 _AHEAD = 64  # steps that a sampler computes at once
 
+# Constants of SplitMix64.
 _GAMMA, _LAST = np.uint64(0x9E3779B97F4A7C15), np.uint64(31)
 _MIX = (
     (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
@@ -109,22 +111,22 @@ class BatchOrder:
         Raises:
             InputError: `world_size` does not divide the batch.
         """
-        self.share(world_size)
+        self.share(world_size)  # raises InputError
         shares: list[Indices] = []
         while steps:
-            epoch, number = divmod(steps[0], self.steps_per_epoch)
-            epoch_steps = steps[: self.steps_per_epoch - number]
+            epoch, step_in_epoch = divmod(steps[0], self.steps_per_epoch)
+            epoch_steps = steps[: self.steps_per_epoch - step_in_epoch]
             positions = [self._positions(step % self.steps_per_epoch, rank, world_size) for step in epoch_steps]
-            if self.shuffle:
+            if self.shuffle:  # all steps of the epoch in one call, which is what makes this fast
                 ends = np.cumsum([len(step_positions) for step_positions in positions])
-                positions = np.split(permuted(np.concatenate(positions), self.length, self.seed, epoch), ends[:-1])
+                positions = np.split(permute(np.concatenate(positions), self.length, self.seed, epoch), ends[:-1])
             shares += positions
             steps = steps[len(epoch_steps) :]
         return shares
 
-    def _positions(self, number: int, rank: int, world_size: int) -> Indices:
-        """Return the positions, within an epoch, of a rank's share of the epoch's batch `number`."""
-        first = number * self.batch
+    def _positions(self, step_in_epoch: int, rank: int, world_size: int) -> Indices:
+        """Return a rank's positions within an epoch for one of the epoch's steps, before they are shuffled."""
+        first = step_in_epoch * self.batch
         count = min(self.batch, self.length - first)
         return np.arange(first + count * rank // world_size, first + count * (rank + 1) // world_size, dtype=np.int64)
 
@@ -138,10 +140,10 @@ class BatchOrder:
             InputError: `world_size` does not divide the batch.
         """
         if world_size < 1 or self.batch % world_size:
-            fits = ", ".join(str(n) for n in range(1, min(self.batch, 64) + 1) if self.batch % n == 0)
+            divisors = ", ".join(str(n) for n in range(1, min(self.batch, 64) + 1) if self.batch % n == 0)
             raise errors.InputError(
-                f"a global batch of {self.batch} samples cannot be dealt evenly to {world_size} ranks; "
-                f"it can to {fits}; change the batch or the number of ranks"
+                f"a global batch of {self.batch} samples cannot be divided evenly among {world_size} ranks; "
+                f"possible numbers of ranks are {divisors}; change the batch or the number of ranks"
             )
         return self.batch // world_size
 
@@ -162,12 +164,15 @@ class BatchOrder:
         Raises:
             CheckpointMismatch: The state is from another order: other data, batch, seed or options.
         """
-        now = dataclasses.asdict(self)
-        other = [f"{name} was {state.get(name)!r} and is {now[name]!r}" for name in now if state.get(name) != now[name]]
-        if other:
+        current = dataclasses.asdict(self)
+        differences = [
+            f"{name} was {state.get(name)!r} and is {value!r}" for name, value in current.items() if state.get(name) != value
+        ]
+        if differences:
             raise errors.CheckpointMismatch(
-                f"the checkpoint of step {state.get('step')} was trained on another order of batches: {'; '.join(other)}. "
-                "Give the same data, batch and seed to go on; or start a new run from its weights"
+                f"the checkpoint of step {state.get('step')} was trained on another order of batches: "
+                f"{'; '.join(differences)}. Give the same data, batch and seed to continue; or start a new run from its "
+                "weights"
             )
         return int(state["step"])
 
@@ -203,7 +208,7 @@ class ResumableSampler:
         share = self.order.share(self.world_size)
         if self.micro is not None and (self.micro < 1 or share % self.micro):
             raise errors.InputError(
-                f"{share} samples per rank and step cannot be cut into micro-batches of {self.micro}; "
+                f"{share} samples per rank and step cannot be divided into micro-batches of {self.micro}; "
                 "choose a divisor, or change the batch"
             )
 
@@ -219,12 +224,14 @@ class ResumableSampler:
         for first in range(self.start, self.stop, _AHEAD):
             steps = range(first, min(first + _AHEAD, self.stop))
             for share in self.order.shares(steps, self.rank, self.world_size):
-                size = self.micro or max(len(share), 1)
-                for begin in range(0, max(len(share), 1), size):
+                # A rank without samples in an epoch's last batch still yields one empty batch, so that steps stay aligned.
+                length = max(len(share), 1)
+                size = self.micro or length
+                for begin in range(0, length, size):
                     yield share[begin : begin + size].tolist()
 
 
-def permuted(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
+def permute(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
     """Apply a pseudo-random permutation of `range(length)` to some positions.
 
     This is a generalized Feistel network over the residues of a × b ≥ length, with cycle walking: Black and Rogaway,
@@ -253,28 +260,32 @@ def permuted(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
 
 
 def _network(values: NDArray[np.uint64], a: np.uint64, b: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply a permutation of `range(a * b)` to values. The number of keys is even."""
+    """Apply the Feistel network, a permutation of `range(a * b)`, to values. It has a round for each of the keys.
+
+    The number of keys must be even, so that the two halves of a value end where they began.
+    """
     low, high = values % a, values // a
     for number, key in enumerate(keys):
         modulus = b if number % 2 else a
-        low, high = high, (low + mixed(high ^ key) % modulus) % modulus
+        low, high = high, (low + mix(high ^ key) % modulus) % modulus
     return low + a * high
 
 
 @functools.lru_cache(maxsize=4)  # epochs: of training and of evaluation
 def _sorted_permutation(length: int, key: int) -> Indices:
-    return np.argsort(mixed(np.arange(length, dtype=np.uint64) + np.uint64(key)), kind="stable")
+    """Return a permutation of `range(length)`, shape (length,): the numbers, sorted by their hashes with a key."""
+    return np.argsort(mix(np.arange(length, dtype=np.uint64) + np.uint64(key)), kind="stable")
 
 
 def _keys(seed: int, epoch: int, length: int) -> NDArray[np.uint64]:
-    """Return the keys of all rounds, shape (_ROUNDS,)."""
+    """Return a key for each round of the Feistel network, shape (_ROUNDS,)."""
     keys = np.arange(1, _ROUNDS + 1, dtype=np.uint64)
     for word in (seed, epoch, length):
-        keys = mixed(keys + np.uint64(word % 2**64))
+        keys = mix(keys + np.uint64(word % 2**64))
     return keys
 
 
-def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply the mixing step of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014."""
     values = values + _GAMMA
     for shift, factor in _MIX:

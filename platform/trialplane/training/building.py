@@ -24,7 +24,9 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)
 
 @contextlib.contextmanager
 def lock(target: Path) -> Iterator[None]:
-    """Wait for the lock of `target`, and hold it. `target` may exist by then, so check again.
+    """Wait for the lock of `target`, and hold it during the block.
+
+    Another process may have created `target` while this one waited, so check for it in the block.
 
     Raises:
         OSError: The folder of `target` cannot be created or written.
@@ -35,12 +37,12 @@ def lock(target: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # Before the lock is released: a waiting process then finds no file of this name, and locks a new one.
+            # Before the lock is released, so that a waiting process notices that its file is gone, and locks a new one.
             lock_file.unlink(missing_ok=True)
 
 
 def build_once(target: Path, make: Callable[[], object]) -> None:
-    """Call `make` to write `target`, unless it exists. If another process is writing it, wait instead."""
+    """Call `make` to write `target`, unless it exists. If another process is writing it, wait for that process instead."""
     if target.exists():
         return
     with lock(target):
@@ -87,16 +89,17 @@ def _hold(lock_file: Path) -> Iterator[None]:
                     raise
                 yield
                 return
-            if _is_file_of(handle, lock_file):
+            # Otherwise the former holder has removed this file while this process waited for its lock.
+            if _is_current_file(handle, lock_file):
                 yield
                 return
 
 
-def _is_file_of(handle: BinaryIO, lock_file: Path) -> bool:
+def _is_current_file(handle: BinaryIO, lock_file: Path) -> bool:
     """Whether the path `lock_file` still refers to the open file."""
     try:
-        by_name = lock_file.stat()
+        current = lock_file.stat()
     except FileNotFoundError:
         return False
     locked = os.fstat(handle.fileno())
-    return (by_name.st_dev, by_name.st_ino) == (locked.st_dev, locked.st_ino)
+    return (current.st_dev, current.st_ino) == (locked.st_dev, locked.st_ino)

@@ -24,7 +24,7 @@ from trialplane import errors
 from trialplane.policies import pickling
 from trialplane.training import process
 
-# One core for each process, without threads, and without the variables of a rank.
+# Variables that limit each process to one thread: a process with several threads must not fork.
 _ENV = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "MKL_NUM_THREADS": "1",
@@ -33,9 +33,10 @@ _ENV = {
     "RAYON_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+# Variables that are removed, because they would make the process a rank of the training.
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 MEMORY_HINT = (
-    "the system sends SIGKILL mostly when memory is short: run it again, with fewer processes; what is complete is kept"
+    "the system sends SIGKILL mostly when memory is short: run it again, with fewer processes; complete files are kept"
 )
 
 
@@ -55,13 +56,14 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
     environment = {variable: value for variable, value in os.environ.items() if variable not in _RANK} | _ENV
     path_entries = [str(Path(trialplane.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(path_entries)
-    # -P: a file of the working folder must not pass for a library.
+    # -P: without it, a file in the working folder could be imported instead of a library of the same name.
     command = [sys.executable, "-P", "-m", __name__, module, str(os.getpid())]
     data = pickling.dumps(message, name)
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None and worker.stdout is not None
         try:
-            with contextlib.suppress(BrokenPipeError), worker.stdin as stdin:  # the exit code reports a failed start
+            # If the process failed to start, the pipe is broken. Its exit code, below, reports that.
+            with contextlib.suppress(BrokenPipeError), worker.stdin as stdin:
                 stdin.write(data)
             for line in worker.stdout:
                 answer = json.loads(line)
@@ -78,7 +80,12 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
 
 
 def main(module: str, parent: str) -> int:
-    """Receive a message, run the function `work` of a module, and return the exit code of this process."""
+    """Receive a message, run the function `work` of a module, and return the exit code of this process.
+
+    Args:
+        module: Name of the module.
+        parent: Pid of the process that started this one.
+    """
     process.die_with_parent(int(parent))
     os.register_at_fork(after_in_child=process.end_with_parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process

@@ -61,9 +61,9 @@ def export_model(
     client = mlflow.MlflowClient()
     run = mlflow_runs.own_run()
     try:
-        if not run:  # outside of a trial, or MLflow is away and the trial has a store of its own
-            with mlflow.start_run() as begun:
-                run = begun.info.run_id
+        if not run:  # outside of a trial, or MLflow does not answer and the trial uses a local store
+            with mlflow.start_run() as new_run:
+                run = new_run.info.run_id
         client.log_artifacts(run, str(folder), artifact)
         uri = f"{client.get_run(run).info.artifact_uri.rstrip('/')}/{artifact}"
         if not register:
@@ -76,7 +76,7 @@ def export_model(
         version = client.create_model_version(register, uri, run, tags=dict(tags or {}))
     except (MlflowException, OSError) as error:
         raise errors.CheckpointError(
-            f"MLflow did not take the model in {folder} for its run {run}: {errors.first_line(error)}. The folder is there "
+            f"MLflow did not accept the model in {folder} for its run {run}: {errors.first_line(error)}. The folder is kept "
             "until the trial ends; the last checkpoint has the same weights"
         ) from error
     return Exported(uri, register, str(version.version))

@@ -18,7 +18,9 @@ _replacements: dict[str, list[Replace]] = {}
 
 
 def on_import(name: str, replace: Replace) -> None:
-    """Change a module when it is imported, or now if it is loaded. A second call with the same function does nothing.
+    """Call a function that changes a module when the module is imported, or now if it is loaded.
+
+    A second call with the same function does nothing.
 
     Args:
         name: Full name of the module.
@@ -34,7 +36,7 @@ def on_import(name: str, replace: Replace) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finder that gives the modules to change a loader that changes them."""
+    """Finder for the modules that are changed. It gives each of them a loader that calls the functions after the import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

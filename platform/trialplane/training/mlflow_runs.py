@@ -69,11 +69,14 @@ class _Trial:
     lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     def find_run(self) -> None:
-        """Search the trial's run, unless that was done before; use the local store if MLflow does not answer."""
+        """Search the trial's run and store its id, unless that was done before.
+
+        If MLflow does not answer, use the local store from now on.
+        """
         with self.lock:
             if self._was_searched or self.run or not self.tags:
                 return
-            self._was_searched = True  # first, as the client that `_wait_for_experiment` creates calls this function again
+            self._was_searched = True  # before the search, which creates a client, whose `__init__` calls this function
             old_variables = {name: os.environ[name] for name in _SEARCH_VARIABLES if name in os.environ}
             os.environ.update(_SEARCH_VARIABLES)
             try:
@@ -83,7 +86,7 @@ class _Trial:
                 if self.store is None:
                     raise
                 reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-                sys.stderr.write(f"trialplane: MLflow is away ({reason}): this trial logs to {self.store}\n")
+                sys.stderr.write(f"trialplane: MLflow does not answer ({reason}): this trial logs to {self.store}\n")
                 self._use_local_store(self.store)
             finally:
                 for name in _SEARCH_VARIABLES:
@@ -93,9 +96,10 @@ class _Trial:
                 os.environ[env.MLFLOW_RUN_ID] = self.run
 
     def _wait_for_experiment(self) -> tuple[str, Any]:
-        """Wait until the exporter has created the experiment; return its id and a client.
+        """Wait until the exporter has created the experiment, and return its id and a client.
 
-        A trial creates neither tables nor experiments, as two processes that do so at the same time damage the database.
+        A trial creates neither tables nor experiments, because two processes that do so at the same time damage the
+        database.
 
         Raises:
             TimeoutError: There was no experiment within `_PATIENCE` seconds.
@@ -206,9 +210,9 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
 
 
 def report_to(report: Callable[[int, Mapping[str, float]], None]) -> None:
-    """Let a function receive the metrics that the job logs into the trial's run.
+    """Pass the metrics that the job logs into the trial's run to a function, instead of logging them.
 
-    They are not logged directly then: the exporter writes them to the run.
+    They are reports of the trial then, and the exporter writes them to the run.
 
     Args:
         report: Called with a step and the metrics of that step.
@@ -218,7 +222,7 @@ def report_to(report: Callable[[int, Mapping[str, float]], None]) -> None:
 
 
 def own_run() -> str:
-    """Return the id of the trial's run, after a search if MLflow is imported; "" if there is none."""
+    """Return the id of the trial's run, after a search if MLflow is imported. "" if there is none."""
     if _trial is not None and _CLIENT in sys.modules:
         _trial.find_run()
     return current()
@@ -239,12 +243,12 @@ def _end_open_run() -> None:
 
 @functools.cache  # so that each line is written only once
 def _log_ignored_call(call: str, reason: str) -> None:
-    """Write a line on an ignored call to the log of the trial or of the slot."""
+    """Write a line about an ignored call to standard error, which is the log of the trial or of the slot."""
     sys.stderr.write(f"trialplane: {call} is ignored: {reason}\n")
 
 
 def _replace_in_service(module: ModuleType) -> None:
-    """Let MLflow's module of the tracking service ignore another tracking URI."""
+    """Make MLflow's module of the tracking service ignore other tracking URIs than the trial's."""
     if _trial is not None:
         # This has precedence over the variable, which the job may have set.
         module._tracking_uri = _trial.uri  # type: ignore[attr-defined]
@@ -252,20 +256,23 @@ def _replace_in_service(module: ModuleType) -> None:
     @functools.wraps(module.set_tracking_uri)
     def set_tracking_uri(uri: Any) -> None:
         if str(uri) != module.get_tracking_uri():
-            reason = "a trial's runs are where the study is recorded, as MLFLOW_TRACKING_URI said when it was submitted"
+            reason = "a trial logs to the server of its study, which is MLFLOW_TRACKING_URI at the time of the submission"
             _log_ignored_call(f"mlflow.set_tracking_uri({str(uri)!r})", reason)
 
     module.set_tracking_uri = set_tracking_uri  # type: ignore[attr-defined]
 
 
 def _replace_in_client(module: ModuleType) -> None:
-    """Let clients use the trial's server, make new runs children of the trial's, and pass the trial's metrics on."""
+    """Make clients use the trial's server, create runs as children of the trial's, and report the trial's metrics."""
     _replace_run_functions(module.MlflowClient)
     _replace_metric_functions(module.MlflowClient)
 
 
 def _replace_run_functions(client_class: Any) -> None:
-    """Replace `__init__`, so that the client uses the trial's server, and `create_run`."""
+    """Replace `__init__`, so that a client uses the trial's server, and `create_run`.
+
+    The first run that is created becomes the trial's run, unless the trial has one. Each further run becomes its child.
+    """
     original_init, original_create_run = client_class.__init__, client_class.create_run
 
     @functools.wraps(original_init)
@@ -289,12 +296,13 @@ def _replace_run_functions(client_class: Any) -> None:
         if client.tracking_uri != _trial.uri:
             original_init(client, _trial.uri)
         tags = dict(tags or {})
-        tags.pop(labels.LOGGED_BY, None)  # MLflow adds this tag to each run that a process starts
+        # MLflow adds this tag from MLFLOW_RUN_CONTEXT to each run. It is only for runs of programs that the trial starts.
+        tags.pop(labels.LOGGED_BY, None)
         with _trial.lock:
             experiment = _trial.experiment_of(client)
             if _trial.run:
-                tags.setdefault(labels.PARENT, _trial.run)
-            else:
+                tags.setdefault(labels.PARENT, _trial.run)  # a further run, which becomes a child of the trial's
+            else:  # this run becomes the trial's
                 if run_name:
                     tags[labels.RUN_NAME] = run_name
                 if _trial.tags:
@@ -302,7 +310,8 @@ def _replace_run_functions(client_class: Any) -> None:
             run = original_create_run(client, experiment, start_time, tags, run_name)
             if not _trial.run:
                 oldest = find_run(client, experiment, _trial.tags) if _trial.tags else ""
-                if oldest and oldest != run.info.run_id:  # another rank or the exporter has created a run meanwhile
+                # Another rank or the exporter may have created the trial's run at the same time. The older one is used.
+                if oldest and oldest != run.info.run_id:
                     client.delete_run(run.info.run_id)
                     run = client.get_run(oldest)
                 _trial.run = run.info.run_id
@@ -346,7 +355,7 @@ def _replace_metric_functions(client_class: Any) -> None:
 
 
 def _replace_in_fluent(module: ModuleType) -> None:
-    """Let MLflow's fluent functions use the trial's experiment, and its run by default."""
+    """Make MLflow's fluent functions use the trial's experiment, and by default the trial's run."""
     original_set_experiment, original_start_run = module.set_experiment, module.start_run
     original_get_or_start_run, original_get_experiment_id = module._get_or_start_run, module._get_experiment_id
 

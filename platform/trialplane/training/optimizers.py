@@ -1,6 +1,7 @@
-"""Values of an optimizer in a saved state, compared with the parameters of a trial that takes over another trial's state.
+"""Compares the values in an optimizer's saved state with the parameters of a trial that takes over another trial's state.
 
-An optimizer restores its learning rate with its state, and the trial's own learning rate has no effect. No error shows it.
+An optimizer restores its learning rate with its state. So the trial's own learning rate has no effect unless the job sets it
+again, and no error shows that. The messages of this module do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Values = Mapping[tuple[str, int, str], float]
 def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[str, int, str], float]:
     """Return the values in a state's parameter groups that have the name of one of the trial's parameters.
 
-    They are those before any schedule, which would change them from one step to the next.
+    These are the values before any learning-rate schedule, because a schedule changes values at each step.
 
     Args:
         state: State with states of optimizers, at any key.
@@ -31,13 +32,13 @@ def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[st
         (path, index, name): value
         for path, groups in _groups(state)
         for index, group in enumerate(groups)
-        for name, key in _keys(params)
-        if isinstance(group, Mapping) and _is_number(value := _initial(group, key))
+        for name, key in _numeric_keys(params)
+        if isinstance(group, Mapping) and _is_number(value := _unscheduled_value(group, key))
     }
 
 
-def stale(restored: Values, saved: Values, params: Mapping[str, Any]) -> str:
-    """Return a sentence on values that are still those of the restored state although the trial has others; "" without any.
+def stale_value_message(restored: Values, saved: Values, params: Mapping[str, Any]) -> str:
+    """Return a message about a value that is still the restored state's although the trial has another one. "" without any.
 
     Args:
         restored: Values of the state that the trial has taken over.
@@ -45,29 +46,30 @@ def stale(restored: Values, saved: Values, params: Mapping[str, Any]) -> str:
         params: Parameters of the trial.
     """
     for key, value in restored.items():
-        name = key[2]
+        _, _, name = key
         if value != params.get(name, value) and saved.get(key) == value:
-            return _sentence(name, value, params)
+            return _mismatch_sentence(name, value, params)
     return ""
 
 
-def different(groups: Iterable[Mapping[str, Any]], params: Mapping[str, Any]) -> str:
-    """Return a sentence on a value of a parameter that no group has, before any schedule; "" without any.
+def mismatch_message(groups: Iterable[Mapping[str, Any]], params: Mapping[str, Any]) -> str:
+    """Return a message about a parameter of the trial whose value no group has, before any schedule. "" without any.
 
     Args:
         groups: Parameter groups of optimizers, just after their states were restored.
         params: Parameters of the trial.
     """
     all_groups = list(groups)
-    for name, key in _keys(params):
-        group_values = [_initial(group, key) for group in all_groups]
+    for name, key in _numeric_keys(params):
+        group_values = [_unscheduled_value(group, key) for group in all_groups]
         numbers = [value for value in group_values if _is_number(value)]
         if numbers and params[name] not in numbers:
-            return _sentence(name, numbers[0], params)
+            return _mismatch_sentence(name, numbers[0], params)
     return ""
 
 
-def _sentence(name: str, value: float, params: Mapping[str, Any]) -> str:
+def _mismatch_sentence(name: str, value: float, params: Mapping[str, Any]) -> str:
+    """Return the message that an optimizer has a value of another trial for a parameter."""
     key = _ALIASES.get(name, name)
     schedule = " and, with a scheduler, ['initial_lr'] and its base_lrs" if key == "lr" else ""
     return (
@@ -76,12 +78,12 @@ def _sentence(name: str, value: float, params: Mapping[str, Any]) -> str:
     )
 
 
-def _initial(group: Mapping[str, Any], key: str) -> Any:
-    """Return a value of a group before any schedule, if a scheduler has stored that; otherwise the value now."""
+def _unscheduled_value(group: Mapping[str, Any], key: str) -> Any:
+    """Return a value of a group before any schedule, which torch's schedulers store, or else the current value."""
     return group.get(f"initial_{key}", group.get(key))
 
 
-def _keys(params: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _numeric_keys(params: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the names of the parameters that are numbers, each with its name in a group."""
     return [(name, _ALIASES.get(name, name)) for name, value in params.items() if _is_number(value)]
 

@@ -26,7 +26,7 @@ def cores(quota: Path = _QUOTA) -> int:
     try:
         limit, period = quota.read_text().split()
         share = math.ceil(int(limit) / int(period))
-    except (OSError, ValueError):  # no cgroup version 2 here, or "max": no limit
+    except (OSError, ValueError):  # no cgroup version 2, or the text "max", which means no limit
         return count
     return max(1, min(count, share))
 
@@ -43,12 +43,12 @@ def die_with_parent(parent: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Do the same as `die_with_parent`, for a process whose parent cannot have ended yet."""
+    """Let the kernel kill this process when its parent ends, which must not have ended before this call."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans(adopts: bool = True) -> None:
-    """Let this process adopt the processes that its children leave running, or stop that."""
+    """Let this process become the parent of processes that its children leave running. With False, no longer."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 

@@ -67,8 +67,8 @@ class Meter:
     ) -> None:
         self._ctx, self._total, self._every, self._every_steps = ctx, total_steps, every, every_steps
         self._clock = clock
-        self._began = self._line_at = self._pulse_at = clock()
-        self._start = self._line_step = self._pulse_step = start
+        self._timing_start = self._report_time = self._pulse_time = clock()
+        self._start = self._report_step = self._pulse_step = start
         self._warm_from: int | None = None  # the step after which rates and the time left are measured; None before it
         self._samples = self._tokens = 0
         self._losses: list[Any] = []
@@ -78,11 +78,11 @@ class Meter:
     @contextlib.contextmanager
     def own_work(self) -> Iterator[None]:
         """Context manager around the rank's own work, such as data and forward pass, without collectives."""
-        began = self._clock()
-        started = self._gpu.mark()
+        start_time = self._clock()
+        start_event = self._gpu.mark()
         yield
-        self._gpu.end_span(started)
-        self._own_seconds += self._clock() - began
+        self._gpu.end_span(start_event)
+        self._own_seconds += self._clock() - start_time
 
     def step(
         self,
@@ -115,33 +115,36 @@ class Meter:
         self._tokens += tokens
         if self._ctx.rank == 0 and loss is not None:
             self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
-        if now - self._pulse_at >= _PULSE or step >= self._total:
+        if now - self._pulse_time >= _PULSE or step >= self._total:
             self._pulse(step, now)
         if self._ctx.rank == 0 and self._is_due(step, now):
             self._report(step, now, lr, grad_norm, others)
-        # The first step takes longer, as libraries, allocators and DataLoader workers warm up. Rates and the time left are
-        # measured from its end.
+        # The first step takes longer, because libraries, allocators and DataLoader workers warm up. So rates and the time
+        # left are measured from its end.
         if self._warm_from is None:
-            self._began = self._line_at = now
-            self._warm_from = self._line_step = step
+            self._timing_start = self._report_time = now
+            self._warm_from = self._report_step = step
             self._samples = self._tokens = 0
 
     def _is_due(self, step: int, now: float) -> bool:
-        """Return whether a report is due, which is always the case at the last step."""
+        """Whether a report is due, which is always the case at the last step."""
         if step >= self._total:
             return True
-        return step % self._every_steps == 0 if self._every_steps else now - self._line_at >= self._every
+        if self._every_steps:
+            return step % self._every_steps == 0
+        return now - self._report_time >= self._every
 
     def _pulse(self, step: int, now: float) -> None:
         """Send this rank's own seconds per step since the last call: the host's or the GPU's, whichever is longer."""
         steps = step - self._pulse_step
         if steps > 0:
             self._ctx.pulse(step, max(self._own_seconds, self._gpu.seconds()) / steps)
-        self._pulse_at, self._pulse_step, self._own_seconds = now, step, 0.0
+        self._pulse_time, self._pulse_step, self._own_seconds = now, step, 0.0
 
     def _report(self, step: int, now: float, lr: float | None, grad_norm: Any, other_metrics: dict[str, Any]) -> None:
-        seconds = max(now - self._line_at, 1e-9)
-        steps = max(step - self._line_step, 1)  # a job that counts from 0 begins with the step that it started from
+        """Report the metrics of the steps since the last report, and begin to count anew."""
+        seconds = max(now - self._report_time, 1e-9)
+        steps = max(step - self._report_step, 1)  # 0 for a job that counts steps from 0: its first step is `start` itself
         metrics: dict[str, float] = {}
         if self._losses:
             metrics["loss"] = _mean(self._losses)
@@ -156,9 +159,9 @@ class Meter:
                 metrics[f"{name}_per_second"] = count / seconds * self._ctx.world_size
         metrics["seconds_per_step"] = seconds / steps
         timed_steps = max(step - (self._start if self._warm_from is None else self._warm_from), 1)
-        metrics["seconds_left"] = max(self._total - step, 0) * (now - self._began) / timed_steps
+        metrics["seconds_left"] = max(self._total - step, 0) * (now - self._timing_start) / timed_steps
         metrics |= self._gpu.metrics()
-        self._line_at, self._line_step = now, step
+        self._report_time, self._report_step = now, step
         self._samples = self._tokens = 0
         self._losses.clear()
         self._ctx.report(step, total_steps=self._total, **metrics)
@@ -175,8 +178,7 @@ class _Gpu:
     """This rank's GPU, if torch uses one; otherwise all methods do nothing."""
 
     def __init__(self) -> None:
-        self._spans: list[tuple[Any, Any]] = []
-        self._seconds = 0.0
+        self._spans: list[tuple[Any, Any]] = []  # the events at the start and at the end of each span, the oldest first
         self._has_utilization = True
 
     def mark(self) -> Any:
@@ -188,17 +190,20 @@ class _Gpu:
         event.record()
         return event
 
-    def end_span(self, started: Any) -> None:
-        """End a span of work that began at the event `started`, from `mark`."""
-        if started is not None:
-            self._spans.append((started, self.mark()))
+    def end_span(self, start_event: Any) -> None:
+        """End a span of work that began at the event `start_event`, from `mark`. None without a GPU."""
+        if start_event is not None:
+            self._spans.append((start_event, self.mark()))
 
     def seconds(self) -> float:
         """Return the seconds of the spans that the GPU has finished since the last call, without waiting for it."""
-        while self._spans and self._spans[0][1].query():
-            started, ended = self._spans.pop(0)
-            self._seconds += started.elapsed_time(ended) / 1000
-        seconds, self._seconds = self._seconds, 0.0
+        seconds = 0.0
+        while self._spans:
+            start_event, end_event = self._spans[0]
+            if not end_event.query():  # the GPU has not finished this span, nor the following ones
+                break
+            seconds += start_event.elapsed_time(end_event) / 1000  # from milliseconds
+            del self._spans[0]
         return seconds
 
     def metrics(self) -> dict[str, float]:

@@ -18,7 +18,7 @@ from trialplane.training import generators
 from trialplane.training.steps import stores
 from trialplane.training.steps.record import Saved
 
-_KEEP = 2  # the older one is used if the newest is damaged, or beyond a rung
+_KEEP = 2  # number of states: the older one is used if the newest is damaged, or if its step is beyond a rung
 _PACKED = "state.packed"
 
 
@@ -57,7 +57,7 @@ class States:
 
     def __init__(self, location: str, rank: int = 0, world_size: int = 1) -> None:
         self._location, self._rank, self._world_size = location, rank, world_size
-        self._torch: Any = None  # the checkpoints of a job with tensors
+        self._torch_checkpoints: Any = None  # created for a job with tensors
 
     def agree(self, choose: Callable[[], SaveChoice]) -> SaveChoice:
         """Return rank 0's decision in every rank.
@@ -107,8 +107,8 @@ class States:
         Raises:
             CheckpointError: The state could not be written.
         """
-        if self._torch is not None:
-            self._torch.wait()
+        if self._torch_checkpoints is not None:
+            self._torch_checkpoints.wait()
 
     def restore(self, is_usable: Callable[[int], bool]) -> Restored | None:
         """Read the newest intact state, and restore the random generators.
@@ -128,17 +128,18 @@ class States:
         """Read the newest state, and restore the random generators. Return None if there is no state.
 
         Raises:
-            CheckpointDamaged: It is damaged. No older state is taken for it.
+            CheckpointDamaged: It is damaged. An older state is not used instead.
         """
         return _set_generators(stores.only_newest(stores.open_store(self._location), self._read))
 
     @property
     def _checkpoints(self) -> Any:
-        if self._torch is None:
+        """Checkpoints in torch's format, created at the first use."""
+        if self._torch_checkpoints is None:
             from trialplane.training import checkpoint  # imports torch
 
-            self._torch = checkpoint.Checkpoints(self._location, keep_last=_KEEP)
-        return self._torch
+            self._torch_checkpoints = checkpoint.Checkpoints(self._location, keep_last=_KEEP)
+        return self._torch_checkpoints
 
     def _read(self, saved: Saved) -> tuple[dict[str, Any], Callable[[], None]]:
         """Return the state of a checkpoint, and a function that restores the random generators."""
@@ -159,7 +160,7 @@ class States:
 
 
 def _set_generators(restored: tuple[Saved, tuple[dict[str, Any], Callable[[], None]]] | None) -> Restored | None:
-    """Restore the random generators with a state that was read."""
+    """Restore the random generators with a state that was read, and return the state. None without one."""
     if restored is None:
         return None
     checkpoint, (state, set_generators) = restored

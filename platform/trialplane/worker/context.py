@@ -166,7 +166,7 @@ class Saving:
             from trialplane.training import optimizers  # only a population's trial needs it
 
             saved, restored = optimizers.values(state, params), self.taken_over
-            self.remark, self.taken_over = optimizers.stale(restored, saved, params), None
+            self.remark, self.taken_over = optimizers.stale_value_message(restored, saved, params), None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -389,7 +389,7 @@ class Context:
         if self._origin.is_required and self._origin.is_changed:
             from trialplane.training import optimizers  # only a population's trial needs it
 
-            self._saving.remark = optimizers.different(groups, self.params)
+            self._saving.remark = optimizers.mismatch_message(groups, self.params)
 
     def saved(self, step: int) -> None:
         """Record a complete checkpoint that was not saved by `save`, so that the trial can be paused at its step."""

@@ -133,9 +133,9 @@ class Checkpoints:
         if not 0 <= step < 10**10 or not 0 <= rank < world_size:
             raise ValueError(f"save(step={step}, rank={rank}, world_size={world_size}): counted from 0")
         barrier = barrier or writer.barrier(world_size)
-        began = time.perf_counter()
+        start = time.perf_counter()
         self.wait()
-        if (waited := time.perf_counter() - began) > _SLOW:
+        if (waited := time.perf_counter() - start) > _SLOW:
             warnings.warn(
                 f"the checkpoint of step {step} waited {waited:.1f} s until the one before was written; save less often, or "
                 f"to faster storage than {self.location}",
@@ -236,15 +236,16 @@ class Checkpoints:
         world_size = world_size or saved.world_size
         if saved.sharded and world_size != saved.world_size:
             raise errors.CheckpointMismatch(
-                f"{saved.location} was saved in {saved.world_size} parts, one of each rank (sharded=True), and these are "
-                f"{world_size} ranks. Go on with {saved.world_size} ranks, or save with sharded=False once there"
+                f"{saved.location} was saved in {saved.world_size} parts, one of each rank (sharded=True), but there are "
+                f"{world_size} ranks now. Continue with {saved.world_size} ranks, and save once with sharded=False there to "
+                "change the number"
             )
         file = saved.state_file(rank)
         shapes = tensors.shapes(like)
-        if shapes and (other := record.difference(saved.parts[file].shapes, shapes)):
+        if shapes and (difference := record.difference(saved.parts[file].shapes, shapes)):
             raise errors.CheckpointMismatch(
-                f"{saved.location} is of another model: {other}. Give the parameters it was trained with, or another run a "
-                "new name"
+                f"{saved.location} is of another model: {difference}. Use the parameters with which it was trained, or "
+                "submit the changed job under a new name"
             )
         state = self._read(saved, file, map_location, verify)
         file_of_rank = record.rank_file(rank)
@@ -299,9 +300,9 @@ class Checkpoints:
         notes = [f"continues from {chosen.location}, after step {chosen.step}"]
         if world_size != chosen.world_size:
             notes.append(
-                f"it was saved by {errors.counted(chosen.world_size, 'rank')} and these are {world_size}: model, "
-                "optimizer and the order of samples go on as they were; random numbers (dropout) are each rank's new ones, "
-                "by seed, rank and step"
+                f"it was saved by {errors.counted(chosen.world_size, 'rank')}, and there are {world_size} now: model, "
+                "optimizer and the order of samples continue unchanged; random numbers (dropout) are new in each rank, by "
+                "seed, rank and step"
             )
         return Resumed(chosen, state, rank_state, tuple(notes))
 
@@ -311,6 +312,7 @@ class Checkpoints:
         return None if newest is None else newest[0]
 
     def _read(self, saved: Saved, file: str, map_location: Any, verify: bool) -> dict[str, Any]:
+        """Return the state in a file of a checkpoint."""
         location = f"{saved.location}/{file}"
         with self._store.local(saved.name, file) as path:
             part = saved.parts[file] if verify else None

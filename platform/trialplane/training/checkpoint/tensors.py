@@ -45,12 +45,15 @@ class Copier:
         """
         self._copied, self._size = {}, 0
         copied = {key: self._tree(value, f'{name}["{key}"]') for key, value in state.items()}
-        for device in {key[0] for key in self._copied if key[0].type == "cuda"}:
-            torch.cuda.synchronize(device)  # without an argument this waits for the current device only
+        devices = {device for device, *_ in self._copied}
+        for device in devices:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # without an argument this waits for the current device only
         self._copied = {}
         return copied, self._size
 
     def _tree(self, value: Any, path: str) -> Any:
+        """Return a copy of a value, with all values in it. `path` is for errors. Raise TypeError for another type."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)
         if isinstance(value, Mapping):
@@ -75,6 +78,7 @@ class Copier:
         )
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
+        """Return a copy of a tensor in the memory for its path. The copy from a GPU may not be complete yet."""
         tensor = tensor.detach()
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_meta:
             kind = "on the meta device" if tensor.is_meta else f"a {type(tensor).__name__} of layout {tensor.layout}"
@@ -84,7 +88,7 @@ class Copier:
             return self._copied[key]
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            is_pinned = tensor.device.type == "cuda"  # lets all tensors be copied at the speed of the bus
+            is_pinned = tensor.device.type == "cuda"  # pinned memory is copied at the full speed of the bus
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=is_pinned)
             self._buffers[path] = buffer
         buffer.copy_(tensor, non_blocking=True)
@@ -101,10 +105,10 @@ def write(state: Mapping[str, Any], sink: Sink) -> Part:
     """
     try:
         torch.save(state, sink)
-    except (OSError, RuntimeError):  # torch's writer replaces the error of the file by its own
+    except (OSError, RuntimeError):
         if sink.error is None:
             raise
-        raise sink.error from None
+        raise sink.error from None  # the cause: torch's writer has replaced it by an error of its own
     return Part(sink.size, sink.crc, shapes(state.get("model")))
 
 

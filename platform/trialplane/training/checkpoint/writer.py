@@ -1,4 +1,4 @@
-"""Write of one checkpoint, in a thread of each rank: every rank writes its files, then rank 0 writes COMPLETE.
+"""Writing of one checkpoint, in a thread of each rank: every rank writes its files, then rank 0 writes COMPLETE.
 
 The ranks wait for each other twice, even after failures: when all have written their files or failed to, and when rank 0 has
 completed the checkpoint or failed to. So no rank waits in vain, and every rank learns of a failure. The training continues
@@ -65,17 +65,17 @@ def write(store: Store, rules: Rules, share: Share) -> None:
     try:
         name = record.name_of(share.step, store.complete())
         parts = _write_parts(store, name, share)
-    except Exception as error:  # noqa: BLE001  any library's; raised below, because the other ranks wait
+    except Exception as error:  # noqa: BLE001  raised below: this rank must first meet the other ranks, which wait for it
         failure = error
     _wait_for_ranks(store, share)
     if share.rank == 0:
         try:
             if failure is None:
                 _complete(store, rules, name, share, parts)
-        except Exception as error:  # noqa: BLE001  as above
+        except Exception as error:  # noqa: BLE001  raised below, for the same reason
             failure = error
         if failure is not None:
-            with contextlib.suppress(OSError):  # the first failure is reported
+            with contextlib.suppress(OSError):  # the failure before is reported, not this one
                 store.sweep()
     _wait_for_ranks(store, share)
     if failure is None and not store.has(name):
@@ -103,7 +103,18 @@ def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
 
 
 def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[str, Part]) -> None:
-    """Complete the checkpoint with the files of all ranks, and delete superfluous ones. Only rank 0 calls this."""
+    """Complete the checkpoint with the files of all ranks, and delete checkpoints that no rule keeps. Only for rank 0.
+
+    Args:
+        store: Store of the checkpoints.
+        rules: Rules of retention.
+        name: Name of the checkpoint.
+        share: Share of rank 0.
+        parts: Files of rank 0, by name. Those of the other ranks are added from the files that these ranks wrote.
+
+    Raises:
+        CheckpointError: A rank did not write its part.
+    """
     for rank in range(1, share.world_size):
         marker = store.written(name, _marker(rank))
         if marker is None:
@@ -143,7 +154,7 @@ def _wait_for_ranks(store: Store, share: Share) -> None:
     """
     try:
         share.barrier()
-    except RuntimeError as error:  # torch's and threading's
+    except RuntimeError as error:  # of torch's barrier, or of threading's (BrokenBarrierError)
         raise _write_error(
             store, share, errors.CheckpointError(f"the ranks did not meet: {errors.first_line(error)}")
         ) from error
@@ -176,6 +187,7 @@ def _write_error(store: Store, share: Share, failure: Exception) -> errors.Check
 
 
 def _bytes(size: int) -> str:
+    """Return a size in GiB, MiB or KiB."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20)):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
@@ -208,19 +220,19 @@ def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
     if world_size == 1 or not has_process_group():
         return choose()
     group = _gloo_group(distributed.group.WORLD)
-    box: list[Any] = [None, "rank 0 made no choice"]
+    choice_and_error: list[Any] = [None, "rank 0 made no choice"]
     try:
         if rank == 0:
-            box = [choose(), ""]
+            choice_and_error = [choose(), ""]
     except errors.TrialplaneError as error:
-        box = [None, str(error)]
+        choice_and_error = [None, str(error)]
         raise
-    finally:
-        distributed.broadcast_object_list(box, src=0, group=group)
-    if box[1]:
-        raise errors.CheckpointError(box[1])
-    chosen: T = box[0]
-    return chosen
+    finally:  # also after an error in rank 0, because the other ranks wait for the broadcast
+        distributed.broadcast_object_list(choice_and_error, src=0, group=group)
+    choice: T = choice_and_error[0]
+    if message := choice_and_error[1]:
+        raise errors.CheckpointError(message)
+    return choice
 
 
 def has_process_group() -> bool:

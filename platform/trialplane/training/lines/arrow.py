@@ -45,13 +45,13 @@ def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
     """
     if column not in dataset.column_names:
         raise errors.DataError(f"the dataset has no column {column!r}; it has: {', '.join(dataset.column_names)}")
-    kind = getattr(dataset.features[column], "dtype", "")
-    if kind not in ("string", "large_string"):
-        raise errors.DataError(f"the dataset's column {column!r} is {kind or dataset.features[column]}; lines are strings")
+    dtype = getattr(dataset.features[column], "dtype", "")
+    if dtype not in ("string", "large_string"):
+        raise errors.DataError(f"the dataset's column {column!r} is {dtype or dataset.features[column]}; lines are strings")
     if not len(dataset):
         raise errors.DataError("the dataset has no rows")
-    readable = "".join(letter if letter.isalnum() else "-" for letter in column)[:40]
-    file = folder / f"{dataset._fingerprint}-{readable}.txt"
+    safe_name = "".join(letter if letter.isalnum() else "-" for letter in column)[:40]
+    file = folder / f"{dataset._fingerprint}-{safe_name}.txt"
     try:
         building.build_once(file, lambda: _write_text(dataset.select_columns([column]), file))
     except OSError as error:
@@ -60,6 +60,7 @@ def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
 
 
 def _write_arrow(lines: LineDataset, file: Path) -> None:
+    """Write lines to an Arrow file with the column `text`."""
     import pyarrow as pa
 
     schema = pa.schema([("text", pa.string())])
@@ -70,16 +71,21 @@ def _write_arrow(lines: LineDataset, file: Path) -> None:
 
 
 def _write_text(dataset: datasets.Dataset, file: Path) -> None:
+    """Write the strings of a dataset's first column to a text file, one a line.
+
+    Raises:
+        DataError: A string cannot be a line.
+    """
     with building.open_new(file) as out:
-        first = 0
+        written_rows = 0
         for table in dataset.with_format("arrow").iter(batch_size=10 * BATCH):
             texts: list[Any] = table.column(0).to_pylist()
-            for row, text in enumerate(texts, start=first):
+            for row, text in enumerate(texts, start=written_rows):
                 _check_line(text, row)
-            if first == 0 and texts[0].startswith("\ufeff"):
+            if written_rows == 0 and texts[0].startswith("\ufeff"):
                 out.write("\ufeff".encode())  # readers drop the first byte order mark, so write another one
             out.write("".join(f"{text}\n" for text in texts).encode())
-            first += len(texts)
+            written_rows += len(texts)
 
 
 def _check_line(text: Any, row: int) -> None:

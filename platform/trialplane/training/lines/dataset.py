@@ -153,7 +153,7 @@ class LineDataset:
         return cls(file, empty="keep", cache=file.parent)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return a recipe under 1 KB: for many files the name of a list of them, written to the cache."""
+        """Return a recipe of less than 1 KB. With too many files for that, it names a file in the cache with their list."""
         state = {"length": self._length, "cache": None if self._cache is None else str(self._cache)}
         if not self._manifest and len(pickle.dumps(self._recipe)) <= INLINE:
             return {**state, "recipe": self._recipe}
@@ -179,25 +179,27 @@ class LineDataset:
         opened = self._opened
         if opened is None:
             opened = self._open()
-        number = 0
+        file_number = 0
         if len(opened) > 1:
-            number = bisect.bisect_right(self._ends, row)
-            if number:
-                row -= self._ends[number - 1]
-        text = opened[number]
+            file_number = bisect.bisect_right(self._ends, row)
+            if file_number:
+                row -= self._ends[file_number - 1]
+        text = opened[file_number]
         if text is None:
             recipe = self._recipe
-            path, size, mtime_ns, index_file, lines = recipe["files"][number]
-            text = opened[number] = OpenText(Text(path, size, mtime_ns), Path(index_file), recipe["empty"], lines)
+            path, size, mtime_ns, index_file, lines = recipe["files"][file_number]
+            text = opened[file_number] = OpenText(Text(path, size, mtime_ns), Path(index_file), recipe["empty"], lines)
         return text, row
 
     def _open(self) -> list[OpenText | None]:
+        """Return the list for the opened files, in which no file is open yet, and compute where the files' lines end."""
         files = self._read_recipe()["files"]
         self._ends = list(itertools.accumulate(lines for *_, lines in files))
         self._opened = [None] * len(files)
         return self._opened
 
     def _read_recipe(self) -> dict[str, Any]:
+        """Return the recipe, which an unpickled dataset may have to read from a file first."""
         if not self._recipe:
             self._recipe = _read_manifest(Path(self._manifest))
         return self._recipe
@@ -207,6 +209,7 @@ class LineDataset:
 
 
 def _refuse_empty(indexed: Iterable[line_index.IndexedText]) -> None:
+    """Raise DataError if one of the texts has an empty line."""
     for each in indexed:
         if each.header.empty:
             raise errors.DataError(
@@ -216,7 +219,7 @@ def _refuse_empty(indexed: Iterable[line_index.IndexedText]) -> None:
 
 
 def _write_manifest(recipe: dict[str, Any], folder: Path) -> Path:
-    """Write the recipe to a file named after its content."""
+    """Write the recipe to a file that is named after its content, unless it exists, and return the file."""
     data = json.dumps(recipe).encode()
     file = folder / f"{_manifest_name(data)}.files.json"
     if not file.exists():
@@ -233,6 +236,7 @@ def _write_manifest(recipe: dict[str, Any], folder: Path) -> Path:
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:
+    """Return the recipe from a file of `_write_manifest`. Raise DataError if it is missing or was changed."""
     try:
         data = file.read_bytes()
     except OSError as error:

@@ -40,7 +40,7 @@ class IndexedText:
 
 
 def find(path: Path, empty: Empty, cache: Path | None) -> IndexedText:
-    """Return the index of `path`; build it if it does not exist, or wait while another process builds it.
+    """Return the index of a text file. Build it if it does not exist, or wait while another process builds it.
 
     Args:
         path: Text file.
@@ -54,7 +54,7 @@ def find(path: Path, empty: Empty, cache: Path | None) -> IndexedText:
     text = text_of(path)
     write_errors: list[OSError] = []
     candidates = _candidates(path, "skip" if empty == "skip" else "keep", cache)
-    for candidate in candidates:  # all are checked first: the only index may be in the cache
+    for candidate in candidates:  # all are checked before one is built, because an existing index may be in the cache
         header = _matching_header(candidate, text)
         if header is not None:
             return IndexedText(text, str(candidate), header)
@@ -85,7 +85,9 @@ def text_of(path: Path) -> Text:
     if stat.S_ISDIR(facts.st_mode):
         raise errors.DataError(f"text file {path} is a folder; name the files in it")
     if not stat.S_ISREG(facts.st_mode):
-        raise errors.DataError(f"text file {path} is no regular file, so it cannot be memory-mapped; write it to one")
+        raise errors.DataError(
+            f"text file {path} is not a regular file, so it cannot be memory-mapped; copy its text to a regular file"
+        )
     if not os.access(path, os.R_OK):
         raise errors.DataError(f"text file {path} may not be read by this user; see `ls -l {path}`")
     if facts.st_size == 0:
@@ -96,16 +98,17 @@ def text_of(path: Path) -> Text:
 def refuse_changed(text: Text) -> None:
     """Raise DataError if the file has changed since `text` was created."""
     try:
-        now = Path(text.path).stat()
+        current = Path(text.path).stat()
     except OSError as error:
         raise errors.DataError(
             f"text file {text.path} existed when this dataset was created and cannot be read now ({error.strerror}); put "
             "it back, or create the dataset again from files that every worker can reach"
         ) from error
-    if (now.st_size, now.st_mtime_ns) != (text.size, text.mtime_ns):
+    if (current.st_size, current.st_mtime_ns) != (text.size, text.mtime_ns):
         raise errors.DataError(
-            f"text file {text.path} has changed since this dataset was created: {text.size:,} bytes then, {now.st_size:,} "
-            "now, or a newer modification time; create the dataset again, and write new text to a new file"
+            f"text file {text.path} has changed since this dataset was created: {text.size:,} bytes then, "
+            f"{current.st_size:,} now, or a newer modification time; create the dataset again, and write new text to a new "
+            "file"
         )
 
 
@@ -232,5 +235,5 @@ def _build(index: Path, text: Text, *, skip: bool) -> Header:
 
 def _map_file(path: str) -> mmap.mmap:
     """Return a file's read-only memory map."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (as above)
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (Path doubles the time to open a file)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

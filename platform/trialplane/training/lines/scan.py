@@ -73,12 +73,12 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
     """
     with open(text.path, "rb", buffering=0) as source:  # noqa: PTH123 (as in index.py)
         descriptor = source.fileno()
-        begin = _refuse_formats(descriptor, text)
-        number = np.dtype("<u4" if text.size + 1 < 1 << 32 else "<u8")
+        begin = _first_offset(descriptor, text)
+        offset_type = np.dtype("<u4" if text.size + 1 < 1 << 32 else "<u8")
         file.seek(HEADER)
-        file.write(np.array([begin], number).tobytes())
+        file.write(np.array([begin], offset_type).tobytes())
         indexed = lines = empty = first_empty = 0
-        last = begin
+        last = begin  # offset after the last newline
         spans = range(begin, text.size, SPAN)
         for span in _map_in_threads(lambda low: _scan(descriptor, text, begin, low, skip=skip), spans):
             if span.nul >= 0:
@@ -87,21 +87,22 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
                 first_empty = lines + span.first_empty + 1
             indexed, lines, empty = indexed + len(span.starts), lines + span.lines, empty + span.empty
             last = max(last, span.last)
-            file.write(span.starts.astype(number).tobytes())
-        if last < text.size:  # the last line ends with the file
-            blank = os.pread(descriptor, 2, last) == b"\r"
-            empty += blank
-            first_empty = first_empty or (lines + 1 if blank else 0)
-            if not (blank and skip):
+            file.write(span.starts.astype(offset_type).tobytes())
+        if last < text.size:  # the last line has no newline
+            is_empty = os.pread(descriptor, 2, last) == b"\r"
+            if is_empty:
+                empty += 1
+                first_empty = first_empty or lines + 1
+            if not (is_empty and skip):
                 indexed += 1
-                file.write(np.array([text.size + 1], number).tobytes())
+                file.write(np.array([text.size + 1], offset_type).tobytes())  # as if a newline followed
     header = Header(
         version=VERSION,
         size=text.size,
         mtime_ns=text.mtime_ns,
         samples=headers.samples(text.path, text.size),
         lines=indexed,
-        width=number.itemsize,
+        width=offset_type.itemsize,
         skipped=skip,
         empty=empty,
         first_empty=first_empty,
@@ -128,8 +129,22 @@ def newlines(path: str, end: int) -> int:
 
 
 def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _Span:
-    """Count the lines of one span, from `low` on."""
-    view = memoryview(bytearray(BLOCK + 2))  # a block after the two bytes before it
+    """Count the lines of one span.
+
+    A line is empty if the byte before its newline is a newline, or a carriage return after a newline. So each block is read
+    together with the two bytes before it.
+
+    Args:
+        descriptor: Descriptor of the open file.
+        text: Text, for its size, and for errors.
+        begin: Offset of the first line of the text.
+        low: Offset of the span.
+        skip: Leave out empty lines of the index.
+
+    Raises:
+        DataError: The file became shorter.
+    """
+    view = memoryview(bytearray(BLOCK + 2))
     buffer = np.frombuffer(view, np.uint8)
     mask = np.empty(BLOCK, np.bool_)  # reused for all blocks: new memory costs a page fault per 4 KiB
     high = min(low + SPAN, text.size)
@@ -139,7 +154,7 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
     for offset in range(low, high, BLOCK):
         count = min(BLOCK, high - offset)
         if offset == begin:
-            buffer[:2] = LF  # the text begins with a line
+            buffer[:2] = LF  # as if a newline preceded the first line
             bytes_read = 2 + os.preadv(descriptor, [view[2 : 2 + count]], offset)
         else:
             bytes_read = os.preadv(descriptor, [view[: 2 + count]], offset - 2)
@@ -152,14 +167,16 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         if not len(ends):
             continue
         beginnings = ends + (offset + 1)
-        previous = buffer[ends + 1]
-        if previous.min() <= CR:  # otherwise no line is empty or ends in a carriage return
-            blank = (previous == LF) | ((previous == CR) & (buffer[ends] == LF))
-            numbers = np.flatnonzero(blank)
-            if first_empty < 0 and len(numbers):
-                first_empty = lines + int(numbers[0])
-            empty += len(numbers)
-            starts.append(beginnings[~blank] if skip else beginnings)
+        previous = buffer[
+            ends + 1
+        ]  # the byte before each newline: `ends` are offsets in the block, two less than in `buffer`
+        if previous.min() <= CR:  # otherwise no line is empty or ends with a carriage return
+            is_empty = (previous == LF) | ((previous == CR) & (buffer[ends] == LF))
+            empty_lines = np.flatnonzero(is_empty)
+            if first_empty < 0 and len(empty_lines):
+                first_empty = lines + int(empty_lines[0])
+            empty += len(empty_lines)
+            starts.append(beginnings[~is_empty] if skip else beginnings)
         else:
             starts.append(beginnings)
         lines += len(ends)
@@ -183,8 +200,8 @@ def _map_in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[
             yield pending.popleft().result()
 
 
-def _refuse_formats(descriptor: int, text: Text) -> int:
-    """Return the offset of the first line, after a UTF-8 byte order mark.
+def _first_offset(descriptor: int, text: Text) -> int:
+    """Return the offset of the first line, which is 3 after a UTF-8 byte order mark, and 0 otherwise.
 
     Raises:
         DataError: The text is compressed, a table or UTF-16.
@@ -208,6 +225,7 @@ def _refuse_formats(descriptor: int, text: Text) -> int:
 
 
 def _nul_error(text: Text, offset: int) -> errors.DataError:
+    """Return the error for a text with a NUL byte at an offset."""
     line = newlines(text.path, offset) + 1
     return errors.DataError(
         f"text file {text.path}, line {line:,}: a NUL byte at offset {offset:,}, so this is a binary file, UTF-16, or text "

@@ -151,7 +151,7 @@ def mapped(
         raise errors.CacheError(
             f"{folder} cannot be written ({error.strerror}); make room, or name another cache"
         ) from error
-    assert created is not None
+    assert created is not None  # the process wrote `complete.json`, or `clean.run` raised an error
     say(f"mapped {len(dataset):,} rows into {len(created):,}")
     return created
 
@@ -180,5 +180,6 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    function = getattr(function, "func", function)
+    """Return the name of a function, or of the class of a callable object, for messages."""
+    function = getattr(function, "func", function)  # of a functools.partial
     return getattr(function, "__name__", type(function).__name__)

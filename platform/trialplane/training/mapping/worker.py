@@ -22,7 +22,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def work(message: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
-    """Map the rows.
+    """Map the rows and write the cache. `send` is not used, because a mapping sends no progress.
+
+    Args:
+        message: Fields of `work` in `mapping.dataset.mapped`.
+        send: Function that sends a message to the process that started this one.
 
     Raises:
         InputError: The function failed.
@@ -40,6 +44,7 @@ def work(message: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> Non
 
 
 def _map(message: dict[str, Any]) -> None:
+    """Map the rows into Arrow files, and write `complete.json` with their names."""
     import datasets
     import dill
     import multiprocess

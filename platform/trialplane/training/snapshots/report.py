@@ -71,22 +71,37 @@ def compare(location: str | Path) -> list[Row]:
     if not saved:
         raise errors.InputError(f"there are no snapshots in {store.location}; name the folder that holds the step-… folders")
     with contextlib.ExitStack() as files:
-        opened = [_open(files.enter_context(store.weights(snapshot)), files) for snapshot in saved]
-        previous = [opened[0], *opened]
-        return [_row(snapshot, now, opened[0], last) for snapshot, now, last in zip(saved, opened, previous, strict=False)]
+        weights = [_open(files.enter_context(store.weights(snapshot)), files) for snapshot in saved]
+        previous_weights = [weights[0], *weights]
+        return [
+            _row(snapshot, current, weights[0], previous)
+            for snapshot, current, previous in zip(saved, weights, previous_weights, strict=False)
+        ]
 
 
-def _row(snapshot: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> Row:
+def _row(snapshot: snapshots.Snapshot, current: Any, first: Any, previous: Any) -> Row:
+    """Return the row of a snapshot.
+
+    Args:
+        snapshot: Snapshot.
+        current: Its weights, as an open safetensors file.
+        first: Weights of the first snapshot.
+        previous: Weights of the previous snapshot. Those of the first one for the first snapshot itself.
+
+    Raises:
+        InputError: The snapshots are of different models.
+    """
     names = list(first.keys())
-    if sorted(now.keys()) != sorted(names):
+    if sorted(current.keys()) != sorted(names):
         raise errors.InputError(
-            f"{snapshot.location} holds other weights than the first snapshot: they are of different models"
+            f"{snapshot.location} has other weights than the first snapshot: they are of different models"
         )
-    start: dict[str, float] = defaultdict(float)  # squares, by layer
+    # Sums of squares by layer: of the first snapshot's weights, and of the differences from them.
+    start: dict[str, float] = defaultdict(float)
     moved: dict[str, float] = defaultdict(float)
-    step = 0.0
+    moved_since_previous = 0.0
     for name in names:
-        start_values, values = first.get_tensor(name), now.get_tensor(name)
+        start_values, values = first.get_tensor(name), current.get_tensor(name)
         if start_values.shape != values.shape:
             raise errors.InputError(f"{snapshot.location}: {name} has another shape than in the first snapshot")
         if not start_values.is_floating_point():  # position ids and the like
@@ -94,10 +109,17 @@ def _row(snapshot: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> R
         layer = layer_of(name)
         start[layer] += float(start_values.double().square().sum())
         moved[layer] += float((values.double() - start_values.double()).square().sum())
-        step += float((values.double() - previous.get_tensor(name).double()).square().sum())
+        moved_since_previous += float((values.double() - previous.get_tensor(name).double()).square().sum())
     distance, length = math.sqrt(sum(moved.values())), math.sqrt(sum(start.values()))
-    layers = {layer: _ratio(math.sqrt(moved[layer]), math.sqrt(start[layer])) for layer in start}
-    return Row(snapshot.step, snapshot.metrics, snapshot.size, distance, _ratio(distance, length), math.sqrt(step), layers)
+    return Row(
+        step=snapshot.step,
+        metrics=snapshot.metrics,
+        size=snapshot.size,
+        from_start=distance,
+        relative=_ratio(distance, length),
+        from_previous=math.sqrt(moved_since_previous),
+        layers={layer: _ratio(math.sqrt(moved[layer]), math.sqrt(start[layer])) for layer in start},
+    )
 
 
 def _ratio(part: float, whole: float) -> float:

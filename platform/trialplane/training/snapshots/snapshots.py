@@ -162,7 +162,9 @@ def is_due(step: int, last: int, *, every: int | None = None, steps: Collection[
 def thinned(
     snapshots: Sequence[Snapshot], keep: int, max_bytes: int | None, spacing: Spacing = "geometric"
 ) -> list[Snapshot]:
-    """Return the snapshots to delete, so that the others are within the limits.
+    """Return the snapshots to delete, so that the others are within the limits and spaced as evenly as possible.
+
+    Again and again, the snapshot whose two neighbors are nearest to each other is deleted. The first and the last stay.
 
     Args:
         snapshots: All snapshots, by step.
@@ -174,17 +176,20 @@ def thinned(
     def position(snapshot: Snapshot) -> float:
         return math.log1p(snapshot.step) if spacing == "geometric" else snapshot.step
 
+    def exceeds_limits() -> bool:
+        size = sum(snapshot.size for snapshot in remaining)
+        return len(remaining) > keep or (max_bytes is not None and size > max_bytes)
+
     remaining, deleted = list(snapshots), []
-    while len(remaining) > 2 and (
-        len(remaining) > keep or (max_bytes is not None and sum(snapshot.size for snapshot in remaining) > max_bytes)
-    ):
+    while len(remaining) > 2 and exceeds_limits():
+        # Element i is the distance between the neighbors of snapshot i + 1.
         gaps = [position(after) - position(before) for before, after in zip(remaining, remaining[2:], strict=False)]
         deleted.append(remaining.pop(1 + gaps.index(min(gaps))))
     return deleted
 
 
 def _write(model: torch.nn.Module, file: Path) -> None:
-    """Write the weights as transformers does: tied ones once, under the first of their names."""
+    """Write the weights as transformers does: tensors that share memory are written once, under the first of their names."""
     from safetensors import torch as safetensors
 
     tensors: dict[str, Any] = {}

@@ -58,6 +58,7 @@ def put_files(location: str, folder: Path, patterns: Iterable[str]) -> UncopiedF
 
 
 def _put_file(location: str, file: Path, name: Path) -> None:
+    """Copy a file to a location, under a relative name."""
     folder = paths.local_folder(location)
     if folder is None:
         import fsspec  # only needed for URLs
@@ -119,9 +120,9 @@ def remove_all(location: str) -> None:
 
 
 def summary(location: str) -> CheckpointSummary | None:
-    """Return the summary of a folder of checkpoints, without unfinished files and without those of `put_files`.
+    """Return the summary of a folder of checkpoints, without unfinished checkpoints and without the files of `put_files`.
 
-    The digest is of the names and sizes of all files, and of the checksums in COMPLETE files.
+    Its digest covers the names and sizes of all files, and the checksums in COMPLETE files.
 
     Args:
         location: Local folder or fsspec URL.
@@ -165,6 +166,7 @@ def _files(location: str) -> Iterator[tuple[str, int]]:
 
 
 def _read(location: str, name: str) -> bytes:
+    """Return the content of a file at a location."""
     folder = paths.local_folder(location)
     if folder is not None:
         return (folder / name).read_bytes()

@@ -84,8 +84,8 @@ def rank_file(rank: int) -> str:
 
 
 def name_of(step: int, existing: Sequence[str]) -> str:
-    """Return the folder name of a new checkpoint, given the names of the complete ones."""
-    numbers = [order(name)[1] for name in existing if order(name)[0] == step]
+    """Return a free folder name for a new checkpoint of a step, given the names of the complete ones."""
+    numbers = [number for existing_step, number in map(order, existing) if existing_step == step]
     return f"step-{step:010d}" + (f".{max(numbers) + 1}" if numbers else "")
 
 
@@ -98,7 +98,7 @@ def order(name: str) -> tuple[int, int]:
     """Return the sort key of a checkpoint: its step, and its number among those of that step."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ValueError(f"{name} is no name of a checkpoint")
+        raise ValueError(f"{name} is not the name of a checkpoint")
     return int(match[1]), int(match[2] or 0)
 
 
@@ -119,7 +119,7 @@ def load(data: bytes, name: str, location: str) -> Saved:
     """
     body, _, tail = data.partition(b"\n")
     if tail != f"crc32 {zlib.crc32(body):08x}\n".encode():
-        raise errors.CheckpointDamaged(f"{location}/{COMPLETE} is cut or changed")
+        raise errors.CheckpointDamaged(f"{location}/{COMPLETE} is truncated or changed")
     fields = json.loads(body)
     if fields.pop("format") != FORMAT:
         raise errors.CheckpointError(f"{location} was written by a newer trialplane; read it with that one")
@@ -154,22 +154,30 @@ class Rules:
             )
 
     def superfluous(self, saved: Sequence[Saved]) -> list[Saved]:
-        """Return the checkpoints that no rule keeps, of all complete ones."""
-        by_step = {
-            checkpoint.step: checkpoint for checkpoint in sorted(saved, key=lambda checkpoint: order(checkpoint.name))
-        }  # the last checkpoint of each step
-        steps = list(by_step)
+        """Return the checkpoints that no rule keeps.
+
+        Of several checkpoints of one step, only the last can be kept.
+
+        Args:
+            saved: All complete checkpoints.
+        """
+        in_order = sorted(saved, key=lambda checkpoint: order(checkpoint.name))
+        last_of_step = {checkpoint.step: checkpoint for checkpoint in in_order}
+        steps = list(last_of_step)
         kept_steps = set(steps[-self.keep_last :])
         if self.keep_every is not None:
             kept_steps.update(step for step in steps if step % self.keep_every == 0)
         sign = 1.0 if self.direction == "minimize" else -1.0
-        ranked = [(sign * checkpoint.metric, -step) for step, checkpoint in by_step.items() if checkpoint.metric is not None]
-        ranked = sorted(pair for pair in ranked if not math.isnan(pair[0]))  # of equal ones, the newer first
-        kept_steps.update(-negative for _, negative in ranked[: self.keep_best])
+        ranking: list[tuple[float, int]] = []  # best metric first, and of equal metrics the newest step first
+        for step, checkpoint in last_of_step.items():
+            if checkpoint.metric is not None and not math.isnan(checkpoint.metric):
+                ranking.append((sign * checkpoint.metric, -step))
+        ranking.sort()
+        kept_steps.update(-negative_step for _, negative_step in ranking[: self.keep_best])
         return [
             checkpoint
             for checkpoint in saved
-            if checkpoint.step not in kept_steps or by_step[checkpoint.step] is not checkpoint
+            if checkpoint.step not in kept_steps or checkpoint is not last_of_step[checkpoint.step]
         ]
 
 
@@ -194,10 +202,13 @@ def difference(saved_shapes: Shapes, model_shapes: Shapes) -> str:
     return "; ".join(parts)
 
 
-def _shape(shape: Sequence[int]) -> str:
+def _shape(shape: Sequence[int]) -> str:  # a tensor without dimensions is a number
     return "×".join(str(size) for size in shape) or "a number"
 
 
 def _some(names: Sequence[str]) -> str:
+    """Return up to three of the names and the number of the others, with "is" or "are"."""
     shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more are" if len(names) > 3 else f"{shown} {'is' if len(names) == 1 else 'are'}"
+    if len(names) > 3:
+        return f"{shown} and {len(names) - 3} more are"
+    return f"{shown} is" if len(names) == 1 else f"{shown} are"

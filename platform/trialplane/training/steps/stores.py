@@ -36,8 +36,8 @@ class Target(Protocol):
 class Sink:
     """File being written, with its size and checksum.
 
-    After the first error it ignores writes: torch's writer continues to write after an error, and would hide it behind its
-    own.
+    After its first error, it ignores writes. This is because torch's writer continues to write after an error, and would
+    replace the first error by a later one.
 
     Attributes:
         size: Number of bytes written.
@@ -213,7 +213,7 @@ def verify(path: Path, part: record.Part, location: str) -> None:
     if size != part.size:
         raise errors.CheckpointDamaged(f"{location} has {size:,} bytes of {part.size:,}")
     if crc != part.crc:
-        raise errors.CheckpointDamaged(f"{location} was changed after it was written: its checksum is another")
+        raise errors.CheckpointDamaged(f"{location} was changed after it was written: its checksum differs")
 
 
 def save_file(location: str, step: int, file: str, write: Callable[[Sink], object], keep: int) -> None:
@@ -246,7 +246,7 @@ def save_file(location: str, step: int, file: str, write: Callable[[Sink], objec
             meta={},
         )
         store.publish(name, record.dump(saved), [file])
-        for outdated in existing[: len(existing) + 1 - keep]:
+        for outdated in existing[: len(existing) + 1 - keep]:  # plus 1 for the new one
             store.remove(outdated)
         store.sweep()
     except OSError as error:
@@ -332,7 +332,8 @@ class FolderStore:
 
     def free(self) -> int | None:
         """Return the number of free bytes."""
-        return shutil.disk_usage(next(path for path in (self._folder, *self._folder.parents) if path.exists())).free
+        existing_folder = next(path for path in (self._folder, *self._folder.parents) if path.exists())
+        return shutil.disk_usage(existing_folder).free
 
     def _draft(self, name: str) -> Path:
         return self._folder / f".{name}{_DRAFT}"
@@ -436,6 +437,7 @@ class UrlStore:
 
 
 def _fsync_folder(folder: Path) -> None:
+    """Write the entries of a folder to the disk, so that a rename in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

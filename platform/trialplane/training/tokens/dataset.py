@@ -92,6 +92,7 @@ class TokenDataset:
         self.__init__(Path(state["folder"]), state["lines"], state["tokens"], state["dtype"])  # type: ignore[misc]
 
     def _open(self, number: int) -> shards.Shard:
+        """Return a shard, which is opened at the first use."""
         shard = self._shards.get(number)
         if shard is None:
             file = shards.path(self.folder, number)
@@ -170,17 +171,18 @@ def _create(work: Work, facts: dict[str, Any], processes: int, say: Callable[[st
     """Create the missing shards, then the file that marks the cache as complete."""
     folder, dtype, count = Path(work.folder), np.dtype(work.dtype), len(work.lines)
     folder.mkdir(exist_ok=True)
-    (folder / _COMPLETE).unlink(missing_ok=True)  # a shard is missing
+    (folder / _COMPLETE).unlink(missing_ok=True)  # it exists if somebody deleted a shard of a complete cache
     building.sweep(folder)
     missing = [number for number, tokens in enumerate(_token_counts(folder, count, dtype)) if tokens is None]
-    done = 1 - len(missing) / _shard_count(count)
+    done_before = 1 - len(missing) / _shard_count(count)
+    processes = min(processes, len(missing))
     say(
-        f"tokenizing {count:,} lines on {errors.counted(min(processes, len(missing)), 'core')} into {folder}"
-        + (f"; {done:.0%} was done before" if done else "")
+        f"tokenizing {count:,} lines on {errors.counted(processes, 'core')} into {folder}"
+        + (f"; {done_before:.0%} was done before" if done_before else "")
     )
     if missing:
         progress = _Progress(len(missing), say)
-        work = dataclasses.replace(work, missing=missing, processes=min(processes, len(missing)))
+        work = dataclasses.replace(work, missing=missing, processes=processes)
         clean.run("trialplane.training.tokens.worker", work, "the tokenizing process", lambda _: progress.add_shard())
     if work.lines.content != facts["text"]:
         raise errors.DataError(f"the text changed while it was tokenized into {folder}; run it again")
@@ -237,10 +239,12 @@ def _check_no_ranks(folder: Path) -> None:
 
 
 def _shard_count(lines: int) -> int:
+    """Return the number of shards for a number of lines, rounded up."""
     return -(-lines // shards.LINES)
 
 
 def _lines_of(shard: int, lines: int) -> int:
+    """Return the number of lines in a shard. The last one may have fewer than the others."""
     return min(shards.LINES, lines - shard * shards.LINES)
 
 

@@ -20,7 +20,7 @@ from numpy import typing as npt
 from trialplane import errors
 from trialplane.training import building
 
-LINES = 1 << 14  # of a shard; the last may have fewer. A killed worker loses at most one shard
+LINES = 1 << 14  # lines of a shard; the last one may have fewer. A killed process loses at most the work on one shard.
 
 _HEADER = struct.Struct("<8sQQI36x")  # mark, lines, tokens, bytes of one token
 _MARK = b"tokens 1"

@@ -77,7 +77,7 @@ class Encoder:
 _encoder: Encoder  # global, so that forked processes inherit it
 
 
-def _create_shard(number: int) -> None:
+def _create_shard(number: int) -> None:  # a function of the module, because that is what a process pool can call
     _encoder.shard(number)
 
 
