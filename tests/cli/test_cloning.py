@@ -85,7 +85,7 @@ def test_a_member_of_a_population_is_no_source_of_a_checkpoint(platform, runs):
         (["--from", "mine:3", "--checkpoint", "4"], "mine has saved no checkpoint"),
         (["--from", "nowhere"], "there is no run 'nowhere'"),
         (["--from", "mine:99"], "has started no trial 99"),
-        (["--from", "mine:best"], "'best' is no number of a trial"),
+        (["--from", "mine:best"], "'best' is not the number of a trial"),
         ([], "say what to submit"),
     ],
     ids=str,
@@ -134,7 +134,7 @@ def test_a_tie_is_called_a_tie(platform, runs, done, double, gap, verdict):
 
 def test_only_a_refit_is_compared(platform, done):
     result = platform("refit", "mine", "--show")
-    assert (result.exit_code, "is no refit" in result.stderr) == (2, True)
+    assert (result.exit_code, "is not a refit" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_study_of_that_name_is_left_alone(platform, runs, workplace):
     ("url", "code", "said"),
     [
         ("study.db", 2, "study.db is not the URL of a database; for a file it is sqlite:///study.db"),
-        ("sqlite:////none/such/study.db", 2, "there is no folder /none/such for study.db; make it, or export elsewhere"),
+        ("sqlite:////none/such/study.db", 2, "there is no folder /none/such for study.db; create it, or export elsewhere"),
         ("sqlite+pysqlite:///such/study.db", 2, "there is no folder such for study.db"),
         ("sqlite:////dev", 3, "unable to open database file; nothing of the study is in it"),
         ("mysql+nodriver://ann:s3cret@x/y", 3, "mysql+nodriver://ann:***@x/y cannot be written"),

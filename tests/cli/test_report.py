@@ -155,7 +155,7 @@ def test_trials_are_compared_by_the_parameters_that_differ(platform, run, tmp_pa
         (["a:1"], "needs two different trials; `platform logs a 1` shows one"),
         (["a:1", "a:1"], "needs two different trials"),
         (["a:1", "a"], "not both in one comparison"),
-        (["a:1", "a:x"], "a:x is no trial"),
+        (["a:1", "a:x"], "a:x is not a trial"),
         (["a:1", "a:99"], "a has no trial 99; its trials are 0 to 5"),
         (["a:1", "nosuch:1"], "nosuch"),
     ],

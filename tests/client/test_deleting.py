@@ -60,7 +60,7 @@ def test_without_an_operator_it_stays_and_the_user_is_told(handle: RunHandle, na
 def test_a_controller_that_does_not_end_is_named(handle: RunHandle, namespace: NamespaceDouble) -> None:
     namespace.ending = 99
     with pytest.raises(
-        TargetError, match=r"its controller still works on it; `platform delete a` goes on once `kubectl .* -l"
+        TargetError, match=r"its controller still works on it; repeat `platform delete a` once `kubectl .* -l"
     ):
         handle.delete()
 
@@ -76,7 +76,7 @@ def test_a_controller_that_does_not_end_is_named(handle: RunHandle, namespace: N
         ({"phase": "Failed", "reason": "DeadlineExceeded"}, "not removed yet: DeadlineExceeded; "),
         (
             {"phase": "Pending"},
-            "the pod a-runs-1 is Pending; `kubectl .* describe pod a-runs-1` shows why. It goes on by itself",
+            "the pod a-runs-1 is Pending; `kubectl .* describe pod a-runs-1` shows why. The removal continues",
         ),
     ],
 )

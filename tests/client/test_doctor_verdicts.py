@@ -219,7 +219,7 @@ BAD = {
         "something else",
     ),
     "a pod that died": (
-        doctor_pod.early_end(
+        doctor_pod.early_end_finding(
             {
                 "metadata": {"name": "p"},
                 "status": {

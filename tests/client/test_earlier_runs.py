@@ -115,7 +115,7 @@ def test_changed_data_is_not_reused_and_reported(runs: Runs, tmp_path: Path) -> 
         runs
     )
     data.write_text("a,b\n1,3\n")
-    assert "reuse: nothing of first, as the data in data has changed since" in notes(runs)
+    assert "reuse: nothing of first, because the data in data has changed since" in notes(runs)
 
 
 def notes(runs: Runs) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ HEADS = "import functools, threading\nlock = threading.Lock()\nbig = 'x' * 70000
         ("f = lambda x: x", "a lambda has no source of its own; write it as def objective"),
         ("f = len", "len is compiled, and has no source; write a function that calls it"),
         ("f = functools.partial(max, 1)", "partial is a partial; write a function that calls it"),
-        ("class A:\n    def g(self, x): return x\nf = A().g", "A.g is a method, whose object would have to travel"),
+        ("class A:\n    def g(self, x): return x\nf = A().g", "A.g is a method, whose object would have to be sent"),
         ("class A:\n    @staticmethod\n    def g(x): return x\nf = A.g", "A.g is a method"),
         ("class f: pass", "f is a class; submit a function that uses it"),
         ("async def f(x): return x", "returns no result when it is called (async or yield)"),

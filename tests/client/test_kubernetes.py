@@ -132,7 +132,7 @@ def test_a_run_whose_run_was_deleted_can_be_resumed(target, namespace, planned, 
     namespace.cluster.remove("runs", "a")
     status = handle.status()
     assert (status.state, status.complete, handle.is_active()) == (RunState.PAUSED, 1, False)
-    assert "`platform resume a` makes one and continues" in status.reason
+    assert "`platform resume a` creates one and continues" in status.reason
     assert len(handle.attempts()) == 1
     handle.resume(changes=changes)
     assert (handle.status().state, handle.status().complete) == (RunState.RUNNING, 1)

@@ -69,7 +69,7 @@ def test_a_job_that_fits_is_silent():
         (
             training(nodes=2, gpus=4),
             {"gpus": 4},
-            "nodes: 2 nodes with 4 GPUs each do not fit this machine, which has 4 and would be all of them; --set nodes=1",
+            "nodes: 2 nodes with 4 GPUs each do not fit this machine, which has 4 and would run all nodes; --set nodes=1",
         ),
         (
             job(gpus=1).model_copy(update={"budget": Budget(cost=10)}),

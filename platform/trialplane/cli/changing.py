@@ -88,10 +88,10 @@ def diff_command(
         raise InputError(f"no run of {plan.job.name} in {target.location()}; name one: platform diff {job} RUN")
     old = platform.get(run).job
     if old.kind != plan.job.kind:
-        raise InputError(f"{run} is a {old.title}, and {job} is a {plan.job.title}, so all of it needs a new run")
+        raise InputError(f"{run} is a {old.title}, and {job} is a {plan.job.title}, which always needs a new run")
     groups = changes.changes_by_time(old, plan.job)
-    lines = target.differences(dataclasses.replace(plan, run=run)) or []
-    groups["in a new run"] += [line for line in lines if line.startswith("code: ")]
+    differences = target.differences(dataclasses.replace(plan, run=run)) or []
+    groups["in a new run"] += [difference for difference in differences if difference.startswith("code: ")]
 
     def text() -> str:
         parts = [f"{moment}:\n" + "\n".join(f"  {line}" for line in lines) for moment, lines in groups.items() if lines]

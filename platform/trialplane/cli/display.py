@@ -71,7 +71,7 @@ def draw(status: RunStatus) -> Group:
 
 
 def _visible_text(text: str, style: str = "") -> Text:
-    """Return a text for rich, with control characters made visible, as a job may contain them."""
+    """Return a text for rich. Control characters, which a job's messages may contain, are made visible."""
     return Text(escapes.escape_controls(text), style)
 
 

@@ -52,5 +52,6 @@ def docs_command(page: str | None) -> int:
 
 
 def _title(file: Path) -> str:
+    """Return the title of a page, or the name of its file if it has no title."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), file.stem)

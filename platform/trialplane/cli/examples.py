@@ -44,6 +44,7 @@ def examples() -> dict[str, Example]:
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of examples that begin with the typed text, for the completion of a shell."""
     return [name for name in examples() if name.startswith(incomplete)]
 
 

@@ -52,6 +52,7 @@ def explain_command(field: str, output_format: str) -> int:
 
 
 def _as_text(field: Field, uses: list[Use]) -> str:
+    """Return the explanation of a field as text: its facts, the fields or choices below it, and an example."""
     parts = []
     if field.path:
         facts = {"type": field.type, "default": field.default or "none", "kinds": ", ".join(field.kinds)}
@@ -70,15 +71,17 @@ def _as_text(field: Field, uses: list[Use]) -> str:
 
 def _table(field: Field) -> str:
     """Return a table of the fields below a field, with the kinds of jobs that have them if these differ."""
-    has_differences = any(part.kinds != field.kinds for part in field.fields)
-    rows = [
-        [part.path, part.type, part.default, *([", ".join(part.kinds)] * has_differences), part.text]
-        for part in field.fields
-    ]
-    return output.as_table(("field", "type", "default", *(["kinds"] * has_differences), "meaning"), rows)
+    header = ["field", "type", "default", "meaning"]
+    rows = [[part.path, part.type, part.default, part.text] for part in field.fields]
+    if any(part.kinds != field.kinds for part in field.fields):
+        header.insert(-1, "kinds")
+        for row, part in zip(rows, field.fields, strict=True):
+            row.insert(-1, ", ".join(part.kinds))
+    return output.as_table(header, rows)
 
 
 def _as_data(field: Field) -> dict[str, Any]:
+    """Return the explanation of a field, and of the fields below it, as plain values."""
     return {
         "field": field.path,
         "kinds": list(field.kinds),
@@ -91,7 +94,7 @@ def _as_data(field: Field) -> dict[str, Any]:
 
 
 def _uses(path: str) -> Iterator[Use]:
-    """Yield the first pages with a YAML block that has the field."""
+    """Yield the uses of a field in the first `_MAX_PAGES` pages that have it in a YAML block."""
     pages = 0
     for page, file in docs.pages().items():
         for block in _YAML.findall(file.read_text(encoding="utf-8")):

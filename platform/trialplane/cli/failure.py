@@ -48,5 +48,5 @@ def report_unwritable_output(error: OSError) -> int:
 
 def _print(text: str) -> None:
     visible_text = "\n".join(errors.shortened(line, MAX_LINE) for line in text.splitlines())
-    with contextlib.suppress(OSError, ValueError):  # stderr cannot be written either; only the exit code reports the error
+    with contextlib.suppress(OSError, ValueError):  # stderr cannot be written; the exit code still reports the error
         click.echo(escapes.escape_controls(visible_text), err=True)

@@ -36,11 +36,13 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
     stream = sys.stdout if output_format == "table" else sys.stderr
     try:
         with progress.view(stream) as view:
-            handled_signals, end_time = 0, 0.0
+            handled_signals = 0
+            end_time: float | None = None  # time at which the run was seen to have ended while MLflow lacked results
             for status in progress.follow(handle, view):
                 last = status
                 if status.unrecorded and not status.state.is_active and stream.isatty():
-                    end_time = end_time or time.monotonic()
+                    if end_time is None:
+                        end_time = time.monotonic()
                     if time.monotonic() - end_time >= _PATIENCE:
                         break
                 if stop_signals and handle.target.remote:
@@ -52,7 +54,7 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
     progress.summary(handle, last, stream)
-    if end_time and last.unrecorded:
+    if end_time is not None and last.unrecorded:
         output.note(f"MLflow gets the last results in the background: `platform status {handle.name}`")
     if output_format != "table":
         status_verb.show(last, output_format)

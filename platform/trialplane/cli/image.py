@@ -124,6 +124,7 @@ def load(target: str, tag: str, cluster: str, nodes: str) -> None:
 
 
 def _targets(target: str) -> tuple[str, ...]:
+    """Return the images that a value of `--target` names."""
     return images.TARGETS if target == "both" else (target,)
 
 

@@ -97,7 +97,7 @@ def resume_command(
 def scale_command(run: str | None, target_name: TargetName, parallel: int, now: bool) -> None:
     """Change the number of parallel trials, or of workers of a collection, of RUN (default: the newest run).
 
-    No running trial is lost. A local run cannot be width while it is active: pause it, and resume it with --parallel or
+    No running trial is lost. A local run cannot be scaled while it is active: pause it, and resume it with --parallel or
     --workers. To change the number of iterations, use `platform resume --iterations`.
 
     With a lower number, the command waits until trials end, and then removes their pods. After Ctrl-C, the new number still
@@ -129,6 +129,7 @@ def cancel_command(run: str | None, target_name: TargetName, now: bool, yes: boo
 
 
 def _ask_to_cancel(handle: RunHandle) -> None:
+    """Ask for confirmation before a run is cancelled, unless it has ended already; see `_confirm`."""
     status = handle.status()
     if status.state.is_ended:  # `cancel` changes nothing, so no confirmation is needed
         return
@@ -155,6 +156,7 @@ def delete_command(run: str, target_name: TargetName, yes: bool) -> None:
 
 
 def _ask_to_delete(handle: RunHandle) -> None:
+    """Ask for confirmation before a run is deleted; see `_confirm`."""
     run = handle.name
     active = ", which is active," if handle.is_active() else ""
     try:

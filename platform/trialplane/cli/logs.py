@@ -74,12 +74,8 @@ def logs_command(
 def _print_history(handle: RunHandle) -> None:
     """Print a line for each event, in order: time, user, text."""
     events = handle.history()
-    width = max((len(event.by) for event in events), default=0)
+    user_width = max((len(event.by) for event in events), default=0)  # 0 if no event names a user
     for event in events:
         time = output.moment(event.at) or "now"
-        click.echo(
-            escapes.escape_controls(
-                f"{time:<19}  {event.by:<{width}}  {event.text}\n" if width else f"{time:<19}  {event.text}\n"
-            ),
-            nl=False,
-        )
+        user = f"  {event.by:<{user_width}}" if user_width else ""
+        click.echo(escapes.escape_controls(f"{time:<19}{user}  {event.text}\n"), nl=False)

@@ -106,6 +106,7 @@ class _Verbs(click.Group):
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
+    """Print the version and end the command, if `--version` is set."""
     if requested:
         import trialplane
 

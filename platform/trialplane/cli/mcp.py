@@ -199,7 +199,7 @@ def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
                 raise ToolError(f"{name}: {_argument_problems(error.__cause__)}") from error
 
     def map_errors(method: Callable[P, R]) -> Callable[P, R]:
-        """Return a method that raises the platform's errors as `ToolError`, as the library hides other messages."""
+        """Return a method that raises the platform's errors as `ToolError`: the library hides the messages of others."""
 
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -245,9 +245,8 @@ def _summary_or_error(handle: RunHandle) -> RunSummary:
     try:
         return _run_summary(handle.status())
     except (RunDamaged, RunNotFound) as error:
-        return RunSummary(
-            run=handle.name, state="DAMAGED" if isinstance(error, RunDamaged) else "DELETED", reason=_short_text(str(error))
-        )
+        state = "DAMAGED" if isinstance(error, RunDamaged) else "DELETED"
+        return RunSummary(run=handle.name, state=state, reason=_short_text(str(error)))
 
 
 def _run_summary(status: RunStatus) -> RunSummary:
@@ -292,9 +291,11 @@ def _rows_that_fit(rows: Iterable[M]) -> list[M]:
 
 
 def _short_value(value: Any) -> Any:
-    """Return a parameter's value, or the beginning of its text if it is long."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    return value if len(text) <= _MAX_TEXT and not isinstance(value, str) else _short_text(text)
+    """Return a parameter's value. A text, or a value whose JSON is long, is returned as a shortened text."""
+    if isinstance(value, str):
+        return _short_text(value)
+    text = json.dumps(value)
+    return value if len(text) <= _MAX_TEXT else _short_text(text)
 
 
 def _short_text(text: str) -> str:

@@ -57,9 +57,8 @@ def emit(output_format: str, data: Any, table: Callable[[], str]) -> None:
         table: Function that returns the table.
     """
     if output_format == "json":
-        click.echo(
-            escapes.escape_controls(json.dumps(data, indent=2, ensure_ascii=False))
-        )  # JSON itself escapes control characters
+        # JSON escapes the ASCII control characters. `escape_controls` replaces the others, such as those of C1.
+        click.echo(escapes.escape_controls(json.dumps(data, indent=2, ensure_ascii=False)))
     elif output_format == "yaml":
         click.echo(as_yaml(data), nl=False)
     else:
@@ -109,22 +108,17 @@ def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     it is not padded. The other output formats have all values in full.
     """
     limits = [*[_MAX_CELL] * (len(header) - 1), _MAX_LAST_CELL]
-    rows = [
+    text_rows = [
         [errors.shortened(cell(value), limit) for value, limit in zip(line, limits, strict=True)]
         for line in (header, *lines)
     ]
-    widths = [max(len(text) for text in column) for column in zip(*rows, strict=True)]
-    are_numbers = [
-        all(isinstance(line[i], (int, float)) or line[i] is None for line in lines) and bool(lines)
-        for i in range(len(header))
-    ]
-    table_lines = [
-        "  ".join(
-            text.rjust(width) if is_number else text.ljust(width)
-            for text, width, is_number in zip(row, widths, are_numbers, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    padded_columns: list[list[str]] = []
+    for index, texts in enumerate(zip(*text_rows, strict=True)):
+        width = max(len(text) for text in texts)
+        values = [line[index] for line in lines]
+        is_numeric = bool(values) and all(value is None or isinstance(value, (int, float)) for value in values)
+        padded_columns.append([text.rjust(width) if is_numeric else text.ljust(width) for text in texts])
+    table_lines = ["  ".join(padded_texts).rstrip() for padded_texts in zip(*padded_columns, strict=True)]
     if sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
         table_lines = [line if len(line) <= columns else line[: columns - 1] + "…" for line in table_lines]
@@ -149,7 +143,7 @@ def cell(value: Any) -> str:
 
 def percent(share: float) -> str:
     """Return a share from 0 to 1 as a text such as `16%`. It is rounded down, so that 100% means done."""
-    return f"{math.floor(100 * share + 1e-9)}%"
+    return f"{math.floor(100 * share + 1e-9)}%"  # the small number compensates for rounding errors, as in 100 * 0.29
 
 
 def duration(seconds: float | None) -> str:

@@ -127,7 +127,7 @@ def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
 
 
 def _newly_ended(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
-    """Return the new position, and the attempts that ended after a position.
+    """Return the new position in the order of ends, and the attempts that ended after the old position.
 
     If the ledger of a cluster cannot be reached, there are none. The status shows the reason.
     """
@@ -158,4 +158,5 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
 
 
 def _echo(text: str, stream: Any) -> None:
+    """Print a line, with control characters made visible, because a job's messages may contain them."""
     click.echo(escapes.escape_controls(text), file=stream)

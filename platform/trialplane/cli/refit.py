@@ -65,7 +65,7 @@ def refit_command(
         return 0
     job = handle.job
     if job.kind != "hpo" or len(job.objectives) != 1:
-        raise InputError(f"a refit compares trials of a study with one objective, and {handle.name} is none")
+        raise InputError(f"a refit compares trials of a study with one objective, and {handle.name} is not such a study")
     best_trials = cloning.best_trials(job, handle.rows(), top)
     if not best_trials:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
@@ -111,8 +111,8 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
     _check_complete(handle, {trial: len(numbers) for trial, numbers in values.items()})
     if (winner := comparison.winner) is None:
         raise InputError(
-            "nothing was registered: no configuration is better than the others for certain. More --seeds may tell them "
-            "apart; --top 1 takes the best of the search"
+            "nothing was registered: no configuration is better than the others for certain. More --seeds may show a "
+            "difference; --top 1 uses the best of the search"
         )
     version = exporting.register(cloning.registration(handle, winner, trials[winner.trial], model), uri)
     output.note(f"trial {winner.trial} is version {version} of {model} in {escapes.mask_passwords(uri)}")

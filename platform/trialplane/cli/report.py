@@ -125,22 +125,25 @@ def _compare(texts: Sequence[str], target_name: TargetName, value: float | None)
     """
     from trialplane.pages import comparison
 
-    parts = [text.rpartition(":") if ":" in text else (text, "", "") for text in texts]
-    invalid = [text for text, (_, colon, trial) in zip(texts, parts, strict=True) if colon and not trial.isdecimal()]
-    if invalid:
-        raise InputError(f"{invalid[0]} is no trial; write the run and the number of the trial, as in run:3")
-    are_trials = [bool(colon) for _, colon, _ in parts]
-    if any(are_trials) and not all(are_trials):
+    runs_and_trials: list[tuple[str, str]] = []  # the trial is "" for a run
+    for text in texts:
+        run, colon, trial = text.rpartition(":") if ":" in text else (text, "", "")
+        if colon and not trial.isdecimal():
+            raise InputError(f"{text} is not a trial; write the run and the number of the trial, as in run:3")
+        runs_and_trials.append((run, trial))
+    is_of_trials = any(trial for _, trial in runs_and_trials)
+    if is_of_trials and not all(trial for _, trial in runs_and_trials):
         raise InputError("compare takes runs, or trials as run:3, and not both in one comparison")
-    handles = {run: names.find_run(run, target_name) for run, _, _ in parts}
+    handles = {run: names.find_run(run, target_name) for run, _ in runs_and_trials}
     if len(texts) < 2:
-        run = handles[parts[0][0]].name
-        if are_trials[0]:
-            raise InputError(f"compare needs two different trials; `platform logs {run} {parts[0][2]}` shows one")
-        raise InputError(f"compare needs two different runs; `platform report {run}` shows one")
+        ((run, trial),) = runs_and_trials
+        name = handles[run].name
+        if is_of_trials:
+            raise InputError(f"compare needs two different trials; `platform logs {name} {trial}` shows one")
+        raise InputError(f"compare needs two different runs; `platform report {name}` shows one")
     run_records = {run: _read_record(handle) for run, handle in handles.items()}
-    if are_trials[0]:
-        return comparison.trial_comparison([(run_records[run], int(trial)) for run, _, trial in parts], value)
+    if is_of_trials:
+        return comparison.trial_comparison([(run_records[run], int(trial)) for run, trial in runs_and_trials], value)
     return comparison.run_comparison(list(run_records.values()), value)
 
 
@@ -175,6 +178,7 @@ def mlflow_uri(handle: RunHandle) -> str:
 
 
 def _default_file(run: str, opens: bool) -> Path:
+    """Return the file of a page without --out: in a new temporary folder if it is opened, or else in the working folder."""
     return Path(tempfile.mkdtemp(prefix="trialplane-"), f"{run}.html") if opens else Path(f"{run}.html")
 
 

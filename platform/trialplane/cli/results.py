@@ -108,19 +108,21 @@ def _show_lineage(handles: Sequence[RunHandle], limit: int | None, output_format
 
 
 def _lineage(handle: RunHandle, own_rows: Sequence[TrialRow]) -> Table:
-    """Return the table of segments: as that of trials, with what each continues."""
-    (first, *others), lines = kinds.of(handle.job).results(handle.job, own_rows)
+    """Return the table of segments: that of trials, with two columns for the segment and the step that each continues."""
+    (trial_column, *other_columns), lines = kinds.of(handle.job).results(handle.job, own_rows)
     by_number = {row.number: row for row in handle.attempts()}
-    parents = [None if row.parent is None else by_number.get(row.parent) for row in own_rows]
-    continued = [None if parent is None else f"{parent.trial}, attempt {parent.attempt}" for parent in parents]
-    header = [first, "continues", "from step", *others]  # its attempt is among the others
-    return header, [
-        [line[0], parent, row.done, *line[1:]] for line, row, parent in zip(lines, own_rows, continued, strict=True)
-    ]
+    lineage_lines: list[list[Any]] = []
+    for row, (trial, *other_cells) in zip(own_rows, lines, strict=True):
+        parent = None if row.parent is None else by_number.get(row.parent)
+        continued_segment = None if parent is None else f"{parent.trial}, attempt {parent.attempt}"
+        lineage_lines.append([trial, continued_segment, row.done, *other_cells])
+    return [trial_column, "continues", "from step", *other_columns], lineage_lines
 
 
 def _trials(handle: RunHandle, limit: int | None, all_attempts: bool) -> list[TrialRow]:
-    return (handle.attempts() if all_attempts else kinds.of(handle.job).in_order(handle.rows()))[:limit]
+    """Return at most `limit` trials of a run in the order of its kind, or attempts in the order of their start."""
+    trials = handle.attempts() if all_attempts else kinds.of(handle.job).in_order(handle.rows())
+    return trials[:limit]
 
 
 def _json_rows(rows_by_run: Sequence[tuple[str, Sequence[TrialRow | ReportRow]]]) -> list[dict[str, Any]]:

@@ -67,10 +67,14 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
     report_log.unlink(missing_ok=True)
     names = tuple(guess.candidates(log.read_text(encoding="utf-8", errors="replace")[-_MAX_OUTPUT:]))
     output = reader.Reader(Program(metrics=(_STDOUT,), names=names), report_log, folder, time.time())
-    os.link(log, report_log)  # a reader skips what a file contains at first, so the file is created after it
+    os.link(log, report_log)  # after the reader was created, because a reader skips the content that a file has by then
     output.read(time.monotonic(), ended=True)
-    pairs = {_spelling(name) for name in output.finite if name not in names}
-    values = {name: value for name, value in output.finite.items() if name not in names or _spelling(name) not in pairs}
+    # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
+    # differently. The guessed one is then dropped.
+    pair_spellings = {_spelling(name) for name in output.finite if name not in names}
+    values = {
+        name: value for name, value in output.finite.items() if name not in names or _spelling(name) not in pair_spellings
+    }
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: values} if values else {}
     last_line = next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
     if not values and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", last_line)):
@@ -86,11 +90,14 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
         finite = {name: value for name, value in file_metrics.items() if math.isfinite(value)}
         if source is not None and finite:
             metrics_by_source[source] = {**metrics_by_source.get(source, {}), **finite}
-    failure = "; ".join(filter(None, (process_end.cause, process_end.keep(name)))) if process_end.code else ""
+    failure = ""
+    if process_end.code:  # None if the script was stopped at the time limit
+        failure = "; ".join(filter(None, (process_end.cause, process_end.keep(name))))
     return Smoke(metrics_by_source, process_end.seconds, failure, process_end.code is not None)
 
 
 def _spelling(name: str) -> str:
+    """Return a metric's name in lower case with underscores, to compare names that differ only in this."""
     return re.sub(r"\W", "_", name).lower()
 
 

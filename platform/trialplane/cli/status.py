@@ -47,6 +47,7 @@ def show(status: RunStatus, output_format: str) -> None:
 
 
 def _status_text(status: RunStatus) -> str:
+    """Return a status as text: a line for each field, and a table of the workers of a running collection."""
     presenter = kinds.of(status)
     fields = output.as_fields(_fields(status, presenter))
     workers = presenter.workers(status)
@@ -56,6 +57,7 @@ def _status_text(status: RunStatus) -> str:
 
 
 def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
+    """Return the fields of a status by label. Empty ones are not shown."""
     return {
         "run": status.run,
         "job": status.job,
@@ -138,21 +140,18 @@ def _plain_fields(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
 
 
 def _table(runs: list[tuple[str, RunStatus | RunDamaged]]) -> str:
+    """Return the table of runs, from their names and statuses. It has a column of owners if a run has one."""
+    lines: list[list[Any]] = []
+    for name, status in runs:
+        if isinstance(status, RunDamaged):
+            lines.append([name, None, _DAMAGED, None, None, None, None, None])
+            continue
+        presenter = kinds.of(status)
+        progress_text, best_value = presenter.progress(status), presenter.best_value(status)
+        run_fields = [name, status.job, status.state.value, progress_text, status.failed, best_value]
+        lines.append([*run_fields, output.moment(status.created), status.owner])
+    header = ["run", "job", "state", "ended", "failed", "best", "submitted", "owner"]
     has_owners = any(isinstance(status, RunStatus) and status.owner for _, status in runs)  # only on a cluster
-    header = ("run", "job", "state", "ended", "failed", "best", "submitted", *(("owner",) if has_owners else ()))
-    lines = [
-        (name, None, _DAMAGED, *[None] * (len(header) - 3))
-        if isinstance(status, RunDamaged)
-        else (
-            name,
-            status.job,
-            status.state.value,
-            kinds.of(status).progress(status),
-            status.failed,
-            kinds.of(status).best_value(status),
-            output.moment(status.created),
-            *((status.owner,) if has_owners else ()),
-        )
-        for name, status in runs
-    ]
+    if not has_owners:
+        header, lines = header[:-1], [line[:-1] for line in lines]
     return output.as_table(header, lines)

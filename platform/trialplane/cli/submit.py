@@ -348,7 +348,10 @@ def _submit(
 
 
 def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | None]:
-    """Return the issues and the settings of a values file. With issues, the settings are the chart's defaults."""
+    """Return the issues and the settings of a values file.
+
+    With issues, the settings are the chart's defaults, so that the job can still be checked. Without a file, they are None.
+    """
     if file is None:
         return [], None
     try:

@@ -105,9 +105,9 @@ def _serve_local(target_name: TargetName, home: Path, run: str | None, listener:
 
 
 def _read_only(source: Source) -> Source:
-    """Return a source that refuses all requests except those by which MLflow's pages read.
+    """Return a source that refuses all requests except those with which MLflow's pages read records.
 
-    MLflow itself would accept others, which write records or read any file.
+    MLflow itself would also accept requests that write records or read any file.
     """
     import urllib3
 
@@ -139,13 +139,12 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
 
     exporting.check_installed("optuna", "sqlalchemy", "optuna_dashboard")
     job = handle.job
-    line, start_position = exporting.changes_line(
-        handle.target, handle.name, job, exporting.Position()
-    )  # before the start, so that an error ends the command
+    # Read before the start of the server, so that an error ends the command.
+    first_changes, start_position = exporting.changes_line(handle.target, handle.name, job, exporting.Position())
 
     def feed(stdin: IO[bytes]) -> None:
-        """Write the lines of the run, and its changes, to the server until it ends."""
-        last_error, text, position = "", first_lines, start_position
+        """Write the first lines and then the changes of the run to the server, until the server ends."""
+        last_message, text, position = "", first_lines, start_position
         with contextlib.suppress(OSError):  # raised when the server has ended
             while True:
                 stdin.write(text.encode())
@@ -153,15 +152,18 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
                 time.sleep(_UPDATE_PAUSE)
                 try:
                     text, position = exporting.changes_line(handle.target, handle.name, job, position)
-                    last_error = ""
+                    last_message = ""
                 except errors.TrialplaneError as error:
-                    text, line = "\n", errors.first_line(error)
-                    if line != last_error:  # a lasting error is printed once
-                        output.note(f"the copy is not up to date: {line}")
-                    last_error = line
+                    text, message = (
+                        "\n",
+                        errors.first_line(error),
+                    )  # an empty line changes nothing, but shows whether it ended
+                    if message != last_message:  # a lasting error is printed once
+                        output.note(f"the copy is not up to date: {message}")
+                    last_message = message
 
     with PrivateServer(listener.getsockname()) as server:
-        first_lines = exporting.order_line(handle.name, job, listener=server.listener.fileno()) + line
+        first_lines = exporting.order_line(handle.name, job, listener=server.listener.fileno()) + first_changes
         source = _with_report_page(server.ask, handle.name, handle.target.name)
         with Pages(source, listener, lambda: f"/dashboard/studies/{_STUDY_ID}", output.note) as pages:
             _print_addresses(pages, has_report=True)
@@ -196,7 +198,10 @@ def _wait_for_signal() -> None:
 
 
 def _with_report_page(source: Source, run: str | None, target_name: TargetName) -> Source:
-    """Return a source that also answers for the page of a run, or `source` itself if there is no such page."""
+    """Return a source that also answers requests for the page of a run.
+
+    This is `source` itself if there is no run, if the run cannot be read, or if plotly is not installed.
+    """
     from trialplane.client.study_page import StudyPage  # imports urllib3, which would delay `--help`
     from trialplane.pages import page
     from trialplane.pages.content import PageContext
@@ -237,7 +242,9 @@ def run_to_show(run: str | None, target_name: TargetName) -> tuple[str, Job] | N
 
 
 def mlflow_page(source: Source, run_and_job: tuple[str, Job] | None, workspace: str = "") -> str:
-    """Return the path of the page with a run's trials, best first, and their curves; that of the start page without them.
+    """Return the path of MLflow's page with the trials of a run, best first, and their curves.
+
+    Without a run, or if MLflow has no records of its job yet, this is the path of the start page.
 
     Args:
         source: Source of MLflow's pages.

@@ -22,7 +22,7 @@ Files = dict[Path, tuple[int, int]]  # path → time of the last change in nanos
 
 
 def watch(folder: Path, run_trial: Callable[[StartCallback], int]) -> int:
-    """Run a trial now and after each change of a folder, until Ctrl-C. At the start of a run, the previous one is deleted.
+    """Run a trial now and after each change of a folder, until Ctrl-C. When a run starts, the previous one is deleted.
 
     Args:
         folder: Folder of the job.

@@ -34,7 +34,7 @@ def parse_source(text: str) -> tuple[str, int | None]:
     """
     run, colon, trial = text.partition(":")
     if colon and not trial.isdecimal():
-        raise InputError(f"--from {text}: {trial!r} is no number of a trial; write --from {run}:3")
+        raise InputError(f"--from {text}: {trial!r} is not the number of a trial; write --from {run}:3")
     return run, int(trial) if colon else None
 
 
@@ -75,7 +75,7 @@ def job_folder(
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         root = Path(scratch, job.name)
         packing.unpack(target.code(run), root)
-        (root / earlier.FILE).unlink(missing_ok=True)
+        (root / earlier.FILE).unlink(missing_ok=True)  # trials of earlier runs, which are collected anew for a new run
         if code is not None:
             root = _unpack_other_code(root, load.load_job(code), code, run, allow_other_code)
         (root / load.FILE).write_text(json.dumps(_job_fields(job, fields), indent=2), encoding="utf-8")
@@ -127,17 +127,20 @@ def refit_trials(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[T
         InputError: The run is not a refit.
     """
     if not job.description.startswith(REFIT):
-        raise InputError(f"{run} is no refit of another run; `platform refit {run}` starts one")
+        raise InputError(f"{run} is not a refit of another run; `platform refit {run}` starts one")
     numbers = [int(number) for number in job.description.rpartition(" trials ")[2].split(", ")]
     repetitions: dict[int, list[TrialRow]] = {number: [] for number in numbers}
     for row in trials:
         if row.state is TrialState.COMPLETE:
-            repetitions[numbers[row.trial % len(numbers)]].append(row)
+            original = numbers[row.trial % len(numbers)]  # `enqueue` repeats the list of trials once for each seed
+            repetitions[original].append(row)
     return repetitions
 
 
 def registration(handle: RunHandle, winner: Candidate, trials: list[TrialRow], model: str) -> Registration:
-    """Return the version of a refit's winner in a model registry: of the trial whose value is nearest to the mean.
+    """Return the registration of a refit's winner in a model registry.
+
+    Of the trials with the winner's configuration, the one whose value is nearest to the mean is registered.
 
     Args:
         handle: The refit.
@@ -192,6 +195,6 @@ def _unpack_other_code(root: Path, job: Job, code: Path, run: str, allow_other_c
         list_of_lines = "\n".join(f"  {line}" for line in lines)
         raise InputError(
             f"the code in {code} is not that of {run}:\n{list_of_lines}\n"
-            "--other-code takes it anyway; without the job's name, the run's own code is taken"
+            "--other-code uses it anyway; without the job's name, the run's own code is used"
         )
     return new_root

@@ -100,7 +100,7 @@ def examine(name: TargetName, job: Job, patience: float) -> Iterator[AreaFinding
 
     Args:
         name: Name of the target.
-        job: Job for whose trials the test pod is made; `default_job` if the user named none.
+        job: Job whose trials the test pod imitates; `default_job` if the user named none.
         patience: Maximum time for the start of the pod, in seconds.
     """
     yield AreaFinding(LAPTOP, check_python(sys.version_info[:3]))
@@ -152,8 +152,9 @@ def exit_code(area_findings: Iterable[AreaFinding]) -> int:
     return EXIT_PLATFORM if any(item.finding.verdict is Verdict.FAIL for item in area_findings) else EXIT_OK
 
 
-def _in_area(area: str, checks: Iterable[Finding]) -> Iterator[AreaFinding]:
-    for finding in checks:
+def _in_area(area: str, area_findings: Iterable[Finding]) -> Iterator[AreaFinding]:
+    """Yield findings with their area."""
+    for finding in area_findings:
         yield AreaFinding(area, finding)
 
 
@@ -220,10 +221,10 @@ def check_ray(version: str, problem: str) -> Finding:
 
 def _start_ray() -> tuple[str, str]:
     """Start Ray and run a task. Return Ray's version and the problem, of which one is ""."""
-    # In /tmp, because the path of a Unix socket has at most 107 characters. The folder of mode 0700 protects the one that
-    # Ray creates in it, which every user of the machine may enter.
+    # In /tmp, because the path of a Unix socket has at most 107 characters. Other users cannot enter this folder (its mode
+    # is 0700), and so not the folder that Ray creates in it, which would be open to all users.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    # With its own token, Ray writes nothing to the home folder.
+    # The token is given, because Ray would otherwise write a new one to the home folder.
     environ = {
         **os.environ,
         "RAY_AUTH_MODE": "token",
@@ -245,7 +246,8 @@ def _start_ray() -> tuple[str, str]:
         return "", f"it took longer than {_RAY_TIMEOUT:.0f} s; its logs are in {folder}"
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if line.strip()]
-        return "", f"{lines[-1].strip() if lines else f'exit code {process.returncode}'}; its logs are in {folder}"
+        problem = lines[-1].strip() if lines else f"exit code {process.returncode}"
+        return "", f"{problem}; its logs are in {folder}"
     shutil.rmtree(folder, ignore_errors=True)
     return process.stdout.split()[-1], ""
 
@@ -279,7 +281,7 @@ def _chart_checks(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]
 
 
 def _pod_obstacle(cluster: Cluster) -> Finding | None:
-    """Return a finding if this user may not create a test pod."""
+    """Return a finding if this user may not create a test pod. None if the user may."""
     denied = _denied_permissions(cluster, _PERMISSIONS_OF_DOCTOR)
     return doctor_verdicts.permission_to_make_pods(denied, cluster.context, cluster.namespace)
 
@@ -297,13 +299,14 @@ def _operators(cluster: Cluster) -> list[dict[str, Any]]:
     Raises:
         TargetError: This user may not list Deployments.
     """
-    deployments: list[dict[str, Any]] = []
     for query in ({"labelSelector": doctor_verdicts.OPERATOR}, {"fieldSelector": "metadata.name=kuberay-operator"}):
         answer = cluster.call("GET", "/apis/apps/v1/deployments", query=query)
         if not answer.ok:
             raise cluster.refused(answer, "list", "deployments.apps")
-        deployments = deployments or answer.json()["items"]
-    return deployments
+        deployments: list[dict[str, Any]] = answer.json()["items"]
+        if deployments:
+            return deployments
+    return []
 
 
 def permissions(site: Site) -> list[Permission]:
@@ -323,9 +326,10 @@ def _denied_permissions(cluster: Cluster, required: Sequence[Permission]) -> lis
         for verb in permission.verbs:
             attributes = {"namespace": permission.namespace or cluster.namespace, "verb": verb}
             attributes |= {"group": permission.group, "resource": permission.resource}
-            attributes |= {
-                key: value for key, value in (("subresource", permission.subresource), ("name", permission.name)) if value
-            }
+            if permission.subresource:
+                attributes["subresource"] = permission.subresource
+            if permission.name:
+                attributes["name"] = permission.name
             body = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",

@@ -91,21 +91,22 @@ def probe(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator
     """
     database = site.database or database_address(_ledger_url(cluster, site))
     if not database:
-        advice = "have this run by a user who may read the Secret of the ledger's database"
+        advice = "ask a user who may read the Secret of the ledger's database to run this"
         yield findings.warned("no way to PostgreSQL", "its address cannot be found, so it was not tried", advice)
     pod = manifest(plan, site, arguments(plan, site, database))
     name = pod["metadata"]["name"]
-    # Like a run, the pod needs network policies, because the namespace denies all other traffic.
+    # Like a run, the pod needs network policies, because the namespace denies all traffic that no policy allows.
     policies = network.policies(raycluster.raycluster(plan, site), site)
+    manifests = [*((kinds.NETWORK_POLICY, policy) for policy in policies), (kinds.POD, pod)]
     created: list[tuple[ObjectKind, str]] = []
     try:
         try:
-            for kind, thing in [*((kinds.NETWORK_POLICY, policy) for policy in policies), (kinds.POD, pod)]:
-                cluster.create(kind, thing)
-                created.append((kind, thing["metadata"]["name"]))
+            for kind, object_manifest in manifests:
+                cluster.create(kind, object_manifest)
+                created.append((kind, object_manifest["metadata"]["name"]))
         except TrialplaneError as error:
             advice = "a run's trials would be refused in the same way; see the message"
-            yield findings.failed("trial pod", f"it cannot be made: {error}", advice)
+            yield findings.failed("trial pod", f"it cannot be created: {error}", advice)
             return
         try:
             yield from _pod_findings(cluster, name, patience)
@@ -126,7 +127,7 @@ def parse_finding(line: str) -> Finding | None:
         return None
 
 
-def early_end(pod: dict[str, Any], count: int, other_lines: Sequence[str]) -> Finding | None:
+def early_end_finding(pod: dict[str, Any], count: int, other_lines: Sequence[str]) -> Finding | None:
     """Return the finding for a pod that ended before its checks were complete; None if they are complete.
 
     Args:
@@ -151,7 +152,11 @@ def database_address(url: str) -> str:
 
 
 def _pod_findings(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
-    """Wait for the start of the pod, and yield a finding about it and the findings in the pod's log."""
+    """Wait for the start of the pod, and yield a finding about it and the findings in the pod's log.
+
+    A pod that does not start within `patience` seconds is a failure, and also one that waits for a permanent reason for
+    `_STUCK` seconds: such a reason may disappear in a moment.
+    """
     begin = time.monotonic()
     stuck_since: float | None = None
     while True:
@@ -163,8 +168,12 @@ def _pod_findings(cluster: Cluster, name: str, patience: float) -> Iterator[Find
             break
         now = time.monotonic()
         wait = waiting.pod_wait(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
-        stuck_since = (stuck_since or now) if wait is not None and wait.stuck else None
-        if now - begin > patience or (stuck_since is not None and now - stuck_since > min(_STUCK, patience)):
+        if wait is None or not wait.stuck:
+            stuck_since = None
+        elif stuck_since is None:
+            stuck_since = now
+        is_stuck = stuck_since is not None and now - stuck_since > min(_STUCK, patience)
+        if is_stuck or now - begin > patience:
             text = wait.text if wait is not None else "does not start"
             advice = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
             yield findings.failed("trial pod", f"it {text}", advice)
@@ -180,13 +189,16 @@ def _pod_findings(cluster: Cluster, name: str, patience: float) -> Iterator[Find
         else:
             count += 1
             yield finding
-    last_finding = early_end(_ended_pod(cluster, name), count, other_lines)
+    last_finding = early_end_finding(_ended_pod(cluster, name), count, other_lines)
     if last_finding is not None:
         yield last_finding
 
 
 def _ended_pod(cluster: Cluster, name: str) -> dict[str, Any]:
-    """Return the pod after its end. Its phase changes shortly after its log ends."""
+    """Wait until the phase of the pod shows its end, shortly after its log ends, and return the pod.
+
+    For a pod that was deleted, this is an object with the phase "gone".
+    """
     deadline = time.monotonic() + _STUCK
     pod = cluster.read(kinds.POD, name)
     while pod is not None and pod["status"].get("phase") == "Running" and time.monotonic() < deadline:

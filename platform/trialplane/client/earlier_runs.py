@@ -30,17 +30,20 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
     notes: list[str] = []
     history: list[EarlierTrial] = []
     for index, run in enumerate(job.history):
+        mapper: earlier.HistoryMapper | None = None
         try:
             old = target.job(run)
             reason = earlier.refusal(old, job)
-            mapped = None if reason else earlier.HistoryMapper(run, old, job, rows.newest_attempts(target.rows(run)[1]))
+            if not reason:
+                mapper = earlier.HistoryMapper(run, old, job, rows.newest_attempts(target.rows(run)[1]))
         except (RunNotFound, RunDamaged, LedgerError) as error:
             reason = str(error)
-        if reason or mapped is None:
-            issues.append(Issue(("history", index), reason if reason.startswith("there is") else f"{run} {reason}"))
+        if mapper is None:
+            is_sentence = reason.startswith("there is")  # "there is no run …", which names the run itself
+            issues.append(Issue(("history", index), reason if is_sentence else f"{run} {reason}"))
             continue
-        history += mapped.trials
-        notes += mapped.notes()
+        history += mapper.trials
+        notes += mapper.notes()
     if len(history) > MAX_TRIALS:
         issues.append(Issue(("history",), f"has {len(history):,} trials, and {MAX_TRIALS:,} are the most; name fewer runs"))
     results = _results(target, plan, notes) if job.reuse else []
@@ -48,10 +51,16 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
 
 
 def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]:
-    """Return the complete trials of earlier runs with the same code, data and seed, newest run first; add notes."""
+    """Return the complete trials of earlier runs with the same code, data and seed, newest run first.
+
+    Args:
+        target: Target of the earlier runs.
+        plan: Plan of the new run.
+        notes: List to which notes for the user are added.
+    """
     unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
     if unreadable:
-        notes.append(f"reuse: nothing, as the data in {unreadable[0]} cannot be read here to see whether it has changed")
+        notes.append(f"reuse: nothing, because the data in {unreadable[0]} cannot be read here to check it for changes")
         return []
     training_digest, code = earlier.training_digest(plan.job), plan.pack.identity
     results: list[EarlierTrial] = []
@@ -59,13 +68,15 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
         if run == plan.run:
             continue
         try:
-            facts = target.submission(run)
-            if facts.get("identity") != code or not _trains_alike(target.job(run), training_digest):
-                continue
-            if parameter := _changed_data(facts.get("data") or {}, plan.data):
-                notes.append(f"reuse: nothing of {run}, as the data in {parameter} has changed since")
+            submission = target.submission(run)
+            if submission.get("identity") != code:  # before the job is read, which most runs then need not
                 continue
             old = target.job(run)
+            if not _trains_alike(old, training_digest):
+                continue
+            if parameter := _changed_data(submission.get("data") or {}, plan.data):
+                notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
+                continue
             results += earlier.results(run, old, rows.newest_attempts(target.rows(run)[1]), plan.job.required_metrics)
         except (RunNotFound, RunDamaged, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
@@ -74,6 +85,7 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
 
 
 def _trains_alike(job: Job, digest: str) -> bool:
+    """Whether a job trains like the one with this digest: the same parameters give the same results."""
     return isinstance(job, Study) and earlier.training_digest(job) == digest
 
 

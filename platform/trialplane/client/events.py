@@ -90,7 +90,7 @@ class Moment:
     """An entry of the history of a run.
 
     Attributes:
-        at: Time, in seconds since the epoch. None if it is still going on.
+        at: Time, in seconds since the epoch. None for an attempt that still runs, or was lost.
         text: Description in words.
         by: User who did it, on a cluster. "" for the run itself.
     """
@@ -137,12 +137,16 @@ def _read_progress(target: Target, run: str, after: int) -> tuple[Observation, l
     except TargetError:
         if not target.remote or not observed.is_active:
             raise
-        return observed, [], True, after  # the ledger is unavailable; the status says so
+        return observed, [], True, after  # the ledger is unavailable, which the status reports, and may answer later
     return observed, attempts, alive, reading.newest_place(attempts, after)
 
 
 class _ReportedEvents:
-    """Events that an iterator has already yielded."""
+    """State of an iterator: which events it has already yielded.
+
+    Attributes:
+        position: Position of the last attempt whose end was yielded.
+    """
 
     def __init__(self, job: Job) -> None:
         self.position = 0
@@ -151,7 +155,7 @@ class _ReportedEvents:
         self._running_numbers: set[int] = set()  # ledger numbers of attempts that run
 
     def new_events(self, observed: Observation, attempts: list[Attempt], alive: bool) -> Iterator[Event]:
-        """Yield the new events, in a possible order."""
+        """Yield the new events, in an order in which they can have happened."""
         if observed.status.state is not self._state:
             self._state = observed.status.state
             yield RunChanged(observed.status)

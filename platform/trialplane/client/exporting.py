@@ -101,7 +101,7 @@ def check_installed(*libraries: str, extra: str = "local") -> None:
 
 
 def process_environ() -> dict[str, str]:
-    """Return the environment of the process."""
+    """Return the environment variables of the exporting process."""
     return protobuf.controller_env(os.environ)
 
 
@@ -158,8 +158,8 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
     scheme = urllib.parse.urlsplit(uri).scheme
     if scheme in ("", "file"):
         raise InputError(
-            f"{uri or MLFLOW} is not the URI of a database or a server: MLflow would keep twice what is exported twice. "
-            "For a file it is mlflow:sqlite:///mlflow.db"
+            f"{uri or MLFLOW} is not the URI of a database or a server, and MLflow would store a second copy at each export "
+            "there. For a file, write mlflow:sqlite:///mlflow.db"
         )
     _check_folder(uri)
     ledger_attempts, is_alive = target.attempts(run, 0)
@@ -234,11 +234,11 @@ def _check_folder(url: str) -> None:
     folder = Path(parts.path[1:]).parent
     with contextlib.suppress(PermissionError):  # the database reports it
         if not folder.is_dir():
-            raise InputError(f"there is no folder {folder} for {Path(parts.path).name}; make it, or export elsewhere")
+            raise InputError(f"there is no folder {folder} for {Path(parts.path).name}; create it, or export elsewhere")
 
 
 def read_study(target: Target, run: str) -> optuna.Study:
-    """Return the present state of a run as a study in memory.
+    """Return the current state of a run as a study in memory.
 
     Raises:
         InputError: Optuna is not installed.
@@ -254,6 +254,7 @@ def read_study(target: Target, run: str) -> optuna.Study:
             stored = optuna.storages.RDBStorage(url)
             try:
                 loaded = optuna.load_study(study_name=run, storage=stored)
+                # A copy in memory, because the file of the loaded study is removed.
                 study = optuna.create_study(study_name=run, directions=loaded.directions)
                 study.set_metric_names(loaded.metric_names or [])
                 for name, value in loaded.user_attrs.items():

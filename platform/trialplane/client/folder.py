@@ -84,7 +84,7 @@ def discard(run: RunPaths) -> None:
 
 
 def allow_access(run: RunPaths) -> None:
-    """Restore access to the folder of a run that is to be deleted, so that its lock can be read."""
+    """Restore this user's access to the folder of a run, so that its lock can be read before it is deleted."""
     _allow_access(run.root)
 
 

@@ -163,14 +163,15 @@ def _refusal(function: Function) -> str:
     if inspect.isclass(inner):
         return f"{name} is a class; submit a function that uses it"
     if inspect.ismethod(inner):
-        return f"{name} is a method, whose object would have to travel; write a function that makes the object"
+        return f"{name} is a method, whose object would have to be sent; write a function that creates the object"
     if not inspect.isfunction(inner):
         description = "compiled, and has no source" if inspect.isbuiltin(inner) else f"a {type(inner).__name__}"
         return f"{name} is {description}; write a function that calls it: def objective(lr): return …"
     if inner.__name__ == "<lambda>":
         return "a lambda has no source of its own; write it as def objective(lr): return …"
-    if name.rpartition(".")[0] and not name.rpartition(".")[0].endswith("<locals>"):
-        return f"{name} is a method, whose object would have to travel; write a function that makes the object"
+    owner = name.rpartition(".")[0]
+    if owner and not owner.endswith("<locals>"):  # a method that was taken from its class
+        return f"{name} is a method, whose object would have to be sent; write a function that creates the object"
     if inspect.iscoroutinefunction(inner) or inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         return f"{name} returns no result when it is called (async or yield); write a plain function"
     kinds = {argument.kind for argument in inspect.signature(function).parameters.values()}

@@ -90,11 +90,11 @@ class Gateway:
         """Return the packed code."""
         return self._data(run, "code")
 
-    def is_saved(self, run: str) -> bool | None:
+    def has_checkpoint(self, run: str) -> bool | None:
         """Return whether a training has saved a checkpoint; None if that, or the run, is unknown."""
         answer = self._get_run_item(run, "checkpoints")
-        is_saved = None if answer is None else answer.json()["saved"]
-        return is_saved if isinstance(is_saved, bool) else None
+        has_checkpoint = None if answer is None else answer.json()["saved"]
+        return has_checkpoint if isinstance(has_checkpoint, bool) else None
 
     def attempts(self, run: str) -> list[TrialRow] | None:
         """Return all attempts, in the order of their starts."""
@@ -149,13 +149,14 @@ class Gateway:
         return False if _is_unknown_run(answer) else self._checked_response(answer, "delete").ok
 
     def _unreadable_status_error(self, run: str, problem: str) -> RunDamaged:
-        namespace = self._cluster.place
+        """Return the error for a run whose status has a problem."""
         return RunDamaged(
-            f"the status of {run}, from the gateway in {namespace}, cannot be read: {problem}. Use the chart's version of "
-            "`platform`"
+            f"the status of {run}, from the gateway in {self._cluster.place}, cannot be read: {problem}. Use the chart's "
+            "version of `platform`"
         )
 
     def _data(self, run: str, item: str) -> bytes | None:
+        """Return the body of the answer about an item of a run; None for an unknown run."""
         answer = self._get_run_item(run, item)
         return None if answer is None else answer.data
 
@@ -165,7 +166,10 @@ class Gateway:
         return None if _is_unknown_run(answer) else self._checked_response(answer)
 
     def _pages(self, run: str, item: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
-        """Return all pages of an answer; None for an unknown run. `next` of a page has the query of the next page."""
+        """Return all pages of an answer, at least one; None for an unknown run.
+
+        `next` of a page has the parts of the query that change for the next page. It is None in the last page.
+        """
         pages: list[dict[str, Any]] = []
         next_query: Mapping[str, Any] | None = {}
         while next_query is not None:
@@ -199,7 +203,7 @@ class Gateway:
             body: JSON, or b"".
         """
         site_gateway, path = self._site.gateway, f"{self._root_path}{mlflow.UI}{target}"
-        for renew in (False, True):
+        for renew in (False, True):  # a refused token is replaced once
             headers = {names.TOKEN_HEADER: self._bearer(renew=renew)}
             with self._cluster.service_stream(
                 site_gateway.service, site_gateway.port, method, path, body, headers, self._namespace, site_gateway.scheme
@@ -218,11 +222,10 @@ class Gateway:
         if answer.status == 401 and _error(answer) is not None:
             answer = self._send_once(method, path, query, self._bearer(renew=True))
         for seconds in _RETRY_DELAYS:
-            if (
-                answer.status != 503 or _error(answer, "code") != names.UNCHECKED
-            ):  # the gateway has not acted on the request, so it can be repeated
+            is_unchecked = answer.status == 503 and _error(answer, "code") == names.UNCHECKED
+            if not is_unchecked:
                 break
-            self._pause(seconds)
+            self._pause(seconds)  # then the request is repeated, which is safe: without a checked token it had no effect
             answer = self._send_once(method, path, query, self._bearer())
         return answer
 
@@ -251,7 +254,7 @@ class Gateway:
         return self._site.home
 
     def _bearer(self, *, renew: bool = False) -> str:
-        """Return a token that authenticates this user for runs in the namespace."""
+        """Return a token that authenticates this user for runs in the namespace: the last one, or a new one if needed."""
         with self._token_lock:
             if renew or self._clock() >= self._renewal_time:
                 request_time = self._clock()
@@ -274,8 +277,8 @@ class Gateway:
             answer = viewer if viewer.ok else answer
         if answer.status == 404:
             raise TargetError(
-                f"there is no service account {names.USER} in {self._cluster.place}, by which the gateway knows who asks; "
-                "`helm upgrade` with the chart of this `platform` makes it"
+                f"there is no service account {names.USER} in {self._cluster.place}, with which the gateway identifies "
+                "users; `helm upgrade` with the chart of this `platform` creates it"
             )
         if not answer.ok:
             raise self._cluster.refused(answer, "create", "serviceaccounts/token")

@@ -106,7 +106,7 @@ def build(
 
 
 def layer_tag(requirements: Requirements, tag: str) -> str:
-    """Return the tag of the trial image with a job's requirements, which depends on nothing but them and the tag below."""
+    """Return the tag of the trial image with a job's requirements, from these and the tag of the image below."""
     return f"{tag}-{requirements.digest[:12]}"
 
 
@@ -127,22 +127,24 @@ def layer(requirements: Requirements, folder: Path, tag: str, builder: Mapping[s
 
 
 def layer_dockerfile(requirements: Requirements, base: str) -> str:
-    """Return the Dockerfile of such a layer over the image `base`. Its build context is the job's folder.
+    """Return the Dockerfile of a layer with a job's requirements over the image `base`.
+
+    Its build context is the job's folder. From a script, whose requirements are in a comment, the lines are written to a
+    file.
 
     The layer may replace libraries of the image below, except trialplane and Ray, which must have the controller's versions.
     Its last step runs the checks of a trial image.
     """
-    name = requirements.main
-    if name.endswith(".py"):
-        lines = " ".join(shlex.quote(line) for line in requirements.files[0][1].splitlines())
-        copy_lines, name = (
-            [f"RUN mkdir -p {_REQUIREMENTS_FOLDER} && printf '%s\\n' {lines} > {_REQUIREMENTS_FOLDER}/script.txt"],
-            "script.txt",
-        )
+    file_name = requirements.main
+    if file_name.endswith(".py"):
+        file_name = "script.txt"
+        _, text = requirements.files[0]
+        lines = " ".join(shlex.quote(line) for line in text.splitlines())
+        copy_lines = [f"RUN mkdir -p {_REQUIREMENTS_FOLDER} && printf '%s\\n' {lines} > {_REQUIREMENTS_FOLDER}/{file_name}"]
     else:
         copy_lines = [f"COPY {json.dumps([file, f'{_REQUIREMENTS_FOLDER}/{file}'])}" for file, _ in requirements.files]
     pinned = f"{_REQUIREMENTS_FOLDER}/kept.txt"
-    requirements_file = shlex.quote(f"{_REQUIREMENTS_FOLDER}/{name}")
+    requirements_file = shlex.quote(f"{_REQUIREMENTS_FOLDER}/{file_name}")
     lines_of_file = [
         f"FROM {base}",
         "USER root",
@@ -178,7 +180,7 @@ def push(target: str, tag: str, registry: str) -> tuple[Command, Command]:
 
 
 def load(targets: Sequence[str], tag: str, cluster: str, nodes: Sequence[str]) -> Command:
-    """Return the command that loads images into nodes of a kind cluster. Default: all nodes."""
+    """Return the command that loads images into nodes of a kind cluster; into all nodes if `nodes` is empty."""
     argv = ["kind", "load", "docker-image", *(image(target, tag) for target in targets), "--name", cluster]
     return Command((*argv, *(["--nodes", ",".join(nodes)] if nodes else [])))
 
@@ -222,7 +224,7 @@ def check_cluster(name: str) -> None:
     if name not in clusters:
         hint = errors.nearest(name, clusters) or "there is none"
         raise InputError(
-            f"kind has no cluster {name!r}; {hint}. `kind create cluster --name {name} --config kind-config.yaml` makes it"
+            f"kind has no cluster {name!r}; {hint}. `kind create cluster --name {name} --config kind-config.yaml` creates it"
         )
 
 
@@ -244,6 +246,7 @@ def run(command: Command) -> None:
 
 
 def _check_no_password(name: str, url: str) -> None:
+    """Raise InputError if the value of a variable, one or more URLs, has a user name or a password."""
     if any(urllib.parse.urlsplit(part).username for part in url.split()):
         raise InputError(
             f"{name} holds a user name or password, which would be readable in the image's history; unset it and put "
@@ -268,6 +271,7 @@ def _client_version() -> int:
 
 
 def _run_captured(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a command and return its exit code and output. Raise TargetError if its program is not installed."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

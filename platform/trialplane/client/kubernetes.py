@@ -121,18 +121,18 @@ class KubernetesTarget:
         if not new_saving.is_volume:
             return ""
         if not new_saving.claim:
-            return f"the checkpoints of {run} were lost with its pods, as the chart has no volume for them"
+            return f"the checkpoints of {run} were lost with its pods, because the chart has no volume for them"
         if job.kind == "hpo":
-            return ""  # the gateway looks at the first trial only
+            return ""  # the gateway checks only the first trial
         try:
-            return saving.no_checkpoint_message(run) if self.gateway.is_saved(run) is False else ""
+            return saving.no_checkpoint_message(run) if self.gateway.has_checkpoint(run) is False else ""
         except TargetError:
             return ""
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""
-        things = runs.manifests(plan, self.cluster.namespace, time.time(), self.objects.user)
-        return {"apiVersion": "v1", "kind": "List", "items": things}
+        manifests = runs.manifests(plan, self.cluster.namespace, time.time(), self.objects.user)
+        return {"apiVersion": "v1", "kind": "List", "items": manifests}
 
     def runs(self) -> list[str]:
         """See `Target`."""
@@ -203,19 +203,19 @@ class KubernetesTarget:
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
         self._known_view(run)  # raises if the run is unknown
-        first = self.gateway.log(run, which, 0)
-        if not isinstance(first, str) or (follow and self.is_active(run)):
+        piece_or_reason = self.gateway.log(run, which, 0)
+        if not isinstance(piece_or_reason, str) or (follow and self.is_active(run)):
             return remote_log.gateway_lines(self.gateway, run, which, lambda: follow and self.is_active(run))
         if which.trial is not None:
             noun = self.job(run).noun
             shows = f"`platform results {run}` shows the {noun}s"
             yet = " yet" if self.is_active(run) else ""
-            raise InputError(f"there is no log of {noun} {which.trial} of {run}{yet}: {first}; {shows}")
-        # Without a log on a volume, use the output of its container.
+            raise InputError(f"there is no log of {noun} {which.trial} of {run}{yet}: {piece_or_reason}; {shows}")
+        # If the gateway cannot read the controller's log, the output of its container is read instead.
         if (lines := remote_log.controller_lines(self.objects, run, follow)) is not None:
             return lines
         reason = self._status(self._known_view(run)).reason
-        raise InputError(f"the controller of {run} has no log yet: {reason or first}")
+        raise InputError(f"the controller of {run} has no log yet: {reason or piece_or_reason}")
 
     def apply(self, plan: Plan) -> None:
         """See `Target`."""
@@ -249,8 +249,8 @@ class KubernetesTarget:
         fields: dict[str, Any] = {"now": now or None}
         if parallel is not None:
             fields["parallel"] = parallel
-        # A pause does not revoke a cancel.
-        if state is not None and not (state is RunState.PAUSED and view.desired.state is RunState.CANCELLED):
+        would_revoke_cancel = state is RunState.PAUSED and view.desired.state is RunState.CANCELLED
+        if state is not None and not would_revoke_cancel:
             fields["state"] = runs.state_name(state)
         self._change(view.run, **fields)
 
@@ -263,9 +263,12 @@ class KubernetesTarget:
         pods = self.objects.trial_pods(run, role.name)
         if not view.run.is_observed or len(pods) <= role.pods:
             return view.run.is_observed
-        # The operator, or Ray's autoscaler, removes surplus pods without a slot.
-        has_scaled = view.status is not None and view.alive and view.status.parallel == parallel
-        return has_scaled and not now and len(set(pods) & set(view.status.nodes if view.status else ())) <= role.pods
+        # Too many pods still exist. The operator, or Ray's autoscaler, removes those without a slot later. So it is enough
+        # that the controller has reported the new number, and no longer has slots in too many pods.
+        if now or view.status is None or not view.alive or view.status.parallel != parallel:
+            return False
+        pods_with_slots = set(pods) & set(view.status.nodes)
+        return len(pods_with_slots) <= role.pods
 
     def remove(self, run: str, *, forget: bool) -> None:
         """See `Target`. The operator removes the pods of a run that is paused or cancelled; this waits for it."""
@@ -287,15 +290,17 @@ class KubernetesTarget:
         """Request the removal of a run's files and record.
 
         Returns:
-            None if the removal is complete, otherwise a function that returns the reason.
+            None if the removal is complete. Otherwise a function that returns the reason why it is not: only the last reason
+            is needed, and reading it takes requests.
         """
         try:
             return (lambda: self._removal_status(run)) if self.gateway.forget(run) else None
         except LedgerLocked:
-            # A controller may start just before its pod ends, and the database notices a lost one after half a minute.
+            # A controller may have started just before its pod ended. The database notices a lost controller only after half
+            # a minute.
             return lambda: (
-                f"the Run {run} in {self.cluster.place} is deleted, but its controller still works on it; `platform delete "
-                f"{run}` goes on once `kubectl --context {self.cluster.context} -n {self.cluster.namespace} get pods -l "
+                f"the Run {run} in {self.cluster.place} is deleted, but its controller still works on it; repeat `platform "
+                f"delete {run}` once `kubectl --context {self.cluster.context} -n {self.cluster.namespace} get pods -l "
                 f"{names.RUN}={run}` shows none"
             )
 
@@ -310,7 +315,7 @@ class KubernetesTarget:
                 last_words = f"{waiting.last_message(pod)}; `{kubectl} logs {name}` has the rest"
                 return f"{text}: {last_words}. Another pod tries in a minute"
             if phase != "Succeeded":
-                return f"{text}: the pod {name} is {phase}; `{kubectl} describe pod {name}` shows why. It goes on by itself"
+                return f"{text}: the pod {name} is {phase}; `{kubectl} describe pod {name}` shows why. The removal continues"
         return f"{text}; is the operator running? `{self._operator_command}`"
 
     def _change(self, run: Run, **fields: Any) -> None:
@@ -347,7 +352,11 @@ class KubernetesTarget:
         return sources.status(view, self._operator_command)
 
     def _view(self, run: str) -> RunSources | None:
-        """Return the view of a run from both sources. None if it is unknown to both."""
+        """Return a snapshot of a run from both sources. None if neither has the run.
+
+        Raises:
+            TargetError: The gateway does not answer, and there is no Run. Or this is not a team's namespace.
+        """
         gateway = self.gateway  # raises outside of a team's namespace
         run_object = self.objects.run(run)
         spec = None if run_object is None else run_object.read.spec
@@ -358,7 +367,7 @@ class KubernetesTarget:
             if run_object is None:
                 if isinstance(error, RunDamaged):  # its message is more specific
                     raise
-                explanation = f"Without it only runs with a Run are known, and {run} has none"
+                explanation = f"Without the gateway, only runs with a Run object can be read, and {run} has none"
                 raise TargetError(f"{error}\n{explanation}") from error
             return RunSources(run_object, None, False, str(error), desired)
         if answer is None:
@@ -367,6 +376,7 @@ class KubernetesTarget:
         return RunSources(run_object, status, alive, "", desired if run_object else ledger_desired)
 
     def _known_view(self, run: str) -> RunSources:
+        """Return a snapshot of a run from both sources. Raise RunNotFound for an unknown run."""
         view = self._view(run)
         if view is None:
             raise target.unknown_run_error(self, run)
@@ -385,6 +395,7 @@ class KubernetesTarget:
         return Submission(job_kinds.read(job), facts, code)
 
     def _list_if_allowed(self, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
+        """Return all objects of a kind. None if this user may not list them."""
         try:
             return self.cluster.list(kind)
         except TargetError:
@@ -399,5 +410,6 @@ def _plan(run: str, job: Job, submission: Submission) -> tuple[Plan, float]:
     return Plan(run, job, pack, origin), float(submission.facts.get("submitted") or time.time())
 
 
-def _names(things: list[dict[str, Any]] | None) -> frozenset[str] | None:
-    return None if things is None else preflight.names(things)
+def _names(objects: list[dict[str, Any]] | None) -> frozenset[str] | None:
+    """Return the names of objects. None for None."""
+    return None if objects is None else preflight.names(objects)

@@ -103,5 +103,5 @@ def _value_text(value: Any) -> str:
 
 
 def _visible_text(text: str) -> Text:
-    """Return a text as an object of rich, with control characters made visible, as a job may contain them."""
+    """Return a text as an object of rich. Control characters, which a job's messages may contain, are made visible."""
     return Text(escapes.escape_controls(text))

@@ -40,7 +40,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def _map_system_errors(method: M) -> M:
-    """Decorate a method about one run: errors of the system become errors about the run's folder."""
+    """Decorate a method about one run, so that errors of the operating system become errors about the run's folder."""
 
     @functools.wraps(method)
     def mapped(self: LocalTarget, run: str, *args: Any, **options: Any) -> Any:
@@ -132,7 +132,7 @@ class LocalTarget:
     def _inactive_status(self, files: RunPaths, status: RunStatus) -> RunStatus:
         """Return the status of an inactive run, with counts and best trial of its ledger."""
         run = files.root.name
-        # With the mark, the controller was killed after a cancel, or ended before it noticed the cancel.
+        # If the mark of a cancel still exists, the controller was killed after the cancel, or ended before it noticed it.
         desired = RunState.CANCELLED if files.cancelled.exists() else RunState.RUNNING
         reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
         status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
@@ -142,7 +142,9 @@ class LocalTarget:
         if not is_complete and files.ledger.exists():
             try:
                 ledger_rows = results.attempts(files.ledger, run, job, alive=False)
-            except LedgerError as error:  # the status may explain it, and one such run must not break the list
+            except (
+                LedgerError
+            ) as error:  # added to the reason instead of raised: one such run must not break the list of runs
                 text = errors.first_line(error)
                 reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
                 status = dataclasses.replace(status, reason=reason)
@@ -232,7 +234,7 @@ class LocalTarget:
         if not follow and not file.exists():
             shows = f"`platform results {run}` shows the {self.job(run).noun}s"
             if worker is not None:
-                shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` shows what each did"
+                shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` shows the work of each"
             yet = " yet" if self.is_active(run) else ""
             raise InputError(f"there is no log {file}{yet}; {shows}")
         if file.exists():
@@ -285,6 +287,7 @@ class LocalTarget:
                 files.cancelled.touch()
         if controller is not None:
             process.signal_stop(run, controller, now=now)
+        # A controller that ends cleanly writes its last status itself. A killed or missing one cannot.
         if state is RunState.CANCELLED and (controller is None or now) and not status.state.is_ended:
             with folder.explain_write_errors(files.root, "the run counts as cancelled anyway"):
                 cancelled = LedgerView(dataclasses.replace(status, updated=time.time()), state)
@@ -296,7 +299,7 @@ class LocalTarget:
 
     @_map_system_errors
     def remove(self, run: str, *, forget: bool) -> None:
-        """See `Target`: a controller that has ended holds nothing."""
+        """See `Target`. Without `forget` there is nothing to do, because a controller that has ended holds no resources."""
         files = self._find(run)
         if not forget:
             return
@@ -306,6 +309,7 @@ class LocalTarget:
         folder.discard(files)
 
     def _is_run(self, name: str) -> bool:
+        """Whether a name is valid, and a run has it."""
         return not planning.check_name(name) and folder.is_run(RunPaths.of(self.home, name).root)
 
     def _find(self, run: str) -> RunPaths:
@@ -344,9 +348,11 @@ class LocalTarget:
         return status
 
     def _is_attempt_active(self, run: str, trial: int, attempt: int) -> bool:
+        """Whether the run is active and an attempt has not ended, so that its log may grow."""
         return self.is_active(run) and not results.has_ended(self._find(run).ledger, run, trial, attempt)
 
     def _newest_attempt(self, run: str, trial: int) -> int:
+        """Return the number of the newest attempt of a trial. Raise InputError if the trial has not started."""
         attempts = [row.attempt for row in self.rows(run)[1] if row.trial == trial]
         if not attempts:
             noun = self.job(run).noun

@@ -98,7 +98,7 @@ class Machine:
         if gpus_of_trial > self.gpus:
             message = (
                 f"{first.nodes} nodes with {errors.counted(first.resources.gpus, 'GPU')} each do not fit this machine, "
-                f"which has {self.gpus} and would be all of them; --set nodes={self.gpus // first.resources.gpus}"
+                f"which has {self.gpus} and would run all nodes; --set nodes={self.gpus // first.resources.gpus}"
             )
             return [Issue(("nodes",), message)]
         free_gpus = self.gpus - sum(role.resources.gpus_for(role.pods) for role in others)
@@ -114,6 +114,7 @@ class Machine:
         return [Issue((job.width_field,), message)]
 
     def _warnings(self, job: Job) -> list[str]:
+        """Return warnings about resources that the job requests beyond those of this machine, or does not use."""
         roles, warnings = job.roles(), []
         warnings += self._in_flight_warnings(job)
         if job.is_for_gpus and self.gpus and not any(role.resources.gpus for role in roles):
@@ -135,10 +136,10 @@ class Machine:
         if sizes.local_object_store(job, self.shm) >= max(map(sizes.object_store, job.roles())):
             return []
         size = in_flight // sizes.MIB
-        fits = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
+        fitting_size = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
         return [
             f"collect.in_flight is {size} MiB, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
-            f"for results: workers wait earlier for the learner; --in-flight {max(1, fits)}Mi fits"
+            f"for results: workers wait earlier for the learner; --in-flight {max(1, fitting_size)}Mi fits"
         ]
 
 

@@ -90,7 +90,7 @@ class _Server(http.server.ThreadingHTTPServer):
         self._reported: set[str] = set()
 
     def is_secret(self, text: str) -> bool:
-        """Return whether a text is the secret, in a time that does not depend on the text."""
+        """Whether a text is the secret. The comparison takes the same time for every text, so that none can be guessed."""
         return hmac.compare_digest(text.encode(errors="replace"), self.secret.encode())
 
     def report_once(self, reason: str) -> None:
@@ -167,6 +167,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def _refuse(self, status: int, text: str) -> None:
+        """Answer with an error for the user, and close the connection."""
         data = text.encode()
         self.close_connection = True  # the body of the request may not have been read
         self.send_response(status)

@@ -28,7 +28,7 @@ _MAX_BYTES = 256 * 2**20  # of a file that is read at once
 
 
 class Controller(subprocess.Popen[bytes]):
-    """Process of a controller, which may outlive the process that started it. The destructor does not warn of that."""
+    """Process of a controller, which may outlive the process that started it. The destructor does not warn about that."""
 
     def __del__(self) -> None:
         return
@@ -109,10 +109,11 @@ def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
 
 
 def check_reach(run: str, controller: Holder) -> None:
-    """Check that a signal would reach the controller of a run: elsewhere its pid belongs to another process.
+    """Check that a signal would reach the controller of a run. On another machine, its pid belongs to another process.
 
     Raises:
-        TargetError: its process cannot be reached from here, or is another user's; names where, and what to type there.
+        TargetError: The process is unknown, or is on another machine or in another container, or is another user's. The
+            message says where it is, and how to stop it there.
     """
     if not controller.pid:
         raise TargetError(

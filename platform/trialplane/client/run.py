@@ -352,13 +352,25 @@ class RunHandle:
 
     def _patience(self) -> float:
         """Return the seconds that a run may take to end, including the time to save checkpoints."""
-        with contextlib.suppress(RunDamaged, RunNotFound):  # its controller has read the job and keeps working
+        # Without a readable job, the longest time: the controller has read the job before, and may work on it.
+        with contextlib.suppress(RunDamaged, RunNotFound):
             job = self.job
             return _PATIENCE + (job.checkpoints.grace or _GRACE if job.keeps_checkpoints else 0.0)
         return _PATIENCE + _GRACE
 
     def _end(self, old_status: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
-        """End the run and return its last status. For an unstarted or damaged run, derive it from `old_status`."""
+        """End the run, wait until it has ended, and return its last status.
+
+        Args:
+            old_status: Status before. The last status is derived from it if the run disappears because it never started, or
+                if its folder is damaged.
+            state: State in which the run ends.
+            now: Kill the controller and its trials instead of ending them cleanly.
+            patience: Maximum time, in seconds. None for `_patience`.
+
+        Raises:
+            TargetError: The run has not ended in time.
+        """
         patience = patience or self._patience()  # read before the run ends, while its job can be read
         self.target.desire(self.name, state, now=now)
         derived_status = dataclasses.replace(old_status, state=state, running=0)
@@ -446,8 +458,9 @@ class RunHandle:
             raise InputError(
                 f"the run {name} is running; `platform status {name}` shows it, `platform cancel {name}` ends it"
             )
-        old = self.job
-        old = old.widened(observed.desired.parallel or observed.status.parallel or old.width)  # the width after scaling
+        recorded_job = self.job
+        scaled_width = observed.desired.parallel or observed.status.parallel or recorded_job.width
+        old = recorded_job.widened(scaled_width)
         job = changing.apply_changes(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
         issues, _ = self.target.check(job)
         if issues:

@@ -159,7 +159,8 @@ class Platform:
         try:
             obstacles, warnings = (request.offline or self.target).check(resolved_job)
             all_issues += obstacles
-            all_issues += [] if request.offline else self._resume_issues(resolved_job, name)
+            if request.offline is None:
+                all_issues += self._resume_issues(resolved_job, name)
         except InputError as error:  # the target itself cannot be used: there is no such context, or no kubeconfig
             all_issues.append(Issue(("--context",), str(error)))
         if all_issues or resolved_job is None:
@@ -168,14 +169,15 @@ class Platform:
         name = name or planning.default_name(resolved_job.name, run_names, time.localtime())
         plan = planning.plan(resolved_job, folder, name, provenance)
         if request.offline is None:
-            earlier, all_issues, earlier_notes = earlier_runs.gather(self.target, plan)
-            if all_issues:
-                raise SpecError(all_issues)
-            plan, notes = planning.add_earlier_trials(plan, folder, earlier), [*notes, *earlier_notes]
+            earlier, history_issues, earlier_notes = earlier_runs.gather(self.target, plan)
+            if history_issues:
+                raise SpecError(history_issues)
+            plan = planning.add_earlier_trials(plan, folder, earlier)
+            notes += earlier_notes
         return PreparedRun(plan, (*notes, *resolved_job.advice(), *warnings))
 
     def _resume_issues(self, job: Job | None, name: str | None) -> list[Issue]:
-        """Return issues of the run from whose checkpoint this one starts."""
+        """Return the issue if a run cannot start from the checkpoint that its job names. Empty if it can, or names none."""
         if job is None or job.origin is None:
             return []
         field, option = ("start", "--from") if job.kind == "hpo" else ("resume", "--resume")
@@ -325,6 +327,7 @@ def _script_path(path: Path) -> Path | None:
 
 
 def _provenance(folder: Path, command: Sequence[str]) -> Provenance:
+    """Return the origin of a run: the folder of its job with its git revision, the user and the command."""
     revision = _git(folder, "rev-parse", "HEAD")
     return Provenance(
         job_folder=str(folder.absolute()),

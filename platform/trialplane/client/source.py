@@ -101,7 +101,7 @@ class _Source:
             return
         if len(tree.body) != 1 or getattr(tree.body[0], "name", None) != own_name:
             self._add_issue(
-                user, f"the source of {name} cannot be told from what surrounds it; define it with def on its own"
+                user, f"the source of {name} cannot be separated from the code around it; define it with def on its own"
             )
             return
         namespace = _namespace(value)
@@ -178,7 +178,9 @@ class _Source:
     def _import_statement(self, name: str, value: Any) -> tuple[str, str] | None:
         """Return a statement that imports a value under a name, and the name of the imported module; None if there is none.
 
-        A statement of the user's code is preferred. Otherwise the statement is derived from the value's own name.
+        A statement of the user's code is preferred. Otherwise the statement is derived from the value's own name. In both
+        cases, the statement counts only if it would give this very value now. `self` below stands for a missing module or
+        attribute, because no imported value is this object.
         """
         for node in self._statements:
             for alias in node.names:
@@ -202,28 +204,26 @@ class _Source:
         home_module, own_name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
         if not isinstance(home_module, str) or home_module in (self._module, "__main__") or not callable(value):
             return None
-        return (
-            (_import_from(home_module, own_name, name), home_module)
-            if getattr(sys.modules.get(home_module), own_name, None) is value
-            else None
-        )
+        if getattr(sys.modules.get(home_module), own_name, None) is not value:
+            return None
+        return _import_from(home_module, own_name, name), home_module
 
     def _add_submodules(self, tree: ast.Module, namespace: Mapping[str, Any]) -> None:
         """Add `import a.b` for each `a.b.c` in the code, because in a trial no other module may have imported `a.b`."""
         for node in ast.walk(tree):
-            steps: list[str] = []
+            attributes: list[str] = []  # of the expression `a.b.c`: b, c
             expression: ast.expr | ast.AST = node
             while isinstance(expression, ast.Attribute):
-                steps.insert(0, expression.attr)
+                attributes.insert(0, expression.attr)
                 expression = expression.value
             if not isinstance(expression, ast.Name) or expression.id not in self._imports:
                 continue
             module = namespace.get(expression.id)
-            for step in steps:
-                if not isinstance(module, types.ModuleType) or f"{module.__name__}.{step}" not in sys.modules:
+            for attribute in attributes:
+                if not isinstance(module, types.ModuleType) or f"{module.__name__}.{attribute}" not in sys.modules:
                     break
-                self._submodules[f"{module.__name__}.{step}"] = None
-                module = getattr(module, step, None)
+                self._submodules[f"{module.__name__}.{attribute}"] = None
+                module = getattr(module, attribute, None)
 
     def check_installed(self) -> None:
         """Add an issue for each imported module that a trial would not find, because it is not installed as a package."""
@@ -251,6 +251,7 @@ class _Source:
             raise
 
     def _add_conflict(self, user: str, name: str) -> None:
+        """Add the issue that two definitions use different values of the same name."""
         self._add_issue(user, f"uses another {name} than what it calls does; rename one of them")
 
     def _add_issue(self, user: str, reason: str) -> None:
@@ -260,6 +261,7 @@ class _Source:
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
     """Return the global names that a definition uses, and those in its annotations."""
     remover = _AnnotationRemover()
+    # A copy of the tree is changed. `symtable` finds the global names, but needs text.
     text = ast.unparse(remover.visit(ast.parse(ast.unparse(tree))))
 
     def walk(table: symtable.SymbolTable) -> Iterator[str]:
@@ -303,6 +305,7 @@ class _AnnotationRemover(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _visit_children(self, node: ast.AST, *, in_class: bool) -> ast.AST:
+        """Visit the nodes in a definition, which is a class or a function."""
         outer_in_class, self._in_class = self._in_class, in_class
         self.generic_visit(node)
         self._in_class = outer_in_class
@@ -336,7 +339,7 @@ def _without_decorators(value: Any) -> Any:
 
 
 def _literal_text(value: Any) -> str | None:
-    """Return a plain value as source. None for any other value."""
+    """Return a plain value as source code. None for any other value, or one that contains another value."""
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
         return repr(value)
@@ -360,10 +363,12 @@ def _literal_text(value: Any) -> str | None:
 
 
 def _import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
+    """Return the import statements in a source text."""
     return [node for node in ast.walk(_parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def _parse(text: str) -> ast.Module:
+    """Return the syntax tree of a source text. Empty if the text is not valid."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError):  # a cell that did not run, or text that is not Python

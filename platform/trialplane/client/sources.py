@@ -56,7 +56,11 @@ class RunSources:
 
     @property
     def ledger(self) -> LedgerView | None:
-        """View of the ledger. The gateway has already compared its status with the desired state and the last start."""
+        """View of the ledger; None if it has no status of the run.
+
+        The gateway has already compared the status with the desired state and the last start in the ledger. The Run may have
+        a newer start, or one that the operator has not recorded yet.
+        """
         if self.status is None:
             return None
         run, start_time = self.run, 0.0
@@ -65,12 +69,12 @@ class RunSources:
             start_time = (metadata.moment(run.status.started) or run.created) if is_followed else math.inf
         return LedgerView(self.status, alive=self.alive, begun=start_time)
 
-    def operator(self, command: str) -> OperatorView:
-        """Return the operator's view; `command` shows whether the operator runs."""
+    def operator_view(self, command: str) -> OperatorView:
+        """Return the operator's view of the run. `command` shows whether the operator runs, for messages."""
         run = self.run
         if run is None:
             name = "" if self.status is None else self.status.run
-            reason = f"there is no Run of it in the cluster (any more); `platform resume {name}` makes one and continues"
+            reason = f"there is no Run of it in the cluster (any more); `platform resume {name}` creates one and continues"
             return OperatorView(RunState.PAUSED, reason)
         if run.is_deleted:
             return OperatorView(RunState.PAUSED, "it is being removed")
@@ -89,7 +93,7 @@ class RunSources:
 def status(sources: RunSources, operator: str) -> RunStatus:
     """Return the status of a run from both sources, with its owner and the digests of its images.
 
-    Warn about images with more than one digest.
+    The status has a warning for each image with more than one digest.
 
     Args:
         sources: Both sources of the run.
@@ -104,18 +108,18 @@ def status(sources: RunSources, operator: str) -> RunStatus:
         if run is None:
             raise ValueError("neither the API server nor the gateway knows the run")
         ledger = LedgerView(_status_of_object(run), begun=math.inf)
-    merged = run_status.current(ledger, sources.operator(operator))
+    merged = run_status.current(ledger, sources.operator_view(operator))
     images = dict(merged.images)
     for image in run.status.images if run else ():
         images[image.image] = tuple(dict.fromkeys((*images.get(image.image, ()), image.digest)))
-    moved = [
+    image_warnings = [
         f"its pods have run {len(digests)} digests of {image}: the tag was pushed again, or nodes have different "
         "architectures; give each build a tag of its own (`platform docs gpus`)"
         for image, digests in images.items()
         if len(digests) > 1
     ]
     owner = run.owner if run else merged.owner
-    return dataclasses.replace(merged, owner=owner, images=images, warnings=(*merged.warnings, *moved))
+    return dataclasses.replace(merged, owner=owner, images=images, warnings=(*merged.warnings, *image_warnings))
 
 
 def _waiting_reason(run: Run, operator: str) -> str:

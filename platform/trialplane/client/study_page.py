@@ -45,7 +45,8 @@ class StudyPage:
         self._attempts: dict[int, TrialRow] = {}
         self._reports: list[ReportRow] = []
         self._end = 0
-        self._importances_at: tuple[int, Importances] = (0, Importances([], ""))  # number of complete trials → importances
+        self._last_importances = Importances([], "")
+        self._next_importances = 0.0  # number of complete trials from which importances are computed again
         self._version, self._next_read = 0, 0.0
         self._status: Any = None
         self._content: content.Content | None = None
@@ -106,7 +107,8 @@ class StudyPage:
             facts, columns = content.content(record, self._page_context(), self._importances(record))
             self._version += 1
             self._content = {**facts, "version": self._version, "mlflow": "/"}, columns
-        end_time = time.monotonic()  # the pause limits this method to MAX_SHARE of a core
+        end_time = time.monotonic()
+        # A pause in proportion to the duration limits this method to MAX_SHARE of a core.
         self._next_read = end_time + max(MIN_PAUSE, (end_time - start_time) * (1 / MAX_SHARE - 1))
         return self._content
 
@@ -114,9 +116,10 @@ class StudyPage:
         """Return the importances, which are computed again if there are a tenth more complete trials than before."""
         trials = rows.newest_attempts(record.attempts)
         complete = sum(row.state is TrialState.COMPLETE for row in trials)
-        if complete >= _GROWTH * self._importances_at[0]:
-            self._importances_at = complete + 1, importances.importances(record.job, trials)
-        return self._importances_at[1]
+        if complete >= self._next_importances:
+            self._next_importances = _GROWTH * (complete + 1)
+            self._last_importances = importances.importances(record.job, trials)
+        return self._last_importances
 
 
 def _make_response(text: str, kind: str) -> urllib3.HTTPResponse:

@@ -126,7 +126,7 @@ def flags_of_other_target(run: str, target_name: TargetName) -> str:
 
 
 def _is_here(run: str) -> bool:
-    """Return whether this machine has a run with this name."""
+    """Whether this machine has a run with this name."""
     if not run or Path(run).name != run:
         return False
     try:

@@ -44,7 +44,7 @@ class CollectionPresenter(Presenter):
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""
         parts = [_counts_text(status)]
-        if _iteration_text(status):
+        if _iteration_text(status):  # the rest describes the current iteration
             parts += [_iteration_text(status), _rates_text(status), _sizes_text(status), _failed_workers_text(status)]
         return "; ".join(part for part in parts if part)
 
@@ -122,7 +122,7 @@ class CollectionPresenter(Presenter):
 
 
 def _progress(status: RunStatus) -> CollectionProgress:
-    assert isinstance(status.progress, CollectionProgress)
+    assert isinstance(status.progress, CollectionProgress)  # a record of a collection has no other
     return status.progress
 
 

@@ -39,13 +39,15 @@ class StudyPresenter(Presenter):
 
     def finished_hint(self, job: Job) -> str:
         """See `Presenter`."""
-        is_population = job.search.population is not None
-        more = "`platform best {0} --schedule` its best parameters by step" if is_population else ""
-        return f"`platform results {{0}}` shows its trials, {more or '`platform resume {0} --trials N` runs more'}"
+        hint = "`platform resume {0} --trials N` runs more"
+        if job.search.population is not None:
+            hint = "`platform best {0} --schedule` its best parameters by step"
+        return f"`platform results {{0}}` shows its trials, {hint}"
 
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""
-        return "; ".join(filter(None, (counts(status), f"best {best(status)}" if best(status) else "")))
+        best_text = best(status)
+        return f"{counts(status)}; best {best_text}" if best_text else counts(status)
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
         """See `Presenter`."""

@@ -146,9 +146,9 @@ class TrainingPresenter(Presenter):
 
 def restarts_text(status: RunStatus) -> str:
     """Return a text with the number of restarts; "" without a restart."""
-    # The last retry is no restart yet, while its attempt has not started or the run waits for `platform resume`.
-    is_waiting = not (status.running or status.ended_trials)
-    count = status.retried - is_waiting
+    count = status.retried
+    if not (status.running or status.ended_trials):
+        count -= 1  # the last retry has not started yet, or waits for `platform resume`
     times = {1: "once", 2: "twice"}.get(count, f"{count} times")
     return f"restarted {times}" if count > 0 else ""
 
@@ -163,8 +163,9 @@ def _done_share(status: RunStatus) -> float | None:
     progress = _progress(status)
     if progress.step is None or not progress.total_steps:
         return None
-    # Divide only if the quotient is below 1, because that of huge integers may overflow.
-    return progress.step / progress.total_steps if progress.step < progress.total_steps else 1.0
+    if progress.step >= progress.total_steps:
+        return 1.0  # without a division, which could overflow for huge integers from a job
+    return progress.step / progress.total_steps
 
 
 def _step_text(status: RunStatus) -> str:
@@ -209,13 +210,17 @@ def _slowest_rank_text(status: RunStatus) -> str:
 
 
 def _start_text(status: RunStatus) -> str:
+    """Return the state of a training that has reported no step; "" if it has not started."""
     if status.ended_trials:
         return "ended"
     return "the training has started; it has not reported a step yet" if status.running else ""
 
 
 def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
-    """Yield lines of the newest attempt's log and, with `follow`, of the logs of later attempts. Note why there is none."""
+    """Yield lines of the newest attempt's log and, with `follow`, of the logs of later attempts until the run ends.
+
+    If no attempt has started, print a note about this on stderr, and yield the lines of the controller's log at the end.
+    """
     last_attempt = 0
     has_noted = False
     while True:
@@ -226,7 +231,7 @@ def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
             yield from handle.logs(0, newest, follow=follow)
         elif not (follow and is_active):
             break
-        else:
+        else:  # wait for the next attempt
             if not last_attempt and not has_noted:
                 has_noted = True
                 output.note(f"{handle.name} has not started to train; `platform status {handle.name}` shows why")
