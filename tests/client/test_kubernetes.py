@@ -103,7 +103,7 @@ def test_what_kubernetes_alone_knows_is_shown_while_the_gateway_is_away(target, 
     assert target.runs() == ["a"]
     with pytest.raises(TargetError, match="does not answer"):
         handle.attempts()
-    with pytest.raises(TargetError, match="only runs with a Run are known"):
+    with pytest.raises(TargetError, match="only runs with a Run object can be read"):
         RunHandle("b", target).status()
 
 

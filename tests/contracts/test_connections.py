@@ -153,7 +153,7 @@ def test_runs_beyond_what_a_gateway_may_have_open_wait(url: str) -> None:
         return made
 
     first = opened("a", "toy")
-    with pytest.raises(serving.Failure, match="waits for one of them to end") as caught:
+    with pytest.raises(serving.Failure, match="waits until one of them ends") as caught:
         opened("a", "more")
     assert caught.value.code == ledger.UNAVAILABLE
     opened("b", "toy").close()
@@ -186,7 +186,9 @@ def test_newcomers_leave_places_to_runs_that_come_back(url: str) -> None:
         serving.Failure, match="ledgers of 9 runs open, which is its limit, apart from connections"
     ) as caught:
         opened(runs[10])
-    assert "raise gateway.maxRuns in the chart's values, and postgresql.parameters.max_connections" in str(caught.value)
+    assert "raises gateway.maxRuns in the chart's values, together with postgresql.parameters.max_connections" in str(
+        caught.value
+    )
     held.append(opened(runs[9], epoch)[0])
     with pytest.raises(serving.Failure, match="the ledgers of 10 runs open, which is its limit;"):
         opened(runs[10], 1)

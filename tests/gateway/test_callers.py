@@ -160,7 +160,7 @@ def test_a_token_that_outlasts_the_right_to_make_one_is_refused(known: Callers, 
     with pytest.raises(TokenRefused, match="valid for longer than 10 minutes; leave out --duration"):
         known.user(long)
     reviews.bearers["a.e30.c"] = USER  # without a word of its time
-    with pytest.raises(TokenRefused, match="made for longer"):
+    with pytest.raises(TokenRefused, match="valid for longer"):
         known.user("a.e30.c")
 
 
