@@ -1,4 +1,4 @@
-"""No process forks once CUDA or a thread is alive in it.
+"""No process forks once CUDA is initialized or another thread runs in it.
 
 Rule: a job's own workers start by spawn, and the warm template is forked only while it is clean.
 Why: the better outcome is an error, "Cannot re-initialize CUDA in forked subprocess". The worse one is a hang: the child

@@ -1,4 +1,4 @@
-"""Advice on work that takes time in each trial: imports that the template could do once, and pools of processes."""
+"""Advise the user about work that takes time in each trial: imports that the template could do once, and process pools."""
 
 from __future__ import annotations
 
@@ -37,14 +37,19 @@ class LateImports:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Record the import of a module, and find nothing; see `importlib.abc.MetaPathFinder`."""
+        """Record the import of a module, and return None, so that the other finders find it.
+
+        See `importlib.abc.MetaPathFinder`. The call comes from Python's import code. If further out in the stack there is
+        import code again, the module is imported by another one that is being imported.
+        """
         now = time.perf_counter()
         frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
+        while frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):  # this import
             frame = frame.f_back
-        while frame is not None and not frame.f_code.co_filename.startswith(_IMPORTLIB):
+        while frame is not None and not frame.f_code.co_filename.startswith(_IMPORTLIB):  # the code that imports
             frame = frame.f_back
-        if frame is None:
+        is_nested = frame is not None
+        if not is_nested:
             self._outermost = name
             self._seconds.setdefault(name, 0.0)
         elif self._outermost:
@@ -53,14 +58,14 @@ class LateImports:
 
     def advice(self, config: records.SlotConfig) -> str:
         """Return advice with the line of job.yaml that does these imports once per slot; "" if they take little time."""
-        parts = {name: seconds for name, seconds in self._seconds.items() if seconds >= _MIN_SECONDS / 10}
-        total = sum(parts.values())
+        slow_imports = {name: seconds for name, seconds in self._seconds.items() if seconds >= _MIN_SECONDS / 10}
+        total = sum(slow_imports.values())
         if total < _MIN_SECONDS:
             return ""
-        slowest = sorted(parts, key=lambda name: -parts[name])[:_MAX_MODULES]
-        # A submodule is named in place of its package, as its import also imports the package.
-        imported = [next((module for module in self._seconds if module.startswith(f"{name}.")), name) for name in slowest]
-        names = ", ".join(dict.fromkeys([*config.preload, *imported]))
+        slowest = sorted(slow_imports, key=lambda name: -slow_imports[name])[:_MAX_MODULES]
+        # A submodule that the job also imports is named in place of its package, because its import imports both.
+        preloads = [next((module for module in self._seconds if module.startswith(f"{name}.")), name) for name in slowest]
+        names = ", ".join(dict.fromkeys([*config.preload, *preloads]))
         return f"a trial spends {total:.1f} s on imports; with `preload: [{names}]` in job.yaml they are done once per slot"
 
 

@@ -54,7 +54,7 @@ class Channel(Generic[Outgoing, Incoming]):
         return bool(self._unsent)
 
     def send(self, message: Outgoing, *, wait: bool = True) -> None:
-        """Send a message; without `wait` only as much as the system accepts, and `flush` sends the rest.
+        """Send a message. Without `wait`, what the system does not accept at once is buffered, and `flush` sends it.
 
         Raises:
             MessageError: The message is too long.
@@ -62,16 +62,16 @@ class Channel(Generic[Outgoing, Incoming]):
         """
         data = messages.encode(message)
         if len(data) > messages.MAX_BYTES:
-            most = f"a message has at most {messages.MAX_BYTES:,}"
-            raise errors.MessageError(f"{type(message).__name__} has {len(data):,} bytes; {most}")
+            limit = f"a message has at most {messages.MAX_BYTES:,}"
+            raise errors.MessageError(f"{type(message).__name__} has {len(data):,} bytes; {limit}")
         self._unsent += _HEAD.pack(len(data)) + data
         self.flush(wait=wait)
 
     def flush(self, *, wait: bool = False) -> None:
-        """Send buffered data, or drop it if the other end is closed.
+        """Send buffered data: all of it with `wait`, otherwise as much as the system accepts now.
 
         Raises:
-            OSError: As of `send`.
+            OSError: As in `send`. The data is dropped.
         """
         try:
             if wait:
@@ -90,7 +90,7 @@ class Channel(Generic[Outgoing, Incoming]):
         self._socket.settimeout(seconds)
 
     def is_readable(self, timeout: float = 0.0) -> bool:
-        """Return whether there is data or the end for `read` to return, after waiting at most `timeout` seconds."""
+        """Return whether `read` has data or the end of the channel to read; wait for it at most `timeout` seconds."""
         poll = select.poll()  # poll accepts descriptors of any size, unlike `select`
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(1000 * timeout))
@@ -114,8 +114,8 @@ class Channel(Generic[Outgoing, Incoming]):
                 (length,) = _HEAD.unpack_from(self._incoming)
                 end = _HEAD.size + length
                 if length > messages.MAX_BYTES:
-                    most = f"a message has at most {messages.MAX_BYTES:,}"
-                    raise errors.MessageError(f"{self._direction.sender} began a message of {length:,} bytes; {most}")
+                    limit = f"a message has at most {messages.MAX_BYTES:,}"
+                    raise errors.MessageError(f"{self._direction.sender} began a message of {length:,} bytes; {limit}")
                 if len(self._incoming) < end:
                     return
                 data = bytes(self._incoming[_HEAD.size : end])
@@ -129,8 +129,8 @@ class Channel(Generic[Outgoing, Incoming]):
         """Return the next message; None if nothing arrives within `timeout` seconds.
 
         Raises:
-            EOFError: As of `read`.
-            MessageError: As of `read`.
+            EOFError: As in `read`.
+            MessageError: As in `read`.
         """
         while not self._arrived_messages:
             if timeout is not None and not self.is_readable(timeout):

@@ -1,9 +1,8 @@
-"""The files that a study's `keep.files` names, sent to the MLflow runs of its best trials.
+"""Send the files that a study's `keep.files` names to the MLflow runs of its best trials.
 
-A controller requests this from a slot at the end of a run, as a slot can read the checkpoint location. MLflow is imported in
-a process of its own, `python -m trialplane.worker.kept LOCATION`, which reads a message, answers with one, and is killed at
-its timeout. Files take the same way as the logs of trials, with the same limits on names and sizes. A file that MLflow has
-with the same size is not sent again, so a message may arrive twice.
+A controller requests this from a slot at the end of a run, because a slot can read the location of the checkpoints. MLflow
+is imported in a process of its own, `python -m trialplane.worker.kept LOCATION`, which reads a message, answers with one,
+and is killed at its timeout. A file that MLflow has with the same size is not sent again, so a request can be repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from trialplane.wire import env, escapes, messages, paths, records
 from trialplane.worker import trial
 
 FOLDER = "kept_files"  # among a run's artifacts
-_NICENESS = 10
+_NICENESS = 10  # lower priority than trials
 _CLIENT_SETTINGS = {  # MLflow's client would retry for minutes; the controller retries instead
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # seconds for one file, as the server answers when the file is stored
@@ -72,7 +71,7 @@ def main() -> None:
 
 
 def _send_to_run(number: int, location: str) -> messages.FilesSent:
-    """Find the run of a trial, and send its files."""
+    """Send the files at a location to the MLflow run of the attempt with this number; return the answer."""
     import mlflow  # seconds, and only this process needs it
 
     client = mlflow.MlflowClient()
@@ -85,7 +84,7 @@ def _send_to_run(number: int, location: str) -> messages.FilesSent:
 
 
 def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.FilesSent:
-    """Send the files below a folder or URL that MLflow does not have; after a failed file the others are sent too.
+    """Send the files below a folder or URL, except those that MLflow has. If one fails, the others are sent all the same.
 
     Args:
         client: Client of MLflow.
@@ -97,7 +96,7 @@ def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.F
         The answer, with a message about files that were not sent.
 
     Raises:
-        Exception: MLflow or the object store cannot be reached.
+        Exception: MLflow or the object store cannot be reached, so no other file is tried.
     """
     stored = dict(_list_artifacts(client, run, FOLDER))
     files = _files(location)
@@ -113,7 +112,7 @@ def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.F
             with _local_file(location, name) as file:
                 client.log_artifact(run, str(file), posixpath.join(FOLDER, posixpath.dirname(name)).rstrip("/"))
         except Exception as error:
-            if _is_away(error):
+            if _is_unreachable(error):
                 raise
             retry = retry or not _is_refusal(error)
             unsent[name] = _reason(error)
@@ -169,8 +168,8 @@ def _local_file(location: str, name: str) -> Iterator[Path]:
         yield copy
 
 
-def _is_away(error: BaseException | None) -> bool:
-    """Return whether the server cannot be reached, so that other files would fail too, by the error and its causes."""
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Return whether an error, or one of its causes, is that the server cannot be reached. Other files would fail too."""
     import requests  # MLflow has imported it
 
     while error is not None:
@@ -181,13 +180,14 @@ def _is_away(error: BaseException | None) -> bool:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return whether a retry is useless, as MLflow, its artifact store or the gateway refuses the file."""
+    """Return whether a retry is useless, because MLflow, its artifact store or the gateway refuses the file."""
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", 0) or getattr(error, "get_http_status_code", int)()
     return 400 <= status < 500 and status not in _RETRYABLE_STATUS
 
 
 def _reason(error: Exception) -> str:
+    """Return the first line of an error for a message, without passwords."""
     return escapes.mask_passwords(errors.first_line(error))[:300]
 
 

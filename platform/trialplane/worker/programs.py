@@ -42,7 +42,9 @@ class CommandFailed(Exception):
 
 
 def load(config: records.SlotConfig, program: Program) -> context.Run:
-    """Return the function that runs a program as one trial; import a script's third-party modules, once for all trials.
+    """Return the function that runs a program as one trial.
+
+    A script is compiled, and its third-party modules are imported, once for all trials of the template.
 
     Raises:
         SyntaxError: The script is not Python.
@@ -56,17 +58,21 @@ def load(config: records.SlotConfig, program: Program) -> context.Run:
     tree = notebook.parse(text, str(file)) if notebook.is_notebook(text) else text
     code_object = compile(tree, str(file), "exec", dont_inherit=True)
     with contextlib.suppress(OSError):
-        compileall.compile_dir(code, quiet=2)  # trials copy the bytecode with the code, and need not compile it
+        compileall.compile_dir(code, quiet=2)  # each trial copies the code, and with it the bytecode
     if not config.preload:
         preload(file, code)
     return Script(program, code_object, text).run
 
 
 def preload(file: Path, code: Path) -> None:
-    """Import the third-party modules that a script, and the job's modules that it imports, import at the top.
+    """Import the third-party modules that a script imports at its top, and those of the job's modules that it imports.
 
-    An import that fails is left to the script, which may handle the error. So are imports after a line that sets an
-    environment variable, on which they may depend.
+    An import that fails is ignored here: the script imports it again, and may handle the error. Imports after a line that
+    sets an environment variable are left to the script too, because they may depend on the variable.
+
+    Args:
+        file: File of the script.
+        code: Folder of the job's code.
     """
     visited: set[Path] = set()
     pending = [file]
@@ -141,7 +147,7 @@ class Script:
         self._text = text
 
     def run(self, ctx: context.Context) -> context.Result:
-        """Run the script in this process; the slot reads its metrics.
+        """Run the script in this process, and return no metrics, because the slot reads them.
 
         Raises:
             Invalid: The script refuses its arguments, or reads standard input.
@@ -158,9 +164,9 @@ class Script:
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]
-        root = [str(_packages_folder(self._program, ctx))] if self._program.packages else []
-        other_paths = (path for path in sys.path if path not in ("", str(ctx.code), *root))
-        sys.path[:] = list(dict.fromkeys([str(file.parent), *root, *other_paths]))
+        packages = [str(_packages_folder(self._program, ctx))] if self._program.packages else []
+        other_paths = (path for path in sys.path if path not in ("", str(ctx.code), *packages))
+        sys.path[:] = list(dict.fromkeys([str(file.parent), *packages, *other_paths]))
         sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # processes of multiprocessing use the second name
         _allow_start_method()
         pid = os.getpid()
@@ -169,15 +175,17 @@ class Script:
             _wait_for_workers(pid)
         except SystemExit as error:
             _wait_for_workers(pid)
-            if error.code == usage.USAGE_ERROR and os.getpid() == pid and "usage:" in (text := _end_of_output()).lower():
-                raise usage.refusal_error(self._program.script, text) from error
+            if error.code == usage.USAGE_ERROR and os.getpid() == pid:
+                output = _end_of_output()
+                if "usage:" in output.lower():
+                    raise usage.refusal_error(self._program.script, output) from error
             raise
         except EOFError as error:
             if "reading a line" in str(error):
                 raise context.Invalid(f"{self._program.script} read standard input, which is empty in a trial") from error
             raise
         finally:
-            if os.getpid() != pid:  # a process that the script has forked, and that ran to the script's end
+            if os.getpid() != pid:  # the script has forked this process, which must not return into the trial's code
                 _end_fork(sys.exc_info()[1])
         return {}
 
@@ -189,10 +197,13 @@ class Command:
         self._program = program
 
     def run(self, ctx: context.Context) -> context.Result:
-        """Run the command to its end, and forward SIGTERM to it; the slot reads its metrics.
+        """Run the command to its end, forward SIGTERM to it, and return no metrics, because the slot reads them.
+
+        If a signal ends the command, the same signal ends this process, so that the slot sees how the command has ended.
 
         Raises:
             CommandFailed: The command ended with an exit code over 0.
+            ArgumentsRefused: The command refuses its arguments.
             OSError: The command cannot be started.
         """
         _prepare(self._program, ctx)
@@ -200,30 +211,33 @@ class Command:
         argv = [*arguments.build(self._program.command, ctx.params, facts), *_arguments(self._program, ctx)]
         # The trial's interpreter and the programs installed with it come before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        # Both lists are empty, or have one item: the signal that has arrived, and the command's process group.
         stops: list[int] = []
-        children: list[int] = []
+        groups: list[int] = []
 
-        def stop(number: int, _: Any) -> None:
+        def forward(number: int, _: Any) -> None:
             stops.append(number)
-            for group in children:
+            for group in groups:
                 _signal_group(group, number)
 
-        signal.signal(signal.SIGTERM, stop)
-        # The command gets a process group, as a shell does not pass a signal on to its children. It dies with this process.
+        signal.signal(signal.SIGTERM, forward)
+        # The command gets a process group of its own, which is signaled as a whole, because a shell does not pass a signal
+        # on to its children.
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent, process_group=0)
-        children.append(child.pid)
-        if stops:
+        groups.append(child.pid)
+        if stops:  # the signal may have arrived before the group was recorded
             _signal_group(child.pid, signal.SIGTERM)
         code = child.wait()
-        while stops and _signal_group(child.pid, 0):  # other processes may still save something; the slot limits the time
+        no_signal = 0  # only checks that the group has processes
+        while stops and _signal_group(child.pid, no_signal):  # they may still save something; the slot limits the time
             time.sleep(0.05)
-        if code < 0:  # this process ends by the same signal, by which the slot finds the failure
-            with contextlib.suppress(OSError):  # SIGKILL has no other action
+        if code < 0:
+            with contextlib.suppress(OSError):  # SIGKILL always has its default action
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
-        if code == usage.USAGE_ERROR and "usage:" in (text := _end_of_output()).lower():
+        if code == usage.USAGE_ERROR and "usage:" in (output := _end_of_output()).lower():
             program_name = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
-            raise usage.refusal_error(program_name, text)
+            raise usage.refusal_error(program_name, output)
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}
@@ -243,7 +257,11 @@ def folder(program: Program, workdir: Path) -> Path:
 
 
 def _prepare(program: Program, ctx: context.Context) -> Path:
-    """Create the folders of a program and its checkpoints, and set its variables; return the program's folder."""
+    """Prepare this process for a program, and return the folder in which it runs.
+
+    The folder gets a copy of the code if the job says so, and the settings file with the trial's parameters. The process
+    changes into it and sets the program's environment variables. The folder for checkpoints is created.
+    """
     run_folder = folder(program, ctx.workdir)
     if program.cwd == "code":
         shutil.copytree(ctx.code, run_folder, symlinks=True)
@@ -277,7 +295,7 @@ def _context_values(ctx: context.Context) -> Mapping[str, Any]:
 
 
 def _arguments(program: Program, ctx: context.Context) -> list[str]:
-    """Return the program's arguments, without parameters that are set in a file instead."""
+    """Return the program's arguments, without the parameters that its settings file has instead."""
     params: Mapping[str, Any] = ctx.params
     if program.file:
         placeholders = {name for _, name in arguments.placeholders(program.arguments)}
@@ -287,16 +305,16 @@ def _arguments(program: Program, ctx: context.Context) -> list[str]:
 
 
 def _allow_start_method() -> None:
-    """Allow a script to set the start method of multiprocessing, which would be an error after the policy has set it."""
-    choose = multiprocessing.set_start_method
-    multiprocessing.set_start_method = lambda method, force=True: choose(method, force=True)
+    """Allow a script to set the start method of multiprocessing once more, after a policy has set it in this process."""
+    set_method = multiprocessing.set_start_method
+    multiprocessing.set_start_method = lambda method, force=True: set_method(method, force=True)
 
 
 def _wait_for_workers(pid: int) -> None:
     """Wait for pools, threads and non-daemonic workers, as an interpreter does before it ends.
 
     Args:
-        pid: Pid of the script's own process. In a process that the script has forked, nothing is done.
+        pid: Pid of the script's own process. A process that the script has forked does not wait.
     """
     if os.getpid() != pid:
         return
@@ -307,7 +325,11 @@ def _wait_for_workers(pid: int) -> None:
 
 
 def _end_fork(error: BaseException | None) -> None:
-    """End a process that the script has forked, as the interpreter would."""
+    """End a process that the script has forked, with the exit code that the interpreter would give it.
+
+    Args:
+        error: Exception that ended the script in this process; None if it ran to its end.
+    """
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -319,17 +341,21 @@ def _end_fork(error: BaseException | None) -> None:
 
 
 def report_size_at_exit(config: records.SlotConfig, channel: TrialChannel) -> None:
-    """Register an exit handler that sends the size of the log to the slot. Call it before the program runs."""
+    """Register an exit handler that sends the size of a program's log to the slot.
+
+    By the size the slot knows what the program has printed, without the output of processes that outlive it. Call it before
+    the program runs: the handler that is registered first runs last, after the program's own.
+    """
     pid, log = os.getpid(), Path("/proc/self/fd/1").resolve()
 
     def report() -> None:
         if os.getpid() == pid:
             process.flush()
-            with contextlib.suppress(OSError):  # the slot is gone, or the log
+            with contextlib.suppress(OSError):  # the slot has ended, or the log was removed
                 channel.send(messages.Printed(log.stat().st_size))
 
     if config.program is not None:
-        atexit.register(report)  # the handler that is registered first runs last
+        atexit.register(report)
 
 
 def _last_line() -> str:
@@ -339,7 +365,7 @@ def _last_line() -> str:
 
 
 def _end_of_output() -> str:
-    """Return the end of what this trial has printed."""
+    """Return the last `usage.TAIL` bytes that this trial has printed; "" if its output is not a file."""
     process.flush()
     with contextlib.suppress(OSError, ValueError):
         file = Path(f"/proc/self/fd/{sys.__stderr__.fileno() if sys.__stderr__ else 2}").resolve()

@@ -35,12 +35,12 @@ def localized_config(config: SlotConfig) -> SlotConfig:
 
 
 def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
-    """Unpack the job's code, unless a former slot of this pod has done so.
+    """Unpack the job's code, unless another slot of this machine has unpacked the same code there.
 
     Args:
         archive: First part of the archive; further parts are in the same folder.
         code: Folder for the code.
-        sha256: Expected digest; "" where it is not known.
+        sha256: Expected digest; "" if it is unknown.
 
     Raises:
         SlotError: The archive is missing, damaged or of another digest, or the disk is full.
@@ -60,9 +60,10 @@ def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
 
 
 class Log:
-    """The new parts of one trial's log, in bounded pieces.
+    """A reader of the new parts of one trial's log, in pieces of at most `CHUNK` bytes.
 
-    Of a log longer than `LIVE_BYTES` only the end is sent too, after the trial's end, as that is where a traceback is.
+    While the trial runs, the first `LIVE_BYTES` of the log are sent. After its end the last `END_BYTES` follow, because that
+    is where a traceback is. A mark stands for what is left out between them.
     """
 
     def __init__(self, file: Path) -> None:
@@ -70,7 +71,11 @@ class Log:
         self._offset = 0
 
     def next_piece(self, *, ended: bool = False) -> bytes:
-        """Return the next piece, or b"". After the trial's end, a mark replaces the part beyond the limit."""
+        """Return the next piece of the log; b"" if nothing is left to send now.
+
+        Args:
+            ended: Whether the trial has ended, so that the end of a long log is sent too.
+        """
         try:
             size = self._file.stat().st_size
         except FileNotFoundError:
@@ -124,7 +129,7 @@ def pack_store(store: Path, file: Path) -> str | None:
 
 
 def checkpoint_summary(config: SlotConfig, request: TrialRequest) -> CheckpointSummary | None:
-    """Return the summary of the checkpoints of a study's trial; None without any, or if they cannot be read."""
+    """Return the summary of a trial's checkpoints; None if there are none, they cannot be read, or it is a collection's."""
     if config.role != "trial":
         return None
     root = config.checkpoints or str(RunPaths(Path(config.root)).checkpoints)

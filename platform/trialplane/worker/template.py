@@ -6,9 +6,10 @@ JobLoaded or JobFailed once, then TrialStarted and TrialExited for each trial.
 
 Before each fork the template checks that it is clean (policies.spawn); if not, the trial is spawned and the reason is
 reported. It adopts and kills the processes that its trials leave behind, so after TrialExited no process of the trial runs.
-When the slot ends the template ends, and its trials with it. But in a pod that is being removed (`leaving`) it waits for
-trials that were requested to stop: with the pod the head may be gone too, and Ray ends a slot whose controller is gone. The
-template of the pod's next slot, if there is one, begins when they have ended.
+
+When the slot ends, the template ends too, and its trials with it. There is one exception: in a pod that is being removed
+(`leaving`), Ray may end the slot before its trials have saved their checkpoints. So the template waits for them, up to the
+grace period. The template of the pod's next slot, if there is one, starts trials only after they have ended.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 
 
 def main() -> None:
-    """Import the job, report that, and serve until the slot ends."""
-    faulthandler.enable()  # a slot ends imports that hang by SIGABRT
+    """Import the job, report that or the error to the slot, and start trials until the slot ends."""
+    faulthandler.enable()  # a slot ends imports that hang by SIGABRT, which then prints their stacks
     control = socket.socket(fileno=int(sys.argv[1]))
     config = messages.decode(sys.stdin.buffer.read(), messages.LOAD).config
     policies.apply_all()
@@ -76,13 +77,14 @@ def main() -> None:
         except context.Invalid as error:
             control.send(messages.encode(messages.JobFailed(str(error))))
             os._exit(0)
-    _wait_for_former_slot()
+    _wait_for_earlier_slot()
     control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean)))
     empty_request = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
-    messages.decode(messages.encode(empty_request), messages.TO_TRIAL)  # builds the decoders once for all children
-    process.seed_everything(0)  # torch's first seeding reads source files for 10 ms, which children are spared
+    # The first call of each of these is slow. Made here, it does not slow down each trial.
+    messages.decode(messages.encode(empty_request), messages.TO_TRIAL)  # builds the decoders
+    process.seed_everything(0)  # torch reads source files for 10 ms
     gc.collect()
-    gc.freeze()  # the children's collector must not touch, and so copy, every inherited page
+    gc.freeze()  # otherwise a child's garbage collector would write to, and so copy, every inherited page
     Template(control, config, run).serve()
     os._exit(0)  # the kernel cleans up; some libraries' own exit handlers take seconds
 
@@ -96,7 +98,7 @@ class Template:
         self._run = run
         self._running: dict[int, int] = {}  # pid → number of the attempt
         self._is_pod_removed = False
-        self._import_children = process.children()  # processes started by the job's imports belong to no trial and stay
+        self._import_children = process.children()  # started by the job's imports; they belong to no trial, and stay
         process.adopt_orphans()
 
     def serve(self) -> None:
@@ -133,6 +135,7 @@ class Template:
         os.close(handle)
 
     def _fork(self, descriptor: int) -> int:
+        """Run a trial in a fork of this process, with the descriptor of its channel; return its pid."""
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -144,19 +147,19 @@ class Template:
         return pid
 
     def _spawn(self, descriptor: int) -> int:
-        # `_reap` waits for the process by its pid, so the Popen object must not.
+        """Run a trial in a new interpreter, with the descriptor of its channel; return its pid."""
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "trialplane.worker.roles", str(descriptor), str(os.getpid())],
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # from its start, so that it can be found and killed
         )
-        child.returncode = 0
+        child.returncode = 0  # `_reap` waits for the process by its pid, so the Popen object must not
         return child.pid
 
     def _reap(self) -> None:
-        """Reap ended children, kill processes that ended trials left behind, and report each trial."""
-        ended: list[tuple[int, int, int]] = []
+        """Reap ended children, and report each trial among them to the slot. If no trial runs, kill left processes first."""
+        ended: list[tuple[int, int, int]] = []  # pid, status and largest resident set in bytes of each trial
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -166,18 +169,19 @@ class Template:
                 break
             if pid in self._running:
                 ended.append((pid, status, usage.ru_maxrss * 1024))
-        for pid, status, peak in ended:
+        for pid, status, peak_memory in ended:
             number = self._running.pop(pid)
             orphans = self._kill_orphans() if not self._running else 0
-            exited = messages.TrialExited(number, os.waitstatus_to_exitcode(status), peak, orphans)
-            with contextlib.suppress(OSError):  # the slot is gone
+            exited = messages.TrialExited(number, os.waitstatus_to_exitcode(status), peak_memory, orphans)
+            with contextlib.suppress(OSError):  # the slot has ended
                 self._control.send(messages.encode(exited))
 
     def _kill_orphans(self) -> int:
-        """Kill the processes that trials left behind, as every child is that is no trial; return their number.
+        """Kill the processes that trials have left behind, and return their number. Call it when no trial runs.
 
-        Resource trackers of multiprocessing and joblib get a moment to end by themselves, as they do once no other process
-        is left: they remove shared memory, semaphores and folders that their processes have left.
+        This process has adopted them, so they are all of its children except those of the job's imports. Resource trackers
+        of multiprocessing and joblib get `TRACKER_GRACE` to end by themselves, which they do after all other processes: they
+        remove the shared memory, semaphores and folders that these have left.
         """
         killed = 0
         deadline = time.monotonic() + TRACKER_GRACE
@@ -191,14 +195,21 @@ class Template:
         return killed
 
     def _note_removal(self, *_: object) -> None:
-        """Handle the signal that the pod is being removed."""
+        """Record that the pod is being removed, as the signal says."""
         self._is_pod_removed = True
 
     def _end_trials(self) -> None:
-        """Kill the trials and their processes; in a pod that is being removed, only after the trials' grace period."""
-        ended = time.monotonic()
+        """Kill the trials and their processes after the slot's end.
+
+        In a pod that is being removed, trials first have the grace period to end by themselves. The signal that says so may
+        come after the slot's end, so in every pod with a grace period they have at least `REMOVAL_NOTICE` of it.
+        """
+        slot_ended_at = time.monotonic()
         grace = float(os.environ.get(env.GRACE, "0"))
-        while self._running and time.monotonic() < ended + (grace if self._is_pod_removed else min(grace, REMOVAL_NOTICE)):
+        while self._running:
+            patience = grace if self._is_pod_removed else min(grace, REMOVAL_NOTICE)
+            if time.monotonic() >= slot_ended_at + patience:
+                break
             time.sleep(_PAUSE)
             self._reap()
         self._running.clear()
@@ -206,10 +217,11 @@ class Template:
         self._kill_orphans()
 
 
-def _wait_for_former_slot() -> None:
-    """Wait until the trials of the pod's former slot have ended, which use the same GPUs; only in pods with a grace period.
+def _wait_for_earlier_slot() -> None:
+    """Wait until the trials of the pod's earlier slot have ended, because they use the same GPUs.
 
-    This process and the trials that it forks hold the lock until all of them have ended.
+    They hold a lock on a file with their template, which this process then takes for itself and its trials. Only pods with a
+    grace period have trials that outlive their slot. After a time limit this process continues without the lock.
     """
     if env.GRACE not in os.environ:
         return
@@ -221,21 +233,28 @@ def _wait_for_former_slot() -> None:
             return
         except BlockingIOError:
             time.sleep(_PAUSE)
-    sys.stderr.write("trials of this pod's former slot have not ended in time; this one begins beside them\n")
+    sys.stderr.write("trials of this pod's earlier slot have not ended in time; this slot starts while they run\n")
 
 
 def _preload_mlflow() -> None:
-    """Import modules that the first `mlflow.log_*` would import for a second, if the job has imported MLflow."""
-    if "mlflow" in sys.modules and "://" in os.environ.get(env.MLFLOW_TRACKING_URI, ""):
-        database = not os.environ[env.MLFLOW_TRACKING_URI].startswith("http")
-        for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command") if database else ():
+    """Import MLflow's modules for a database, if the job has imported MLflow and logs to one.
+
+    Otherwise the first `mlflow.log_*` of each trial would import them, which takes a second.
+    """
+    uri = os.environ.get(env.MLFLOW_TRACKING_URI, "")
+    is_database = "://" in uri and not uri.startswith("http")
+    if "mlflow" in sys.modules and is_database:
+        for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
 
 
 @contextlib.contextmanager
 def _exit_with_slot(control: socket.socket) -> Iterator[None]:
-    """End this process if the slot ends within the block. No thread is left after it, as the template forks."""
+    """End this process if the slot ends within the block.
+
+    A thread watches for that. It has ended after the block, because a process with threads cannot fork safely.
+    """
     stop_read, stop_write = socket.socketpair()
 
     def watch() -> None:
@@ -250,7 +269,7 @@ def _exit_with_slot(control: socket.socket) -> Iterator[None]:
     finally:
         stop_write.close()
         watcher.join()
-        while Path(f"/proc/self/task/{watcher.native_id}").exists():  # it may still exist after the join
+        while Path(f"/proc/self/task/{watcher.native_id}").exists():  # the kernel may remove the thread after the join
             time.sleep(0.001)
         stop_read.close()
 

@@ -1,7 +1,7 @@
-"""A collection in one process, without the platform: the worker does all units of an iteration before the learner runs.
+"""Run a collection in one process, without the platform: the worker does all units of an iteration, then the learner runs.
 
-Results are packed and unpacked as between processes, so values that cannot be sent are detected here too. Only the job
-itself writes to disk. All results of an iteration are in memory at once, so use it for small numbers of units.
+Results are packed and unpacked as between processes, so values that cannot be sent are detected here too. The weights and
+state of an iteration are not saved. All results of an iteration are in memory at once, so use it for few units.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run(
     fields: Mapping[str, Any],
     learner_fields: Mapping[str, Any],
 ) -> Iterator[Mapping[str, Any]]:
-    """Run the iterations; yield the result of the learner in each, without weights and state.
+    """Run the iterations; yield the learner's result in each, with counts and rates, but without weights and state.
 
     Args:
         collect: Numbers of units and iterations, and the files to write.
@@ -58,7 +58,7 @@ def run(
         learner = Learner(
             **{**iteration_fields, **learner_fields}, weights=weights, state=state, iteration=iteration, shards=written
         )
-        count, items = len(work.results), sum(result[1] for result in work.results)
+        count, items = len(work.results), sum(unit_items for _, unit_items, _ in work.results)
         with context.activate(learner):
             result = serving.result_dict((learn or shards.write)(learner, Results(collect.units, work)))
         start = serving.next_start(start, result)
@@ -76,7 +76,7 @@ class _LocalWork:
         self._taken: set[int] = set()
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
-        """Return units to do, at most `count`; `()` if all are done."""
+        """Return units to do, at most `count`; `()` if all were taken."""
         taken = tuple(self._waiting.popleft() for _ in range(min(count, len(self._waiting))))
         self._taken.update(unit.number for unit in taken)
         return taken

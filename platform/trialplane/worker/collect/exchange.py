@@ -1,8 +1,8 @@
-"""The slot's side of a collection: units for the process in it, and results in files between the two.
+"""Pass units, results and weights of a collection between a slot's process and the controller.
 
-A worker's process requests units and offers results, which the controller fetches from here. A learner's process gets
-results, and reports those that it has taken. The slot's thread receives the process's messages; all other methods are
-called from other threads. This module depends neither on Ray nor on the contents of results.
+A worker's process requests units and offers results in files, which the controller fetches from here. A learner's process
+gets results from here, and reports those that it has taken. The slot's thread handles the process's messages (`receive`,
+`news`); other methods are called from other threads. This module depends neither on Ray nor on the contents of results.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trialplane.worker.collect import memory, segments
 if TYPE_CHECKING:
     from trialplane.worker.collect.segments import Bytes
 
-AHEAD = 2  # results of any size that a worker may have on offer
-# Seconds between two reports to the controller about a worker that has enough units, so that one call moves several offers.
-# A worker that may be waiting is reported at once.
+AHEAD = 2  # results that a worker may offer at once, whatever their size
+# Seconds between two reports to the controller about a worker that has enough units, so that one report has several offers.
+# Messages of a worker that may be waiting are reported at once.
 GATHER = 0.1
-_ROOM = 64 << 20  # bytes that must be free in memory, or results are passed on disk
+_ROOM = 64 << 20  # bytes that must be free in memory; otherwise results are passed in files on disk
 
 
 def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
@@ -39,12 +39,12 @@ def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
 
 
 class Exchange:
-    """The state shared between one trial's process and the slot.
+    """The units, results and weights that are on their way between one trial's process and the controller.
 
     Args:
         request: Request of the trial; its `worker` is None for the learner.
         send: Sends a message to the process; may be called from any thread.
-        weights: Packed weights, for a worker; or None.
+        weights: Packed weights, for a worker; None for a learner, or if there are none.
         workdir: Scratch folder of the trial on disk, for results that do not fit in memory; removed by the slot.
     """
 
@@ -61,11 +61,12 @@ class Exchange:
         self._folder = memory.create_folder(f"{request.run}-{request.number}", _ROOM, disk_folder)
         self._weights = None
         if weights is not None:
-            # The name has iteration and attempt, so all workers of this node share one file.
-            home = zlib.crc32(str(disk_folder).encode())  # two home folders may each have a run of this name
-            name = f"{request.run}-{home:08x}-{request.trial}-{request.attempt}.weights"
+            # All workers of this node with the same iteration and attempt share one file. The hash tells runs of the same
+            # name in different home folders apart.
+            home_hash = zlib.crc32(str(disk_folder).encode())
+            name = f"{request.run}-{home_hash:08x}-{request.trial}-{request.attempt}.weights"
             self._weights = memory.share_file(name, weights, disk_folder)
-        self._folders = (self._folder.path, workdir)  # where files of the process may be
+        self._folders = (self._folder.path, workdir)  # folders in which the process may offer files
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
         self._last_message_at = time.monotonic()  # the worker's time limit begins with each message
@@ -91,14 +92,17 @@ class Exchange:
 
     @property
     def deadline(self) -> float | None:
-        """Time by which a worker must give its next result, by the monotonic clock; None while it waits for others.
+        """Time by which a worker must send its next message, by the monotonic clock; None if it has no limit now.
 
-        The same limit holds until it requests its first unit, and until it ends after its last one.
+        It has no limit while it waits for units or for its results to be fetched, and if the job sets none. So a worker must
+        request its first unit, give each result, and end after the last one within the limit.
         """
         with self._lock:
-            for_units = self._owed_units and not self._queued_units and not self._begun_units
-            for_room = is_full(self._offered_results) or (self._has_returned and self._offered_results)
-            return None if self._timeout is None or for_units or for_room else self._last_message_at + self._timeout
+            waits_for_units = self._owed_units and not self._queued_units and not self._begun_units
+            waits_for_room = is_full(self._offered_results) or (self._has_returned and self._offered_results)
+            if self._timeout is None or waits_for_units or waits_for_room:
+                return None
+            return self._last_message_at + self._timeout
 
     @property
     def begun_units(self) -> tuple[int, ...]:
@@ -107,19 +111,20 @@ class Exchange:
 
     @property
     def report_at(self) -> float | None:
-        """Time at which the process's messages are due at the controller, by the monotonic clock; None without any.
+        """Time at which new messages of the process are due at the controller, by the monotonic clock; None without any.
 
-        They are due at once if the process may be waiting for units, or for its results to be fetched.
+        It is in the past, so they are due at once, if the process may be waiting for units, or for its results to be
+        fetched, or if they are a learner's.
         """
         if not (self._new_requests or self._new_offers or self._new_taken or self._new_weights):
             return None
         with self._lock:
-            is_idle = self._owed_units and not self._queued_units
-            at_once = is_idle or self._new_taken or self._new_weights or is_full(self._offered_results)
-            return self._reported_at if at_once else self._reported_at + GATHER
+            may_wait = (self._owed_units and not self._queued_units) or is_full(self._offered_results)
+            is_urgent = may_wait or self._new_taken or self._new_weights
+            return self._reported_at if is_urgent else self._reported_at + GATHER
 
     def news(self) -> tuple[messages.FromExchange, ...]:
-        """Return the messages for the controller since the last call."""
+        """Return the messages for the controller since the last call, one for each kind at most."""
         self._reported_at = time.monotonic()
         requested, offers, taken, weights = (
             self._new_requests,
@@ -136,7 +141,7 @@ class Exchange:
         )
 
     def receive(self, message: messages.WorkerMessage | messages.LearnerMessage) -> None:
-        """Receive a message of the process.
+        """Record a message of the process, with its news for the controller.
 
         Raises:
             MessageError: It is about units or files that the process does not have.
@@ -205,7 +210,7 @@ class Exchange:
         self._send(message)
 
     def fetch(self, requested: Sequence[int]) -> dict[int, Bytes]:
-        """Return the packed results of units, mapped; without results that are gone with their process.
+        """Return the packed results of units as mapped files; results that have gone with their process are left out.
 
         Raises:
             TransportError: A file is missing, or does not hold a result.
@@ -215,17 +220,21 @@ class Exchange:
             return {unit: segments.read(self._offered_results[unit][0]) for unit in offered}
 
     def fetch_weights(self) -> Bytes | None:
-        """Return the packed weights that the learner offers, mapped; None if it has ended.
+        """Return the packed weights that the learner offers, as a mapped file; None if it has ended.
 
         Raises:
-            TransportError: As of `fetch`.
+            TransportError: As in `fetch`.
         """
         with self._lock:
             file = None if self._is_closed else self._weights_file
             return None if file is None else segments.read(file)
 
     def feed(self, transfers: Sequence[units.Transfer], packed: Sequence[Bytes]) -> None:
-        """Pass results to a learner: all of them, or none if there is no room.
+        """Pass results to a learner, or none of them if there is no room for all. Do nothing if the learner has ended.
+
+        Args:
+            transfers: Unit, worker and items of each result.
+            packed: The packed results, in the same order.
 
         Raises:
             TransportError: There is no room.

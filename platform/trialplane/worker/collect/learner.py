@@ -99,14 +99,14 @@ class Learner(context.Context):
 
 
 class ResultFeed:
-    """The results that the slot passes to the learner's process.
+    """A source of the results that the slot passes to the learner's process.
 
-    Results that arrived together count as taken when the job requests the one after them, which makes room for more. The
-    file of a result is reused when nothing refers to it.
+    Results arrive in groups. When the job requests a result after the last of a group, the group is reported as taken, and
+    the controller may send more. The file of a result can be reused when the job no longer refers to its value.
 
     Attributes:
         failed: Number of units that failed; complete when all results have arrived.
-        weights: File of the weights offered to the workers; removed when they have been fetched.
+        weights: File of the weights offered to the workers; removed when they have been fetched. None without weights.
     """
 
     def __init__(self, line: Line) -> None:
@@ -114,21 +114,22 @@ class ResultFeed:
         self.weights: Path | None = None
         self._line = line
         self._waiting: collections.deque[messages.FedResult] = collections.deque()
-        self._reading: list[int] = []
-        self._unused: collections.deque[int] = collections.deque()
+        self._reading: list[int] = []  # units of results that the job has, not reported as taken yet
+        self._unused: collections.deque[int] = collections.deque()  # units whose values the job no longer refers to
         self._ended = False
 
     def report_existing(self, units: Collection[int]) -> None:
-        """Report units that need not be done, as a former attempt has their results."""
+        """Report units that need not be done, because an earlier attempt has written their results."""
         numbers = sorted(units)
         for first in range(0, len(numbers), MAX_UNITS):
             self._line.send(messages.ResultsTaken(tuple(numbers[first : first + MAX_UNITS])))
 
     def next(self) -> Result | None:
-        """Return the next result; None when there are no more."""
+        """Return the next result; None when there are no more. Report the results taken before, and free their files."""
         if not self._waiting and self._reading:
             self._line.send(messages.ResultsTaken(tuple(self._reading)))
             self._reading = []
+        # Other threads may append to `_unused` meanwhile, so it is emptied item by item.
         if unused := [self._unused.popleft() for _ in range(len(self._unused))]:
             self._line.send(messages.FilesFree(tuple(unused)))
         while not self._waiting and not self._ended:
@@ -142,6 +143,7 @@ class ResultFeed:
         return self._result(self._waiting.popleft()) if self._waiting else None
 
     def _result(self, fed: messages.FedResult) -> Result:
+        """Return a result with its value read from its file."""
         self._reading.append(fed.unit)
         packed = segments.read(fed.file, lambda: self._unused.append(fed.unit))
         return Result(fed.unit, fed.worker, fed.items, transport.unpack(packed))

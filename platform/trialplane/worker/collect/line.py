@@ -1,4 +1,4 @@
-"""The channel of a collection's process to its slot, in which a wait for a message ends when a stop is requested."""
+"""Exchange messages with the slot in a collection's process, so that a wait for a message ends if a stop is requested."""
 
 from __future__ import annotations
 

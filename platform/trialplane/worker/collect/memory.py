@@ -1,6 +1,7 @@
-"""Files and folders in this node's memory, /dev/shm, each of which exists as long as a process holds it.
+"""Create files and folders in this node's memory, /dev/shm, that are removed when no process holds them any more.
 
-A process holds a file by a lock, so the next process can remove the files of a killed one.
+A process holds a file or folder by a lock, which the kernel releases when the process ends. So each process that creates or
+releases one also removes those that killed processes have left.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def share_file(name: str, data: Bytes, disk_folder: Path) -> HeldPath:
 
 
 def _user_folder() -> str:
+    """Return the name of this user's folder in memory."""
     return f"trialplane-{os.getuid()}"
 
 
@@ -91,7 +93,7 @@ def _parent_folder(size: int, disk_folder: Path) -> Path:
 
 
 def _lock(folder_path: Path) -> contextlib.AbstractContextManager[None]:
-    """Lock a folder, so that no new entry is removed before it is locked itself."""
+    """Lock a folder. Entries are created and removed under this lock, so none is removed before it has a lock of its own."""
     return building.lock(folder_path / "all")
 
 

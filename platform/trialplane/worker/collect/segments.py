@@ -1,6 +1,6 @@
-"""Packed results as files in shared memory: written by one process of a node, read by another without a copy.
+"""Pass packed results between processes of a node as files in shared memory, which are read without a copy.
 
-A file whose result has been taken is reused under the same name: its pages exist already, and allocating new ones takes
+A file whose result was read is reused under the same name, because its pages exist already: allocating new ones takes
 several times as long as the copy itself. `memory` creates the folders.
 """
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-# The share of the free memory that one result may take. Ray's object store lies in the same memory and takes its pages only
-# when it needs them; a process that finds none there is killed. So three results of one size leave at least a quarter.
+# The share of the free memory that one result may take. Ray's object store is in the same memory and takes pages only when
+# it needs them; a process that finds none is killed. So some memory always stays free: an eighth after three results.
 SHARE = 0.5
-# Bytes by which a file may exceed twice the size of its next result. A larger one is removed, so that one huge result does
-# not keep its memory.
-_GIANT = 64 << 20
+# A file is reused for a result if it has at most twice the result's size and so many bytes more. A larger one is removed, so
+# that the memory of one huge result is freed.
+_REUSE_MARGIN = 64 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -51,11 +51,11 @@ class _Segment:
 
 
 class Writer:
-    """Write the results of one process into files of a folder. Not for several threads at once.
+    """A writer of one process's results into files. Not for several threads at once.
 
     Args:
         folder: Folder in shared memory; must exist, and other processes may use it too.
-        spare: Folder on disk, for results that do not fit in `folder`; created when needed.
+        spare: Folder on disk, for results that do not fit in `folder`; created when needed. None without one.
     """
 
     def __init__(self, folder: Path | str, spare: Path | str | None = None) -> None:
@@ -68,7 +68,7 @@ class Writer:
         """Pack a tree directly into a file.
 
         Returns:
-            The file, and the bytes of the packed tree; the file itself may be longer.
+            The path of the file, and the size of the packed tree in bytes; the file itself may be longer.
 
         Raises:
             TransportError: The tree contains a value that cannot be sent, or there is no room.
@@ -79,13 +79,17 @@ class Writer:
         return str(segment.path), packing.nbytes
 
     def copy(self, packed: Bytes) -> tuple[str, int]:
-        """Copy a packed tree into a file; returns and raises as `write`."""
+        """Copy a packed tree into a file; return its path and the size of the tree in bytes.
+
+        Raises:
+            TransportError: There is no room.
+        """
         segment = self._free_segment(packed.nbytes)
         segment.buffer[: packed.nbytes] = packed
         return str(segment.path), packed.nbytes
 
     def release(self, path: str) -> None:
-        """Allow reuse of a file whose result was read, and of which no view is left."""
+        """Allow the reuse of a file whose result was read. No array may refer to it any more."""
         self._segments[path].is_taken = False
 
     def close(self) -> None:
@@ -93,16 +97,23 @@ class Writer:
         self._segments.clear()
 
     def _free_segment(self, size: int) -> _Segment:
-        """Return a free file of at least `size` bytes; create one if there is none."""
+        """Return a file of at least `size` bytes that holds no result; create one if none has a suitable size.
+
+        Before one is created, the largest unsuitable one is removed, so there are never more files than results.
+
+        Raises:
+            TransportError: There is no room.
+        """
         free = sorted(
             (segment for segment in self._segments.values() if not segment.is_taken),
             key=lambda segment: segment.buffer.nbytes,
         )
         for segment in free:
-            if size <= segment.buffer.nbytes <= 2 * size + _GIANT:
+            if size <= segment.buffer.nbytes <= 2 * size + _REUSE_MARGIN:
                 segment.is_taken = True
                 return segment
-        for largest in free[-1:]:  # removed before a new file is created, so that there are never more files than results
+        if free:
+            largest = free[-1]
             del self._segments[str(largest.path)]
             largest.path.unlink(missing_ok=True)
         segment = self._create_segment(size)
@@ -110,6 +121,11 @@ class Writer:
         return segment
 
     def _create_segment(self, size: int) -> _Segment:
+        """Create a file of at least `size` bytes: in shared memory, or on disk if that has no room.
+
+        Raises:
+            TransportError: Neither has room.
+        """
         name = next(self._names)
         if size <= shutil.disk_usage(self._folder).free * SHARE:
             # An eighth more than is needed now, so that a slightly larger result needs no new file.
@@ -162,9 +178,10 @@ def read(path: str | Path, on_release: Callable[[], object] | None = None) -> By
 
 
 def _map_new(path: Path, size: int) -> _Segment | None:
-    """Return a new file of `size` allocated bytes; None if there is no room.
+    """Return a new, mapped file of `size` bytes; None if there is no room.
 
-    Writing to a mapped sparse file without room would kill the process by SIGBUS.
+    Its pages are allocated at once. Otherwise a later write to the mapping could find no room, which kills the process by
+    SIGBUS.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""The processes of a collection's workers and learner, which call the job's functions.
+"""Call the job's functions in the processes of a collection's workers and learner.
 
-The learner starts with the checkpoint of its iteration, first offers the weights to the workers, and saves the job's
-result before it sends its outcome. So each outcome of a learner has a checkpoint.
+The learner loads the checkpoint of its iteration, and first offers the weights to the workers. Before it sends its outcome,
+it saves the weights and the state that the job has returned. So there is a checkpoint for each outcome of a learner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STATE_FILES = {"weights": states.WEIGHTS, "state": states.STATE}  # name in the 
 
 
 class _Role:
-    """The work of one process of a collection.
+    """The base of the two roles of a collection's process, which are called with the job's function (`trial.CallJob`).
 
     Args:
         config: Configuration of the slot.
@@ -65,7 +65,7 @@ class WorkerRole(_Role):
             _call_job(play, ctx)
         finally:
             if not self._line.stopping:
-                worker_units.drain()  # results count, also if the function failed later
+                worker_units.drain()  # results that were given count even if the function has failed
         if self._line.stopping:
             raise ctx.stopped()
         worker_units.check_complete()
@@ -76,7 +76,15 @@ class LearnerRole(_Role):
     """The work of the learner's process."""
 
     def __call__(self, learn: Callable[..., Any], fields: Mapping[str, Any]) -> context.Result:
-        """Call the job's function, after loading the checkpoint of this iteration and before saving the next one."""
+        """Load the checkpoint of this iteration, call the job's function, and save the checkpoint of the next iteration.
+
+        Returns:
+            The job's result without weights and state.
+
+        Raises:
+            CheckpointError: A checkpoint is missing or damaged, or cannot be written.
+            Invalid: The job's result is not a dict.
+        """
         config, iteration = self._config, self._request.trial
         location = trial.checkpoints(config, self._request.run, 0)  # all iterations have the folder of trial 0
         start = states.Start()
@@ -133,7 +141,10 @@ def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialC
 
 
 def job_checkpoint_fields(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
-    """Return fields of the context with the job's own checkpoint folder, which all iterations share."""
+    """Return the fields of the context about the folder of the job's own checkpoints, which all iterations share.
+
+    If the run resumes another one, they include the location of that run's checkpoints.
+    """
     locations = {run: f"{trial.checkpoints(config, run, 0)}/own" for run in (request.run, request.resume) if run}
     return {"checkpoints": locations[request.run], "_origin": context.Origin(locations.get(request.resume))}
 
@@ -163,6 +174,6 @@ def next_start(start: states.Start, result: Mapping[str, Any]) -> states.Start:
     packed = dict(start.packed)
     for name, file in STATE_FILES.items():
         if name in result:
-            packed.pop(file, None)  # first: weights may be large, and need not be in memory twice
+            packed.pop(file, None)  # frees the old weights before the new ones are packed, as they may be large
             packed[file] = transport.pack(result[name], name)
     return states.Start(packed)

@@ -1,11 +1,11 @@
-"""The learner of a job with `collect.write`: it writes results to npz or Parquet files, and a manifest of them.
+"""Write the results of a collection to npz or Parquet files with a manifest, as the learner of a job with `collect.write`.
 
     <location>/iteration-0003/shard-00000.npz       a file of about `shard` bytes
                            shard-00000.json      its units, rows, bytes, sha256: written when the file is complete
                            MANIFEST.json         all records, written last: it marks a complete iteration
 
-A shard is complete or absent, and a shard with its record is never written again: a later attempt keeps it, and its units
-are not done again. npz: each array of each unit under `<unit>/<path in its tree>`. Parquet: see `Table`.
+A shard is complete or absent. A shard with a record is never written again, and its units are not done again by a later
+attempt. An npz file has each array of each unit under `<unit>/<path in its tree>`. For Parquet see `tables.Table`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Shards:
     def __init__(self, write: Write, checkpoints: str, run: str, iteration: int) -> None:
         self.location = paths.shards(write.to or checkpoints, run, iteration)
         self._write = write
-        self._folder = _folder(self.location)
-        self.shards = [_shard(self._folder.read(name)) for name in self._folder.names() if _RECORD.fullmatch(name)]
+        self._folder = _open_folder(self.location)
+        records = [self._folder.read(name) for name in self._folder.names() if _RECORD.fullmatch(name)]
+        self.shards = [_parse_record(record) for record in records]
 
     @property
     def units(self) -> frozenset[int]:
@@ -71,10 +72,10 @@ class Shards:
         """
         try:
             written_units = self.units
-            fresh = (result for result in results if result.unit not in written_units)
-            for first in fresh:
-                number = 1 + max((int(shard.file[6:11]) for shard in self.shards), default=-1)
-                self.shards.append(self._shard(f"shard-{number:05d}", first, fresh))
+            new_results = (result for result in results if result.unit not in written_units)
+            for first in new_results:  # each round takes the results of one shard
+                number = 1 + max((_shard_number(shard) for shard in self.shards), default=-1)
+                self.shards.append(self._write_shard(f"shard-{number:05d}", first, new_results))
             self._folder.write(MANIFEST, self._manifest(results))
         except OSError as error:
             raise errors.CacheError(
@@ -82,42 +83,49 @@ class Shards:
                 "room there and `platform resume` the run; shards that are complete are kept"
             ) from error
 
-    def _shard(self, name: str, first: Result, rest: Iterator[Result]) -> Shard:
-        """Write results into a new file until it is full or there are no more; return its record."""
+    def _write_shard(self, name: str, first: Result, rest: Iterator[Result]) -> Shard:
+        """Write results into a new file until it is full or there are no more, and its record; return the record.
+
+        Args:
+            name: Name of the file without suffix.
+            first: First result.
+            rest: Further results, of which those that fit are taken.
+        """
         file = f"{name}.{self._write.format}"
         numbers, rows, items = [], 0, 0
         with self._folder.create(file) as raw:
             sink = Sink(raw)
-            form: Archive | Table = Table(sink) if self._write.format == "parquet" else Archive(sink)
-            with contextlib.closing(form):
+            table: Archive | Table = Table(sink) if self._write.format == "parquet" else Archive(sink)
+            with contextlib.closing(table):
                 result: Result | None = first
                 while result is not None:
-                    rows += form.add(result)
+                    rows += table.add(result)
                     numbers.append(result.unit)
                     items += result.items
-                    full = sink.size >= self._write.shard_bytes
-                    result = None  # frees its memory while waiting for the next one
-                    result = None if full else next(rest, None)
+                    result = None  # frees its memory during the wait for the next one
+                    if sink.size < self._write.shard_bytes:
+                        result = next(rest, None)
         shard = Shard(file, tuple(numbers), rows, items, sink.size, sink.digest.hexdigest())
         self._folder.write(f"{name}.json", json.dumps(dataclasses.asdict(shard)).encode())
         return shard
 
     def _manifest(self, results: Results) -> bytes:
-        names = sorted(self.shards, key=lambda shard: shard.file)
+        """Return the contents of the manifest: the sums of the iteration, and the records of all shards."""
+        shards = sorted(self.shards, key=lambda shard: shard.file)
         manifest = {
             "format": self._write.format,
             "expected": results.expected,
-            "units": sum(len(shard.units) for shard in names),
+            "units": sum(len(shard.units) for shard in shards),
             "failed": results.failed,
-            "rows": sum(shard.rows for shard in names),
-            "bytes": sum(shard.bytes for shard in names),
-            "shards": [dataclasses.asdict(shard) for shard in names],
+            "rows": sum(shard.rows for shard in shards),
+            "bytes": sum(shard.bytes for shard in shards),
+            "shards": [dataclasses.asdict(shard) for shard in shards],
         }
         return json.dumps(manifest, indent=1).encode()
 
 
 def open_shards(write: Mapping[str, Any], checkpoints: str, run: str, iteration: int) -> Shards:
-    """Open the files of one iteration, by the `write` of a slot's config."""
+    """Return the files of one iteration; for the arguments see `Shards`. `write` is the mapping in a slot's config."""
     return Shards(Write.model_validate(dict(write)), checkpoints, run, iteration)
 
 
@@ -171,17 +179,26 @@ class Sink:
         self.closed = True
 
 
-def _shard(data: bytes) -> Shard:
+def _parse_record(data: bytes) -> Shard:
+    """Return the shard that a record describes."""
     fields = json.loads(data)
     return Shard(**{**fields, "units": tuple(fields["units"])})
 
 
-def _folder(location: str) -> _Folder | _Url:
+def _shard_number(shard: Shard) -> int:
+    """Return the number in the name of a shard's file."""
+    return int(shard.file.removeprefix("shard-").partition(".")[0])
+
+
+def _open_folder(location: str) -> _Folder | _Url:
+    """Return the folder or the URL at a location."""
     folder = paths.local_folder(location)
     return _Url(location) if folder is None else _Folder(folder)
 
 
 class _Folder:
+    """A folder on disk, where a file appears when it is complete."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -202,7 +219,7 @@ class _Folder:
 
 
 class _Url:
-    """A folder below an fsspec URL, where an object appears when it is closed."""
+    """A folder at an fsspec URL, where an object appears when it is closed."""
 
     def __init__(self, location: str) -> None:
         import fsspec  # needed only for URLs

@@ -1,9 +1,9 @@
-"""Checkpoints between iterations: weights and state, numbered by the iteration that starts with them.
+"""Save and load the checkpoints of a collection: weights and state, numbered by the iteration that starts with them.
 
-They have the format of a training's checkpoints (`training/steps`), so each is complete or absent; the iteration is the
-step. Two files, `weights.packed` and `state.packed`, are trees packed by `policies/transport.py`: reading them runs no code,
-and needs no torch if numpy arrays were written. An iteration loads exactly its own number, as the newest checkpoint may be
-of an attempt whose outcome was lost.
+They have the format of a training's checkpoints (`training/steps`), with the iteration as the step, so each is complete or
+absent. Two files, `weights.packed` and `state.packed`, are trees packed by `policies/transport.py`: reading them runs no
+code, and needs no torch if numpy arrays were written. An iteration loads the checkpoint with exactly its own number. A newer
+one may be there, from an attempt whose outcome was lost and which is done again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class States:
         raise errors.CheckpointError(f"there is no iteration to resume from in {self._store.location}{damaged}")
 
     def save(self, iteration: int, start: Start) -> None:
-        """Save the checkpoint of an iteration; keep that of the iteration before, and remove older ones.
+        """Save the checkpoint of an iteration, and remove those older than the iteration before it.
 
         Raises:
             CheckpointError: The checkpoint could not be written; the previous ones are untouched.
@@ -91,7 +91,7 @@ class States:
                     sink.write(data.data)
                 parts[file] = record.Part(sink.size, sink.crc)
             saved = record.Saved(iteration, name, store.url(name), 1, False, None, parts, {})
-            if not parts:  # a draft exists once it has a file
+            if not parts:  # an empty file, because a store can only publish a checkpoint with a file
                 with store.create(name, STATE):
                     pass
             store.publish(name, record.dump(saved), [*parts])
@@ -102,16 +102,22 @@ class States:
             ) from error
         try:
             for old in complete_names:
-                if record.order(old)[0] < iteration - 1 or record.order(old)[0] == iteration:
+                old_iteration = record.order(old)[0]
+                if old_iteration < iteration - 1 or old_iteration == iteration:  # or one of an earlier attempt
                     store.remove(old)
             store.sweep()
-        except OSError as error:  # the checkpoint is complete nevertheless
+        except OSError as error:  # the checkpoint is complete, so the iteration counts
             warnings.warn(
                 f"checkpoints of older iterations could not be deleted from {store.location}, and still take space: {error}",
                 stacklevel=1,
             )
 
     def _read(self, name: str) -> Start:
+        """Return the packed trees of a checkpoint.
+
+        Raises:
+            CheckpointDamaged: A file is not as it was written.
+        """
         import numpy as np
 
         store = self._store

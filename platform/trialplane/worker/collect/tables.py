@@ -55,7 +55,7 @@ class Table:
         """Write one result; return its number of rows, which is its number of items.
 
         Raises:
-            Invalid: Its columns are not those of the first result, or an array has not one entry per item.
+            Invalid: Its columns are not those of the first result, or the first dimension of an array is not its items.
         """
         import pyarrow as pa
         from pyarrow import parquet
@@ -83,7 +83,7 @@ class Table:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a tree, each with its path."""
+    """Yield the path and the value of each leaf of a tree; "" is the path of a tree that is a leaf itself."""
     if isinstance(value, Mapping):
         children = value.items()
     elif isinstance(value, list):
@@ -91,15 +91,15 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     else:
         yield path, value
         return
-    for key, leaf_value in children:
-        yield from leaves(leaf_value, f"{path}/{key}" if path else str(key))
+    for key, child in children:
+        yield from leaves(child, f"{path}/{key}" if path else str(key))
 
 
 def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]:
-    """Return a column of the result's rows, and the shape of one entry.
+    """Return a leaf as a column with an entry for each item of the result, and the shape of an entry; () for single values.
 
     Raises:
-        Invalid: The array has not one entry per item.
+        Invalid: The first dimension of an array is not the number of items.
     """
     import numpy as np
     import pyarrow as pa
@@ -118,7 +118,7 @@ def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]
 
 
 def _difference(schema: Any, writer: Any) -> str:
-    """Describe a difference between a schema and that of the writer, for a message."""
+    """Describe the first difference between a schema and the writer's, for a message."""
     current = {field.name: f"{field.type}" for field in schema}
     first = {field.name: f"{field.type}" for field in writer.schema}
     for name in sorted(current.keys() | first.keys()):

@@ -26,10 +26,10 @@ from trialplane.worker.collect import exchange, segments
 from trialplane.worker.collect.line import Line
 
 LOG_INTERVAL = 5.0  # seconds between log lines about the units given
-# A worker requests units ahead, as a request takes some milliseconds. No other worker gets them, so at the end of an
-# iteration the others may wait that long.
-AHEAD_SECONDS = 0.25  # of work, by the slowest of the last units
-AHEAD_UNITS = 16
+# A worker requests units ahead, because a request takes some milliseconds. No other worker gets these units, so at the end
+# of an iteration the others may wait until they are done. Two limits keep that time short.
+AHEAD_SECONDS = 0.25  # work to request ahead, estimated by the slowest of the last units
+AHEAD_UNITS = 16  # units to request ahead, however quick they are
 PACE_WINDOW = 8  # number of last units by which the time of a unit is estimated
 
 
@@ -126,15 +126,15 @@ class WorkerUnits:
         self._log_at = 0.0
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
-        """Return units to do, `count` at most."""
+        """Return units to do, `count` at most; `()` as `Worker.take` says. Request these and some ahead."""
         self._receive(wait=False)
         count = min(count, MAX_UNITS)
-        # At least a batch is requested ahead, as otherwise batches would become smaller.
-        ahead = max(self._ahead_count, count) if self._ahead_count else 0
-        lack = count + ahead - len(self._ready) - self._owed_count
-        if lack > 0 and not self._is_last:
-            self._line.send(messages.UnitsWanted(lack))
-            self._owed_count += lack
+        # Requesting ahead means a whole batch at least. With fewer units the next batch would be incomplete.
+        ahead_count = max(self._ahead_count, count) if self._ahead_count else 0
+        missing_count = count + ahead_count - len(self._ready) - self._owed_count
+        if missing_count > 0 and not self._is_last:
+            self._line.send(messages.UnitsWanted(missing_count))
+            self._owed_count += missing_count
         while wait and not self._ready and not self._is_last:
             self._receive(wait=True)
         taken = tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
@@ -146,7 +146,12 @@ class WorkerUnits:
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Offer the result of a unit; wait first while the offers are at their limit."""
+        """Offer the result of a unit, after a wait for earlier results to be fetched if too many are on offer.
+
+        Raises:
+            TransportError: The value cannot be sent, or there is no room.
+            ValueError: The worker does not have the unit.
+        """
         if unit.number not in self._taken:
             raise ValueError(f"ctx.give: this worker does not have unit {unit.number}, or has given it already")
         self._receive(wait=False)
@@ -159,8 +164,9 @@ class WorkerUnits:
         taken_at, batch_size = self._taken.pop(unit.number)
         seconds = time.monotonic() - taken_at
         self._pace.append(seconds / batch_size)
-        # The number grows stepwise, as the next unit may take longer than a quick one.
-        self._ahead_count = min(AHEAD_UNITS, 2 * self._ahead_count + 1, int(AHEAD_SECONDS / max(*self._pace, 1e-6)))
+        # The number at most doubles, because a unit after a quick one may take long.
+        slowest_seconds = max(*self._pace, 1e-6)
+        self._ahead_count = min(AHEAD_UNITS, 2 * self._ahead_count + 1, int(AHEAD_SECONDS / slowest_seconds))
         self._offered[unit.number] = file, size
         self._line.send(messages.ResultOffered(Offer(unit.number, size, items, seconds), file))
         self._given_count += 1
@@ -198,7 +204,7 @@ class WorkerUnits:
             )
 
     def _receive(self, *, wait: bool) -> None:
-        """Handle the slot's messages; with `wait` wait for at least one."""
+        """Handle the messages that the slot has sent; with `wait`, wait until there is at least one."""
         while (message := self._line.receive(wait=wait)) is not None:
             wait = False
             if isinstance(message, messages.HandUnits):
@@ -207,4 +213,5 @@ class WorkerUnits:
                 self._owed_count = 0 if self._is_last else max(0, self._owed_count - len(message.units))
             elif isinstance(message, messages.ReleaseResults):
                 for unit in message.units:
-                    self._segments.release(self._offered.pop(unit)[0])
+                    file, _ = self._offered.pop(unit)
+                    self._segments.release(file)

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
+    """Run the checks of a trial's pod one after the other, and yield their findings."""
     yield from pod.check_trial_policies()
     yield pod.check_user(os.geteuid())
     yield pod.check_privileges(pod.PROC_STATUS.read_text())

@@ -24,9 +24,9 @@ from trialplane.wire.findings import Finding
 
 LIMIT = 180.0  # seconds for one check; the first import of torch from a cold disk takes half a minute
 _MODULE = "trialplane.worker.probe.devices"  # this module, whose own name may be `__main__`
-_SIDE = 1024
-_BYTES = {"nccl": 64 * 2**20, "gloo": 2**20}
-_PATIENCE = datetime.timedelta(seconds=90)
+_SIDE = 1024  # rows and columns of the matrix that is multiplied
+_BYTES = {"nccl": 64 * 2**20, "gloo": 2**20}  # size of the tensor that is summed
+_PATIENCE = datetime.timedelta(seconds=90)  # time limit of a collective
 
 
 def check_devices(gpus: int) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def judge_reduce(backend: str, ranks: int, outputs: Sequence[dict[str, Any]], pr
     """Judge a sum over processes.
 
     Args:
-        backend: Nccl or gloo.
+        backend: "nccl" or "gloo".
         ranks: Number of processes.
         outputs: Outputs of the processes: seconds, bytes.
         problem: Reason of a failure, or "".
@@ -99,7 +99,11 @@ def judge_reduce(backend: str, ranks: int, outputs: Sequence[dict[str, Any]], pr
 
 
 def run_processes(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], str]:
-    """Run processes at the same time; return their outputs and "", or no outputs and the first failure."""
+    """Run processes of this module at the same time; return their outputs and "", or no outputs and the first failure.
+
+    Args:
+        commands: Arguments of each process. It prints its output as a line of JSON.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, str(index)) for index in range(len(commands))]
         children = []
@@ -149,10 +153,11 @@ def matmul(gpus: int) -> dict[str, Any]:
     import torch
 
     devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if gpus else []
-    for index in range(gpus) if len(devices) >= gpus else []:
-        _multiply(f"cuda:{index}")
     if not gpus:
         _multiply("cpu")
+    elif len(devices) >= gpus:
+        for index in range(gpus):
+            _multiply(f"cuda:{index}")
     return {"torch": torch.__version__, "cuda": torch.version.cuda or "", "devices": devices}
 
 
@@ -160,7 +165,7 @@ def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
     """Sum a tensor over all processes, and return its bytes and the seconds of the last sum.
 
     Args:
-        backend: Nccl or gloo.
+        backend: "nccl" or "gloo".
         rank: Rank of this process, and index of its GPU.
         ranks: Number of processes.
         file: File for the rendezvous.

@@ -38,17 +38,21 @@ def check_user(uid: int) -> Finding:
 
 
 def check_privileges(status: str) -> Finding:
-    """Check that the process has no capabilities, cannot gain privileges, and has a seccomp profile."""
+    """Check that the process has no capabilities, cannot gain privileges, and has a seccomp profile.
+
+    Args:
+        status: Contents of /proc/self/status.
+    """
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    wrong = []
+    problems = []
     if int(fields["CapEff"], 16):
-        wrong.append(f"has capabilities ({fields['CapEff'].strip()})")
+        problems.append(f"has capabilities ({fields['CapEff'].strip()})")
     if fields.get("NoNewPrivs", "").strip() != "1":
-        wrong.append("may gain privileges")
-    if fields.get("Seccomp", "").strip() != "2":
-        wrong.append("has no seccomp profile")
-    if wrong:
-        return findings.failed("privileges", f"the process {', '.join(wrong)}", _MANIFEST)
+        problems.append("may gain privileges")
+    if fields.get("Seccomp", "").strip() != "2":  # the kernel's number for a filter
+        problems.append("has no seccomp profile")
+    if problems:
+        return findings.failed("privileges", f"the process {', '.join(problems)}", _MANIFEST)
     return findings.passed("privileges", "no capabilities, no new privileges, seccomp")
 
 
@@ -179,7 +183,7 @@ def _import_protobuf() -> None:
 
 
 def query(url: str) -> tuple[int, str]:
-    """Return status and body of the gateway's answer about MLflow's health; without an answer 0 and the error."""
+    """Request MLflow's health from the gateway; return status and body of an error, or 0 and why there is no answer."""
     address = f"{url.rstrip('/')}/health"
     try:
         context = ssl.create_default_context(cafile=os.environ.get(env.MLFLOW_CA))
@@ -209,12 +213,15 @@ class Reachability(enum.Enum):
 
     OPEN = "open"
     REFUSED = "refused"
-    SHUT = "shut"
+    SHUT = "shut"  # no answer within the time limit
     UNKNOWN = "unknown"  # the host has no address
 
 
 def reachability(host: str, port: int, patience: float = PATIENCE) -> Reachability:
-    """Try to connect to a port until an attempt times out, at most for `patience` seconds; return the last result."""
+    """Try to connect to a port until an attempt gets no answer, at most for `patience` seconds; return the last result.
+
+    A port that is open at first may be shut later, because a network policy takes effect some seconds after the start.
+    """
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
     except OSError:

@@ -1,8 +1,8 @@
-"""The rendezvous of the ranks of one trial: a reserved TCP port.
+"""Reserve a TCP port as the rendezvous of a trial's ranks, at which rank 0 listens and the others connect.
 
-A port that is chosen and released again may be taken by another program. So the port stays bound here without listening:
-the kernel does not assign it to others, and rank 0 may bind and listen on it, as both set SO_REUSEADDR (torch's TCPStore
-does).
+A port that is chosen and released may be taken by another program. So the port stays bound here without listening: the
+kernel does not assign it to others, and rank 0 can still bind and listen on it, because both set SO_REUSEADDR (torch's
+TCPStore does).
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def own_address() -> str:
         pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses the route (RFC 5737's example net)
+            # A datagram socket sends nothing here: the kernel only chooses a route, to an address for examples (RFC 5737).
+            probe.connect(("192.0.2.1", 9))
         except OSError:
             return LOOPBACK
         return str(probe.getsockname()[0])

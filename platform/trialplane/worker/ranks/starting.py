@@ -1,4 +1,8 @@
-"""Start the process of one rank, by a fork of the supervisor or by spawn, and forward the lines it writes."""
+"""Start the process of one rank, by a fork of the supervisor or in a new interpreter, and forward its lines to the log.
+
+Rank 0 writes to the trial's log itself. The output of each other rank goes through a pipe to the supervisor, which adds the
+rank's number to each line.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +25,33 @@ _CHUNK = 64 << 10  # the default capacity of a pipe
 
 @dataclasses.dataclass
 class Rank:
-    """The process of one rank, as the supervisor sees it."""
+    """A rank's process, with the supervisor's ends of its connections.
+
+    Attributes:
+        placement: Number and devices of the rank.
+        pid: Process id.
+        handle: Descriptor of the process (pidfd), by which it is signaled.
+        channel: Channel to the rank.
+        lines: Forwards its output; None for rank 0, which writes to the log itself.
+        has_ended: Whether the process has ended.
+    """
 
     placement: rank.Placement
     pid: int
-    handle: int  # pidfd
+    handle: int
     channel: Channel[messages.ToRank, messages.FromRank]
-    lines: Lines | None  # None for rank 0, which writes to the log itself
+    lines: Lines | None
     has_ended: bool = False
 
 
 def fork(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
-    """Start a rank that inherits everything the supervisor has imported.
+    """Start a rank as a fork of this process, which inherits everything that the supervisor has imported.
 
     Args:
         job: Work of the trial's ranks.
         placement: Placement of this rank.
-        close_inherited: Closes the supervisor's descriptors in the child, as a channel ends only when all copies are closed.
+        close_inherited: Closes the supervisor's descriptors in the child. Otherwise a channel that the supervisor closes
+            would stay open.
     """
     supervisor_end, rank_end, source, sink = _open_channels(placement)
     parent = os.getpid()
@@ -67,16 +81,15 @@ def spawn(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[]
     )
     process.returncode = 0  # the supervisor waits for it, not the Popen object
     started = _parent_side(placement, process.pid, supervisor_end, rank_end, source, sink)
-    with contextlib.suppress(
-        BrokenPipeError, ConnectionResetError
-    ):  # the process has just died, and its end is handled later
-        started.channel.send(messages.RunRank(job.config, job.request, str(job.workdir), placement.local, placement.address))
+    request = messages.RunRank(job.config, job.request, str(job.workdir), placement.local, placement.address)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process has died, which the supervisor handles
+        started.channel.send(request)
     return started
 
 
 @contextlib.contextmanager
 def block_sigterm() -> Iterator[None]:
-    """Block SIGTERM while ranks are started, so that no rank receives it with the supervisor's handler."""
+    """Block SIGTERM within the block, so that no rank receives it before the supervisor's handler is replaced."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -85,7 +98,10 @@ def block_sigterm() -> Iterator[None]:
 
 
 def _open_channels(placement: rank.Placement) -> tuple[socket.socket, socket.socket, int, int]:
-    """Return the ends of a channel, for supervisor and rank, and of a pipe for the rank's lines; -1 for rank 0's pipe."""
+    """Return the two ends of a channel, the supervisor's and the rank's, and those of a pipe for the rank's output.
+
+    The pipe's ends are for reading and writing. Both are -1 for rank 0, which needs no pipe.
+    """
     source, sink = os.pipe() if placement.rank else (-1, -1)
     return *socket.socketpair(), source, sink
 
@@ -93,7 +109,7 @@ def _open_channels(placement: rank.Placement) -> tuple[socket.socket, socket.soc
 def _parent_side(
     placement: rank.Placement, pid: int, supervisor_end: socket.socket, rank_end: socket.socket, source: int, sink: int
 ) -> Rank:
-    """Close the rank's ends in the supervisor, and return the rank."""
+    """Close the rank's ends of its channel and pipe in the supervisor, and return the started rank with the other ends."""
     rank_end.close()
     lines = None
     if placement.rank:
@@ -103,9 +119,9 @@ def _parent_side(
 
 
 class Lines:
-    """Forward a rank's output to the trial's log, each line prefixed with the rank's number.
+    """A forwarder of a rank's output to the trial's log, with the rank's number before each line.
 
-    The kernel holds the pipe, so the output of a rank is kept even if the rank is killed in the next moment.
+    The output waits in a pipe of the kernel, so it is not lost if the rank is killed right after it has written.
 
     Args:
         source: Descriptor to read from; closed by `close`.
@@ -121,7 +137,7 @@ class Lines:
         self._rest = b""
 
     def pump(self) -> bool:
-        """Forward the available output once, as it may never end; return False if the other end is closed."""
+        """Forward the output of one read, because endless output must not block; return False if the other end is closed."""
         try:
             data = os.read(self.source, _CHUNK)
         except BlockingIOError:
@@ -134,8 +150,8 @@ class Lines:
         return bool(data)
 
     def close(self) -> None:
-        """Write the rest, also of an incomplete line, and close the source. At most the capacity of the pipe is read."""
-        self.pump()
+        """Forward what is left in the pipe, with an incomplete last line, and close the source."""
+        self.pump()  # one read is enough: it takes as much as the pipe holds
         if self._rest:
             self._write([self._rest])
             self._rest = b""

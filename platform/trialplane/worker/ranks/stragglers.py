@@ -47,23 +47,23 @@ class Straggler:
 
 
 def slow_ranks(seconds: Mapping[int, float], factor: float, min_difference: float) -> dict[int, float]:
-    """Find ranks whose seconds exceed the others' median more than `factor` times and by more than `min_difference`.
+    """Return the slow ranks, each with the median of the other ranks' seconds.
 
-    Returns:
-        For each slow rank, the median of the other ranks.
+    A rank is slow if its seconds are more than `factor` times that median, and exceed it by more than `min_difference`.
     """
     slow = {}
     for rank, rank_seconds in seconds.items():
         other_seconds = [value for other, value in seconds.items() if other != rank]
-        if other_seconds and rank_seconds > max(
-            factor * (median := statistics.median(other_seconds)), median + min_difference
-        ):
+        if not other_seconds:
+            continue
+        median = statistics.median(other_seconds)
+        if rank_seconds > max(factor * median, median + min_difference):
             slow[rank] = median
     return slow
 
 
 class Stragglers:
-    """Compare the ranks' own seconds per step; report each straggler once, and again when it has caught up.
+    """A comparison of the ranks' own seconds per step, which reports each rank that becomes slow or has caught up once.
 
     Args:
         world_size: Number of ranks; none is reported until each has filled its window.
@@ -74,19 +74,22 @@ class Stragglers:
 
     def __init__(self, world_size: int, *, factor: float = 1.5, window: int = 8, min_difference: float = 0.01) -> None:
         self._factor = factor
-        self._at_least = min_difference
+        self._min_difference = min_difference
         self._world_size = world_size
         self._seconds: dict[int, collections.deque[float]] = collections.defaultdict(
             lambda: collections.deque(maxlen=window)
         )
         self._window = window
-        self._steps: dict[int, int] = {}
+        self._steps: dict[int, int] = {}  # newest step of each rank
         self._untaken: set[int] = set()  # ranks with reports since the last `take_times`
-        self._slow: set[int] = set()
+        self._slow: set[int] = set()  # ranks that were returned as slow, and have not been returned as caught up
         self._slowest: Straggler | None = None
 
     def pulse(self, rank: int, step: int, seconds: float) -> Straggler | None:
-        """Add a report of a rank; return a rank that has become slow or has caught up, or None without a change."""
+        """Add the duration of a rank's step; return a rank that has become slow or has caught up, None if none has.
+
+        If several ranks have changed, this rank or the first of them is returned, and the others after the next steps.
+        """
         self._seconds[rank].append(seconds)
         self._untaken.add(rank)
         self._steps[rank] = step
@@ -94,13 +97,14 @@ class Stragglers:
         if len(full) < self._world_size or self._world_size < 2:
             return None
         medians = {other: statistics.median(window) for other, window in self._seconds.items()}
-        slow = slow_ranks(medians, self._factor, self._at_least)
-        worst = max(slow, key=medians.__getitem__, default=None)
-        self._slowest = None if worst is None else Straggler(worst, self._steps[worst], medians[worst], slow[worst])
+        slow = slow_ranks(medians, self._factor, self._min_difference)
+        slowest = max(slow, key=medians.__getitem__, default=None)
+        self._slowest = None
+        if slowest is not None:
+            self._slowest = Straggler(slowest, self._steps[slowest], medians[slowest], slow[slowest])
         changed_ranks = sorted(self._slow ^ slow.keys())
         if not changed_ranks:
             return None
-        # The other changes are returned after the next reports.
         changed_rank = rank if rank in changed_ranks else changed_ranks[0]
         self._slow ^= {changed_rank}
         other_median = statistics.median(value for other, value in medians.items() if other != changed_rank)
@@ -124,7 +128,7 @@ class Stragglers:
 
     @property
     def slowest(self) -> Straggler | None:
-        """The slowest rank by the newest reports, whether it was returned already or not; None if no rank is slow."""
+        """The slowest rank by the newest steps, even if `pulse` has not returned it yet; None if no rank is slow."""
         return self._slowest
 
 

@@ -1,13 +1,14 @@
 """The supervisor of a trial's ranks: the trial process itself, when the trial is more than one process.
 
 It forks one process per rank, or spawns it if a fork would not be clean (policies.spawn), and waits for the next event: a
-message of a rank, its exit, a signal, or the slot's answer. Nothing is polled. One failed rank ends all others, and the
-trial's outcome is the first failure that is a cause; see wire/causes.py for consequences. Ranks that hang after rank 0 has
-returned are ended after `linger`, and the result counts. SIGTERM is passed on, so that ranks save a checkpoint, and so is
-SIGABRT, by which a slot ends a trial over its time limit, so that the ranks write their stacks to the log. Ranks stay in the
-trial's session, where the slot measures their memory, and die with the supervisor.
+message of a rank, its exit, a signal, or the slot's answer. `verdict` decides the outcome, and what the other ranks do.
 
-Must not compute, start a thread or import the job's modules, as it forks.
+One failed rank ends all others. The trial's outcome is then the failure that caused the others (wire/causes.py). Ranks that
+hang after rank 0 has returned are ended after `linger`, and the result counts. SIGTERM is passed on, so that ranks save a
+checkpoint. So is SIGABRT, by which a slot ends a trial over its time limit, so that the ranks write their stacks to the log.
+Ranks stay in the trial's session, where the slot measures their memory, and die with the supervisor.
+
+The supervisor must not compute, start a thread or import the job's modules, because it forks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Supervisor:
     """The ranks of one trial on this node.
 
     Args:
-        run: Function of the job; None if each rank is to import it.
+        run: Function of the job; None if each rank must import it.
         config: Configuration of the slot.
         request: Request of the trial.
         workdir: Scratch folder of the trial.
@@ -76,14 +77,17 @@ class Supervisor:
         self._remarks: dict[str, float] = {}  # the supervisor's own metrics, added to reports while they apply
         self._last_metrics: Mapping[str, float] = {}  # metrics of rank 0's newest report
         self._next_times = 0.0  # when the times of ranks are reported next, by the monotonic clock
-        self._peak = 0  # sum of the ranks' largest resident sets
-        self._verdict = Verdict(request.number, [rank_process.rank for rank_process in self._placements("")], config.grace)
-        self._wake: tuple[socket.socket, ...] = ()
+        self._peak_memory = 0  # sum of the ranks' largest resident sets, in bytes
+        self._verdict = Verdict(request.number, [placement.rank for placement in self._placements("")], config.grace)
+        self._wake: tuple[socket.socket, ...] = ()  # socket pair to which the numbers of received signals are written
         self._is_aborted = False
         self._timers: Timers[None] = Timers()
 
     def run(self) -> records.TrialOutcome:
-        """Run all ranks to their end; return the trial's outcome. After SIGABRT end this process by it instead."""
+        """Run all ranks to their end; return the trial's outcome.
+
+        After SIGABRT this process ends by the same signal instead, once its ranks have ended.
+        """
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
@@ -99,44 +103,45 @@ class Supervisor:
             while any(not rank_process.has_ended for rank_process in self._ranks):
                 for key, _ in self._selector.select(self._timers.until_next()):
                     key.data()
-                for act in self._timers.due():
-                    act()
+                for action in self._timers.due():
+                    action()
         for rank_process in self._ranks:
             if rank_process.lines is not None:
                 rank_process.lines.close()
         if self._is_aborted:
             signal.signal(signal.SIGABRT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGABRT)
-        with contextlib.suppress(OSError):  # the slot is gone
+        with contextlib.suppress(OSError):  # the slot has ended
             self._channel.flush(wait=True)
-        return dataclasses.replace(self._verdict.outcome(self._last_metrics), peak_memory=self._peak)
+        return dataclasses.replace(self._verdict.outcome(self._last_metrics), peak_memory=self._peak_memory)
 
     # --- start
 
     def _rendezvous(self) -> meeting.Port | meeting.RemotePort:
-        """Return the rendezvous of the ranks; for several nodes a slot holds it."""
+        """Return the rendezvous of the ranks, which a slot holds if the trial has several nodes."""
         return meeting.Port() if self._config.nodes == 1 else meeting.RemotePort(self._request.rendezvous)
 
     def _placements(self, address: str) -> list[rank.Placement]:
         return [rank.placement_of(self._job, local, address) for local in range(self._config.ranks)]
 
     def _start(self, address: str) -> None:
-        """Start all ranks, and register their events."""
+        """Start all ranks, and register the handlers of their messages, exits and output.
+
+        Args:
+            address: Rendezvous, as host:port.
+        """
         reasons = spawn.reasons_not_to_fork()
         if reasons:
             self._log(f"ranks are spawned, not forked: {'; '.join(reasons)}")
         start = starting.spawn if reasons else starting.fork
         for placement in self._placements(address):
-            rank_process = start(self._job, placement, self._close_inherited)
-            self._ranks.append(rank_process)
-            self._selector.register(rank_process.channel, selectors.EVENT_READ, functools.partial(self._read, rank_process))
-            self._selector.register(
-                rank_process.handle, selectors.EVENT_READ, functools.partial(self._handle_exit, rank_process)
-            )
-            if rank_process.lines is not None:
-                self._selector.register(
-                    rank_process.lines.source, selectors.EVENT_READ, functools.partial(self._pump, rank_process.lines)
-                )
+            process = start(self._job, placement, self._close_inherited)
+            self._ranks.append(process)
+            self._selector.register(process.channel, selectors.EVENT_READ, functools.partial(self._read, process))
+            self._selector.register(process.handle, selectors.EVENT_READ, functools.partial(self._handle_exit, process))
+            if process.lines is not None:
+                handler = functools.partial(self._pump, process.lines)
+                self._selector.register(process.lines.source, selectors.EVENT_READ, handler)
 
     def _close_inherited(self) -> None:
         """Close the supervisor's descriptors and reset its signals, in a forked rank."""
@@ -173,7 +178,10 @@ class Supervisor:
         return True
 
     def _handle_message(self, rank_process: starting.Rank, message: messages.FromRank) -> None:
-        """Handle one message of a rank; reports get the supervisor's own metrics too."""
+        """Handle one message of a rank: a step's duration, a report, or its outcome.
+
+        A report is passed on to the slot with the supervisor's own metrics about the slowest rank.
+        """
         match message:
             case messages.Pulsed():
                 self._handle_pulse(rank_process, message)
@@ -184,13 +192,17 @@ class Supervisor:
                 self._apply(self._verdict.handle_outcome(rank_process.placement.rank, message.outcome))
 
     def _handle_pulse(self, rank_process: starting.Rank, message: messages.Pulsed) -> None:
-        """Compare a rank's seconds per step with the others', log a new straggler; without rank 0, report all."""
-        news = self._stragglers.pulse(rank_process.placement.rank, message.step, message.seconds)
-        if news is not None:
-            self._log(news.text())
-        worst = self._stragglers.slowest
-        slowest = {} if worst is None else {ranks.SLOWEST_RANK: float(worst.rank), ranks.SLOWEST_RANK_FACTOR: worst.factor}
-        self._remarks = slowest
+        """Compare a rank's seconds per step with the others', and log a rank that has become slow or has caught up.
+
+        On a node without rank 0, also report the times of the node's ranks, once in `TIMES_INTERVAL` seconds.
+        """
+        changed = self._stragglers.pulse(rank_process.placement.rank, message.step, message.seconds)
+        if changed is not None:
+            self._log(changed.text())
+        slowest = self._stragglers.slowest
+        self._remarks = {}
+        if slowest is not None:
+            self._remarks = {ranks.SLOWEST_RANK: float(slowest.rank), ranks.SLOWEST_RANK_FACTOR: slowest.factor}
         now = time.monotonic()
         is_due = self._request.node and self._stragglers.has_all_times and now >= self._next_times
         if is_due and (times := self._take_times()):
@@ -198,23 +210,23 @@ class Supervisor:
             self._report(messages.Reported(message.step, times, time.time(), now, waits=False))
 
     def _take_times(self) -> dict[str, float]:
-        """Return new times of this node's ranks as metrics; {} if the trial has too many ranks for a report."""
+        """Return the new times of this node's ranks as metrics; {} if the trial has too many ranks for a report."""
         times = self._stragglers.take_times()
         return ranks.as_metrics(times) if self._config.ranks * self._config.nodes <= ranks.MAX_TIMED else {}
 
     def _report(self, report: messages.Reported) -> None:
-        """Send a report to the slot, as soon as its channel takes it."""
-        with contextlib.suppress(OSError):  # the slot is gone
+        """Send a report to the slot; what the channel does not accept now is sent when it can be written."""
+        with contextlib.suppress(OSError):  # the slot has ended
             self._channel.send(report, wait=False)
         self._watch_channel()
 
     def _handle_exit(self, rank_process: starting.Rank) -> None:
-        """Handle the exit of a rank's process, after its last messages."""
+        """Reap a rank's process that has ended, handle its last messages, and then its exit code."""
         self._selector.unregister(rank_process.handle)
         _, status, usage = os.wait4(rank_process.pid, 0)
         os.close(rank_process.handle)
         rank_process.has_ended = True
-        self._peak += usage.ru_maxrss * 1024
+        self._peak_memory += usage.ru_maxrss * 1024  # from KiB
         while rank_process.channel.fileno() >= 0 and rank_process.channel.is_readable() and self._read(rank_process):
             pass
         if not self._is_aborted:
@@ -223,7 +235,7 @@ class Supervisor:
     # --- ending
 
     def _handle_signals(self, wake: socket.socket) -> None:
-        """Handle the signals that this process has received: SIGTERM and SIGABRT."""
+        """Handle the signals that this process has received: pass SIGTERM and SIGABRT on, and limit the time to end."""
         with contextlib.suppress(BlockingIOError):
             for number in wake.recv(4096):
                 if number == signal.SIGTERM:
@@ -237,7 +249,7 @@ class Supervisor:
                     self._kill_in(ABORT_GRACE)
 
     def _apply(self, step: NextStep) -> None:
-        """Apply the next step to the ranks that still run, and log the remarks."""
+        """Carry out a decision of the verdict about the ranks that still run, and log its remarks."""
         now = time.monotonic()
         if step is NextStep.SETTLE and "settle" not in self._timers:
             self._timers.set("settle", now + SETTLE, self._settle)
@@ -247,17 +259,17 @@ class Supervisor:
             self._timers.set("overdue", now + self._config.grace, self._end_overdue)
             self._signal(signal.SIGTERM)
         elif step is NextStep.END:
-            decided = self._verdict.decision
-            is_over = decided is not None and (decided.early or decided.state in (TrialState.PRUNED, TrialState.PAUSED))
+            decision = self._verdict.decision
+            has_failed = decision is None or not (decision.early or decision.state in (TrialState.PRUNED, TrialState.PAUSED))
             self._timers.cancel("settle", "linger", "overdue")
-            self._kill_in(min(PRUNED_GRACE if is_over else ENDING_GRACE, self._config.grace))
+            self._kill_in(min(ENDING_GRACE if has_failed else PRUNED_GRACE, self._config.grace))
             self._signal(signal.SIGTERM)
         for remark in self._verdict.remarks:
             self._log(remark)
         self._verdict.remarks.clear()
 
     def _settle(self) -> None:
-        """End the ranks after a failure, when the other ranks have had time to report a cause."""
+        """Decide the cause of a failure, once the other ranks have had time to report it, and end the ranks."""
         self._verdict.decide_cause()
         self._apply(NextStep.END)
 

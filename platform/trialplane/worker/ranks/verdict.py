@@ -1,4 +1,8 @@
-"""Decide the outcome of a trial from its ranks' outcomes and exits, in order. Pure: no processes, no clock."""
+"""Decide the outcome of a trial of several ranks, and after each event what happens to the ranks that still run.
+
+The supervisor passes the ranks' outcomes and exits on in their order, and carries out each `NextStep`. Pure: no processes,
+no clock.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ class NextStep(enum.Enum):
 
     GO_ON = "go on"
     RESULT = "result"  # the result is complete: the other ranks have `linger` to end
-    STOP = "stop"  # all ranks are to save a checkpoint and end
-    SETTLE = "settle"  # wait a moment, as the cause of this failure may follow
+    STOP = "stop"  # all ranks must save a checkpoint and end
+    SETTLE = "settle"  # this failure may be the consequence of another one, so wait a moment for its cause
     END = "end"  # the outcome is decided: end the ranks
 
 
@@ -44,9 +48,9 @@ class Verdict:
         self._number = number
         self._ranks = tuple(ranks)
         self._grace = grace
-        self._reported: dict[int, TrialOutcome] = {}
-        self._failures: list[TrialOutcome] = []
-        self._killed: tuple[int, ...] = ()
+        self._reported: dict[int, TrialOutcome] = {}  # outcomes that ranks have sent
+        self._failures: list[TrialOutcome] = []  # failures that may be the cause of the trial's end, in order
+        self._killed: tuple[int, ...] = ()  # ranks that the supervisor has killed
         self._late_message = ""  # names the ranks that did not end after the result was complete
 
     def handle_outcome(self, rank: int, outcome: TrialOutcome) -> NextStep:
@@ -61,8 +65,8 @@ class Verdict:
                 return NextStep.GO_ON  # rank 0 is paused at the same step
             self.decision = outcome
             return NextStep.END
-        if outcome.failure is FailureClass.LOST:  # this rank has stopped; the others may still save their checkpoints
-            self.is_stopping, was_stopping = True, self.is_stopping
+        if outcome.failure is FailureClass.LOST:  # this rank has stopped at a request, so the others must stop too
+            was_stopping, self.is_stopping = self.is_stopping, True
             return NextStep.GO_ON if was_stopping else NextStep.STOP
         return self._handle_failure(dataclasses.replace(outcome, message=f"rank {rank}: {outcome.message}"))
 
@@ -103,7 +107,11 @@ class Verdict:
         self.remarks.append(text)
 
     def outcome(self, metrics: Mapping[str, float]) -> TrialOutcome:
-        """Return the outcome of the trial, after all ranks have ended; `metrics` are those of the last report."""
+        """Return the outcome of the trial, after all ranks have ended.
+
+        Args:
+            metrics: Metrics of the last report, which an outcome without a result gets.
+        """
         if self.decision is None and self._failures:
             self.decide_cause()
         if self.decision is not None:
@@ -123,32 +131,36 @@ class Verdict:
         )
 
     def _handle_failure(self, outcome: TrialOutcome) -> NextStep:
-        """Record a rank's failure: the cause, or a consequence of another rank's failure or of a requested stop."""
+        """Record a rank's failure; return the next step for the other ranks.
+
+        It decides the outcome unless it may be the consequence of something else. A consequence of a requested stop, or of
+        the end of ranks after the result, does not count.
+        """
         if self.decision is not None:
             return NextStep.GO_ON
-        follows = causes.may_follow(outcome)
-        if follows and (self.is_stopping or self._is_complete()):
+        may_be_consequence = causes.may_follow(outcome)
+        if may_be_consequence and (self.is_stopping or self._is_complete()):
             self.remarks.append(f"{outcome.message}; not counted, since other ranks had ended before")
             return NextStep.GO_ON
         self._failures.append(outcome)
-        if follows:
+        if may_be_consequence:
             return NextStep.SETTLE
         self.decision = outcome
         return NextStep.END
 
     def _is_complete(self) -> bool:
-        """Return whether the result is complete: that of rank 0; on a node without rank 0, of all its ranks."""
+        """Return whether the result of this node is complete: rank 0's, or on a node without rank 0 those of all ranks."""
         needed = self._ranks[:1] if self._ranks[0] == 0 else self._ranks
         return all(rank in self._reported and self._reported[rank].state is TrialState.COMPLETE for rank in needed)
 
     def _stop_message(self) -> str:
-        """Describe the stop, with the ranks that had to be killed."""
-        stopped = [self._reported[rank] for rank in self._ranks if rank in self._reported]
-        lost = [outcome.message for outcome in stopped if outcome.failure is FailureClass.LOST]
+        """Describe how the trial was stopped: by the message of the first rank that has stopped, and the killed ranks."""
+        reported = [self._reported[rank] for rank in self._ranks if rank in self._reported]
+        messages = [outcome.message for outcome in reported if outcome.failure is FailureClass.LOST]
         if not self._killed:
-            return lost[0] if lost else "stopped by SIGTERM at once, without a checkpoint"
+            return messages[0] if messages else "stopped by SIGTERM at once, without a checkpoint"
         return (
-            f"{lost[0] if lost else 'stopped by SIGTERM'}; {_rank_names(self._killed)} had not ended after "
+            f"{messages[0] if messages else 'stopped by SIGTERM'}; {_rank_names(self._killed)} had not ended after "
             f"{self._grace:g} s and had to be killed: see ctx.stopping"
         )
 

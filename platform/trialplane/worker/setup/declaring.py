@@ -16,6 +16,7 @@ import enum
 import importlib
 import importlib.util
 import inspect
+import itertools
 import linecache
 import optparse
 import os
@@ -48,25 +49,28 @@ class _Parsers:
     def __init__(self, script: Path, file: Path) -> None:
         self._file = file
         self._folder = str(script.parent.resolve())
+        # The fields of `Declared`.
         self._options: list[Option] = []
         self._left_out: list[str] = []
         self._subcommands: list[str] = []
         self._trailing: list[str] = []
         self._overrides = False
         self.function = ""
-        # A small parser may read some arguments before the main one, on which the script then calls parse_args.
-        self._has_main = "parse_args(" in script.read_text(errors="replace")
+        # A script may read a few arguments with a small parser and `parse_known_args`, before its main parser reads them all
+        # with `parse_args`.
+        self._calls_parse_args = "parse_args(" in script.read_text(errors="replace")
 
     def watch(self) -> None:
         """Replace the functions that read the arguments, in all supported libraries that are installed."""
         parse_known = argparse.ArgumentParser.parse_known_args
 
         def parse_known_args(parser: argparse.ArgumentParser, args: Any = None, *others: Any, **kwargs: Any) -> Any:
-            if args is not None and not args and self._passes_none():
+            if args is not None and not args and self._is_called_with_empty_list():
                 return self.end("it reads none, as it calls `parse_args([])`")
             self._add_argparse(parser)
-            # A small parser has no --help, and is not called by parse_args.
-            if self._has_main and not parser.add_help and sys._getframe(1).f_code.co_name != "parse_args":
+            # Let a small parser read its arguments. It is recognized because it has no --help and is not the main one.
+            is_called_by_parse_args = sys._getframe(1).f_code.co_name == "parse_args"
+            if self._calls_parse_args and not parser.add_help and not is_called_by_parse_args:
                 return parse_known(parser, args, *others, **kwargs)
             return self.end()
 
@@ -80,7 +84,7 @@ class _Parsers:
             command.make_context = lambda command, *args, **kwargs: self._end_at_click(command)
         if _is_installed("tyro"):
             tyro: Any = importlib.import_module("tyro")
-            tyro.cli = lambda of, **kwargs: self._end_at_tyro(tyro, of, kwargs)
+            tyro.cli = lambda component, **kwargs: self._end_at_tyro(tyro, component, kwargs)
         if _is_installed("jsonargparse"):
             importlib.import_module("jsonargparse").ArgumentParser.parse_args = lambda parser, *args, **kwargs: (
                 self._end_at_jsonargparse(parser)
@@ -98,26 +102,29 @@ class _Parsers:
         if _is_installed("omegaconf"):
             self._watch_omegaconf(importlib.import_module("omegaconf").OmegaConf)
 
-    def _passes_none(self) -> bool:
-        """Return whether the script itself calls a parser with `[]` in place of its arguments."""
-        frame = sys._getframe(2)
+    def _is_called_with_empty_list(self) -> bool:
+        """Return whether the line of the script that calls the parser gives it `[]` in place of its arguments.
+
+        Call it from the function that replaces `parse_known_args`.
+        """
+        frame = sys._getframe(2)  # the caller of that function
         while frame.f_back is not None and frame.f_code.co_filename == argparse.__file__:
             frame = frame.f_back
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         return frame.f_code.co_filename.startswith(self._folder) and re.search(r"\((?:args\s*=\s*)?\[\]", line) is not None
 
     def _watch_omegaconf(self, omegaconf: Any) -> None:
-        """End where values of the command line are merged into a configuration."""
+        """Replace the functions of OmegaConf, to end when values of the command line are merged into a configuration."""
         merge, from_cli = omegaconf.merge, omegaconf.from_cli
-        of_command_line: list[Any] = []
+        command_line_configs: list[Any] = []
 
-        def remember(*args: Any) -> Any:
-            of_command_line.append(from_cli([]))
-            return of_command_line[-1]
+        def record_command_line(*args: Any) -> Any:
+            command_line_configs.append(from_cli([]))
+            return command_line_configs[-1]
 
         def merge_until_command_line(*configs: Any) -> Any:
             merged = merge(*configs)
-            if not any(config is of_cli for config in configs for of_cli in of_command_line):
+            if not any(config is recorded for config in configs for recorded in command_line_configs):
                 return merged
             self._overrides = True
             for name, value in _leaves(omegaconf.to_container(merged), ""):
@@ -127,9 +134,10 @@ class _Parsers:
                     self._options.append(Option(name, default, kind, name, (), "value" if kind == "bool" else ""))
             return self.end()
 
-        omegaconf.from_cli, omegaconf.merge = remember, merge_until_command_line
+        omegaconf.from_cli, omegaconf.merge = record_command_line, merge_until_command_line
 
     def _end_at_optparse(self, parser: Any) -> NoReturn:
+        """Add the options of an optparse parser that have a value or are switches, and end."""
         groups = [parser, *parser.option_groups]
         for option in (option for group in groups for option in group.option_list):
             if option.action not in ("store", "store_true"):
@@ -144,6 +152,7 @@ class _Parsers:
         self.end()
 
     def _end_at_click(self, command: Any) -> NoReturn:
+        """Add the parameters of a click command, of the groups and subcommands down to the one that trains, and end."""
         while commands := getattr(command, "commands", None):
             if not (name := _subcommand(commands)):
                 break
@@ -155,11 +164,18 @@ class _Parsers:
         self._add_click(command)
         self.end()
 
-    def _end_at_tyro(self, tyro: Any, of: Any, kwargs: dict[str, Any]) -> NoReturn:
+    def _end_at_tyro(self, tyro: Any, component: Any, kwargs: dict[str, Any]) -> NoReturn:
+        """Add the arguments that tyro makes for a function or class, and end.
+
+        Args:
+            tyro: tyro's module.
+            component: The function or class.
+            kwargs: Other arguments of the call `tyro.cli`.
+        """
         supported = {name: kwargs[name] for name in ("default", "config", "use_underscores") if name in kwargs}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the function is deprecated, and no other one exists in all versions
-            parser = tyro.extras.get_parser(of, **supported)
+            parser = tyro.extras.get_parser(component, **supported)
         for action in parser._actions:
             action.nargs = None if action.nargs == 1 else action.nargs
             if action.nargs is None:
@@ -168,38 +184,60 @@ class _Parsers:
         self.end()
 
     def _end_at_jsonargparse(self, parser: Any) -> NoReturn:
-        chosen = getattr(parser._subcommands_action, "choices", None) or {}
-        if "fit" in chosen:  # as in LightningCLI
-            parser, self._subcommands = chosen["fit"], ["fit", LIGHTNING_CALLBACK]
+        """Add the plain arguments of a jsonargparse parser, of LightningCLI only those of the script's classes, and end."""
+        subcommands = getattr(parser._subcommands_action, "choices", None) or {}
+        is_lightning = "fit" in subcommands
+        if is_lightning:
+            parser, self._subcommands = subcommands["fit"], ["fit", LIGHTNING_CALLBACK]
         for action in list(parser._actions):
             action.type = getattr(action, "_typehint", action.type)
-            is_own = "fit" not in chosen or action.dest.startswith(_LIGHTNING)
+            is_own = not is_lightning or action.dest.startswith(_LIGHTNING)
             if not is_own or not (action.type in _KINDS or type(action.default) in _KINDS):
                 parser._actions.remove(action)
         self._add_argparse(parser)
         self.end()
 
     def _end_at_absl(self, parse: Any, values: Any) -> NoReturn:
-        missing: set[str] = set()
+        """Add the flags of the script's modules, also the nested values of ml_collections, and end.
+
+        Args:
+            parse: absl's function that parses the command line.
+            values: absl's flags.
+        """
+        missing_flags: set[str] = set()
         try:
             parse(values, sys.argv)  # this reads the files of ml_collections
-        except Exception as error:  # noqa: BLE001  flags that are required have no value here
-            missing = set(re.findall(r"--([\w.-]+)", str(error)))
+        except Exception as error:  # noqa: BLE001  flags that are required have no value here, and the error names them
+            missing_flags = set(re.findall(r"--([\w.-]+)", str(error)))
         for module, flags in values.flags_by_module_dict().items():
-            for flag in flags if not module.startswith("absl.") else ():
-                nested = flag.value.to_dict() if hasattr(flag.value, "to_dict") else None
-                pairs = [(flag.name, flag.value)] if nested is None else _leaves(nested, flag.name)
+            if module.startswith("absl."):
+                continue
+            for flag in flags:
+                is_nested = hasattr(flag.value, "to_dict")
+                pairs = _leaves(flag.value.to_dict(), flag.name) if is_nested else [(flag.name, flag.value)]
                 for name, value in pairs:
-                    kind = _KINDS.get(type(value), "") if nested is not None else _ABSL.get(flag.flag_type(), "")
-                    choices = tuple(getattr(flag.parser, "enum_values", None) or ())
-                    style = "value" if kind == "bool" else ""
-                    if kind:
-                        default = self._plain_default(value, None)
-                        self._options.append(Option(name, default, kind, f"--{name}", choices, style, flag.name in missing))
+                    kind = _KINDS.get(type(value), "") if is_nested else _ABSL.get(flag.flag_type(), "")
+                    if not kind:
+                        continue
+                    self._options.append(
+                        Option(
+                            name=name,
+                            default=self._plain_default(value, None),
+                            kind=kind,
+                            flag=f"--{name}",
+                            choices=tuple(getattr(flag.parser, "enum_values", None) or ()),
+                            style="value" if kind == "bool" else "",
+                            required=flag.name in missing_flags,
+                        )
+                    )
         self.end()
 
     def _end_at_fire(self, component: Any) -> NoReturn:
-        """A function, or a class or a dict with methods as commands; without one, the functions of the script."""
+        """Add the parameters of a component of fire, and end.
+
+        Args:
+            component: Function, or a class, object or dict whose methods are commands. None for the script's functions.
+        """
         parts = [component]
         if component is None:
             component = {name: value for name, value in vars(sys.modules["__main__"]).items() if inspect.isfunction(value)}
@@ -219,17 +257,24 @@ class _Parsers:
             for parameter in inspect.signature(part).parameters.values():
                 if parameter.name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                     continue
-                required = parameter.default is parameter.empty
-                default = None if required else self._plain_default(parameter.default, None)
+                is_required = parameter.default is parameter.empty
+                default = None if is_required else self._plain_default(parameter.default, None)
                 kind = _KINDS.get(parameter.annotation, "") or _kind(default)
-                lists = "literal" if isinstance(default, list) else ""
-                style = "value" if kind == "bool" else ""
                 self._options.append(
-                    Option(parameter.name, default, kind, f"--{parameter.name}", (), style, required, lists)
+                    Option(
+                        name=parameter.name,
+                        default=default,
+                        kind=kind,
+                        flag=f"--{parameter.name}",
+                        style="value" if kind == "bool" else "",
+                        required=is_required,
+                        lists="literal" if isinstance(default, list) else "",
+                    )
                 )
         self.end()
 
     def _end_at_docopt(self, options: Any) -> NoReturn:
+        """Add the options in a docstring that docopt has parsed, and end."""
         for option in options:
             name = (option.long or option.short).lstrip("-")
             if name not in ("help", "version"):
@@ -253,13 +298,16 @@ class _Parsers:
         os._exit(0)
 
     def _add_argparse(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of a parser, and of the subcommand that trains. Record what a job cannot set as left out."""
         names: set[str] = {option.name for option in self._options}
         destinations: set[str] = set()
         for action in parser._actions:
             if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
                 continue  # a second argument of a destination is the opposite, as --no-amp of --amp
             destinations.add(action.dest)
-            if action.default == argparse.SUPPRESS and (shown := _DEFAULT.search(str(action.help))):
+            if action.default == argparse.SUPPRESS and (
+                shown := _DEFAULT.search(str(action.help))
+            ):  # it is in the help only
                 action.default = shown[1] if shown[1] != "None" else None
                 action.type = _HELP_TYPES.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
             flag = next((text for text in action.option_strings if text.startswith("--")), "")
@@ -277,9 +325,9 @@ class _Parsers:
                 self._descend(chosen)
                 self._add_argparse(action.choices[chosen])
                 return
-            if action.nargs in (argparse.REMAINDER, "+", "*") and (nodes := _yacs_values()):
+            if action.nargs in (argparse.REMAINDER, "+", "*") and (settings := _yacs_values()):  # `NAME VALUE …` for yacs
                 self._trailing += [flag] if flag else []
-                for name, value in nodes:
+                for name, value in settings:
                     kind = _kind(value)
                     self._options.append(Option(name, value, kind, name, (), "value" if kind == "bool" else ""))
                 continue
@@ -288,8 +336,12 @@ class _Parsers:
                 self._left_out.append(f"{flag or name}: {obstacle}")
                 continue
             default = False if style == "switch" else self._plain_default(action.default, action.type)
-            appends = isinstance(action, argparse._AppendAction)
-            several = action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0) or appends
+            if isinstance(action, argparse._AppendAction):
+                lists = "repeat"
+            elif action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0):
+                lists = "spread"
+            else:
+                lists = ""
             self._options.append(
                 Option(
                     name=name,
@@ -299,12 +351,15 @@ class _Parsers:
                     choices=_choices(action.choices),
                     style=style,
                     required=action.required and action.nargs not in ("?", "*"),
-                    lists="" if not several else "repeat" if appends else "spread",
+                    lists=lists,
                 )
             )
 
     def _descend(self, subcommand: str) -> None:
-        """Take the options of a parser to stand before a subcommand, if that can hold their values."""
+        """Record a subcommand, with the options so far before it, as the parser above it reads them.
+
+        A placeholder stands for the value of each option. Options that have no single value, or need none, are dropped.
+        """
         self._options = [option for option in self._options if option.flag and not option.style and not option.lists]
         self._options = [option for option in self._options if option.default is not None or option.required]
         written = {word.partition("=")[0] for word in self._subcommands}
@@ -316,6 +371,12 @@ class _Parsers:
         self._subcommands.append(subcommand)
 
     def _add_click(self, command: Any, *, is_group: bool = False) -> None:
+        """Add the parameters of a click command. Record what a job cannot set as left out.
+
+        Args:
+            command: Command of click.
+            is_group: Whether it is a group of which a subcommand is used, so that its subcommands are not left out.
+        """
         if hasattr(command, "commands") and not is_group:
             self._left_out.append(f"subcommands ({', '.join(command.commands)}): name one of them in `arguments`")
         for parameter in command.params:
@@ -330,7 +391,9 @@ class _Parsers:
                 self._left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
                 continue
             type_ = _click_type(parameter)
-            style = "negated" if opposite else "switch" if is_flag else "value" if type_ is bool else ""
+            style = "value" if type_ is bool else ""
+            if is_flag:
+                style = "negated" if opposite else "switch"
             default = self._plain_default(parameter.default, type_)
             if style == "switch" and default:
                 self._left_out.append(f"{flag}: is on by default, and cannot be switched off")
@@ -349,8 +412,18 @@ class _Parsers:
             )
 
     def _plain_default(self, value: Any, type_: Any) -> Any:
-        """Return a default as a plain value; None if it has no plain form, or contains the path of the script's folder."""
-        value = value.value if isinstance(value, enum.Enum) else str(value) if isinstance(value, PurePath) else value
+        """Return a default as a number, text, boolean or list of these; None if it has no such form.
+
+        A text with the path of the script's folder has none, because trials run in other folders.
+
+        Args:
+            value: Default of a parser.
+            type_: Type of the argument's values, or None.
+        """
+        if isinstance(value, enum.Enum):
+            value = value.value
+        elif isinstance(value, PurePath):
+            value = str(value)
         if isinstance(value, (list, tuple)):
             items = [self._plain_default(item, type_) for item in value]
             return items if items and None not in items else None
@@ -361,18 +434,23 @@ class _Parsers:
                 return None
         if type(value) not in (int, float, str, bool) or (isinstance(value, str) and self._folder in value):
             return None
-        return None if value == argparse.SUPPRESS else float(value) if type_ is float else value
+        if value == argparse.SUPPRESS:
+            return None
+        return float(value) if type_ is float else value
 
 
 def _subcommand(names: Iterable[str]) -> str:
-    """Return the only one of several subcommands, or the one that trains; "" without any."""
+    """Return the subcommand to use: the only one, or by its name the one that trains; "" if there is neither."""
     words = list(names)
-    return words[0] if len(words) == 1 else next((word for word in _TRAINING_COMMANDS if word in words), "")
+    if len(words) == 1:
+        return words[0]
+    return next((word for word in _TRAINING_COMMANDS if word in words), "")
 
 
-def _leaves(data: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+def _leaves(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dicts, by names with dots after a prefix."""
     for name, value in data.items():
-        key = f"{above}.{name}" if above else str(name)
+        key = f"{prefix}.{name}" if prefix else str(name)
         if isinstance(value, dict):
             yield from _leaves(value, key)
         else:
@@ -380,18 +458,15 @@ def _leaves(data: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 
 def _yacs_values() -> list[tuple[str, Any]]:
-    """Return the values of the largest configuration of yacs that a module of the script holds."""
-    cls = getattr(sys.modules.get("yacs.config"), "CfgNode", None)
-    if cls is None:
+    """Return names and values of the largest configuration of yacs in a module of the script; an empty list without one."""
+    config_class = getattr(sys.modules.get("yacs.config"), "CfgNode", None)
+    if config_class is None:
         return []
-    modules = [module for module in list(sys.modules.values()) if "site-packages" not in (_file(module) or "site-packages")]
-    nodes = [value for module in modules for value in list(vars(module).values()) if isinstance(value, cls)]
+    files = [(module, str(getattr(module, "__file__", None) or "")) for module in list(sys.modules.values())]
+    modules = [module for module, file in files if file and "site-packages" not in file]
+    nodes = [value for module in modules for value in list(vars(module).values()) if isinstance(value, config_class)]
     leaves = max((list(_leaves(node, "")) for node in nodes), key=len, default=[])
     return [(name, value) for name, value in leaves if type(value) in _KINDS]
-
-
-def _file(module: Any) -> str:
-    return str(getattr(module, "__file__", None) or "")
 
 
 def _scalar(text: Any) -> Any:
@@ -409,7 +484,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _obstacle(action: argparse.Action) -> str:
-    """Return the reason why a job cannot give an argument, or ""."""
+    """Return the reason why a job cannot set an argument, for a message; "" if it can."""
     if _style(action) == "value" and not _reads_booleans(action):
         how = "without a type" if action.type is None else f"`type={getattr(action.type, '__name__', action.type)}`"
         return f"takes a boolean {how}, which does not read the texts True and False"
@@ -423,7 +498,7 @@ def _obstacle(action: argparse.Action) -> str:
 
 
 def _style(action: argparse.Action) -> str:
-    """Return the style of a boolean argument, or "" for other arguments."""
+    """Return the style of a boolean argument (`Option.style`); "" for other arguments."""
     if isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
         return "switch"
     flag = next(iter(action.option_strings), "").lstrip("-")
@@ -447,29 +522,25 @@ def _reads_booleans(action: argparse.Action) -> bool:
 
 
 def _click_type(parameter: Any) -> Any:
-    """Return the Python type of a parameter's values, or None. typer has it in an attribute of its own."""
+    """Return the Python type of a parameter's values; None if it is unknown. typer has it in an attribute of its own."""
     name = getattr(getattr(parameter, "type", None), "name", "").removesuffix(" range")
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     return {"integer": int, "float": float, "boolean": bool}.get(name, annotation)
 
 
 def _kind(default: Any) -> str:
+    """Return the kind of a default's values (`Option.kind`), "str" for unknown types."""
     value = default[0] if isinstance(default, list) else default
     return _KINDS.get(type(value), "str")
 
 
 def _choices(choices: Any) -> tuple[Any, ...]:
+    """Return the first `_MAX_CHOICES` choices as plain values; none if there are none, or one has no plain form."""
     if choices is None:
         return ()
-    values = [value.value if isinstance(value, enum.Enum) else value for value in _take_first(choices)]
+    first_choices = itertools.islice(choices, _MAX_CHOICES)  # `range(10**9)` has too many
+    values = [value.value if isinstance(value, enum.Enum) else value for value in first_choices]
     return tuple(values) if all(type(value) in (int, float, str, bool) for value in values) else ()
-
-
-def _take_first(values: Any) -> Iterator[Any]:
-    for index, value in enumerate(values):
-        if index == _MAX_CHOICES:
-            return
-        yield value
 
 
 def main() -> None:

@@ -97,12 +97,11 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
     uv = Uv(target, limits)
     uv.work.mkdir(parents=True, exist_ok=True)
     try:
-        (uv.work / "constraints.txt").write_text(
-            "\n".join([*(f"{package}=={pin}" for package, pin in pins.items()), *_bounds(pins)])
-        )
-        (uv.work / "wanted.txt").write_text("\n".join(_requirement_text(line.requirement) for line in applicable))
-        # The dry run compares with this Python and lists what is missing; with --target it would list everything.
-        output = uv.run("--dry-run", "-r", str(uv.work / "wanted.txt"), "-c", str(uv.work / "constraints.txt"))
+        constraints, wanted = uv.work / "constraints.txt", uv.work / "wanted.txt"
+        constraints.write_text("\n".join([*(f"{package}=={pin}" for package, pin in pins.items()), *_bounds(pins)]))
+        wanted.write_text("\n".join(_requirement_text(line.requirement) for line in applicable))
+        # The dry run compares with this Python and lists the missing packages; with --target it would list all packages.
+        output = uv.run("--dry-run", "-r", str(wanted), "-c", str(constraints))
         missing = _ADDED.findall(output)
         if missing:
             uv.run("--no-deps", "--target", str(target), *missing)
@@ -120,9 +119,9 @@ def pinned_packages() -> dict[str, str]:
     """Return the installed versions of Ray, trialplane and their dependencies, by canonical name."""
     versions: dict[str, str] = {}
     visited: set[str] = set()
-    todo = [Requirement(requirement) for requirement in _PINNED]
-    while todo:
-        requirement = todo.pop()
+    pending = [Requirement(requirement) for requirement in _PINNED]
+    while pending:
+        requirement = pending.pop()
         name = canonicalize_name(requirement.name)
         if (key := f"{name}[{','.join(sorted(requirement.extras))}]") in visited:
             continue
@@ -139,12 +138,12 @@ def pinned_packages() -> dict[str, str]:
                 continue
             extras = requirement.extras or {""}
             if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
-                todo.append(needed)
+                pending.append(needed)
     return versions
 
 
 def _bounds(pins: dict[str, str]) -> Iterator[str]:
-    """Yield the bounds of trialplane's dependencies in a trial pod, except those pinned by `pins`."""
+    """Yield trialplane's version bounds for packages of a trial's pod, except for packages in `pins`."""
     for text in metadata.requires("trialplane") or ():
         needed = Requirement(text)
         if needed.marker is None or not needed.marker.evaluate({"extra": _BOUNDED_EXTRA}):
@@ -154,7 +153,7 @@ def _bounds(pins: dict[str, str]) -> Iterator[str]:
 
 
 def _conflicts(lines: Sequence[RequirementLine], pins: dict[str, str]) -> Iterator[Issue]:
-    """Yield issues of lines that require another version of a pinned package; uv finds conflicts of their dependencies."""
+    """Yield an issue for each line that requires another version of a pinned package. uv checks the lines' dependencies."""
     for line in lines:
         name = canonicalize_name(line.requirement.name)
         if name in pins and not line.requirement.specifier.contains(pins[name], prereleases=True):
@@ -164,28 +163,28 @@ def _conflicts(lines: Sequence[RequirementLine], pins: dict[str, str]) -> Iterat
 
 
 def _requirement_text(requirement: Requirement) -> str:
-    """Return a requirement without its marker, which applies, as uv may read a marker differently than packaging does."""
+    """Return the text of a requirement without its marker, which applies; uv may evaluate it in another way."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     return f"{requirement.name}{extras}{requirement.specifier}"
 
 
 def _hidden_module(target: Path, pins: dict[str, str]) -> str:
-    """Return the first installed file that would hide a module of Python or a pinned package, or ""."""
-    stays = {*sys.stdlib_module_names, "sitecustomize", "usercustomize", "trialplane"}
+    """Return the first installed file that would hide a module of Python or of a pinned package; "" if none would."""
+    needed_modules = {*sys.stdlib_module_names, "sitecustomize", "usercustomize", "trialplane"}
     for name in pins:
         for file in metadata.files(name) or ():
-            parts = _module(file).split(".")
-            stays |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}  # packages without __init__.py too
-    stays.discard("")  # the name of files that are no modules
+            parts = _module_name(file).split(".")
+            needed_modules |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}  # with packages above the module
+    needed_modules.discard("")  # of files that are not modules
     for path in sorted(target.glob("**/*")):
         path_in_target = path.relative_to(target)
-        if path_in_target.parts[0] not in _COMMON and _module(path_in_target) in stays and path.is_file():
+        if path_in_target.parts[0] not in _COMMON and _module_name(path_in_target) in needed_modules and path.is_file():
             return str(path_in_target)
     return ""
 
 
-def _module(file: PurePath) -> str:
-    """Return the name by which a file is imported, or "". It is a.b for a/b.py, a/b/__init__.py and a/b.abi3.so."""
+def _module_name(file: PurePath) -> str:
+    """Return the name by which a file is imported: a.b for a/b.py, a/b/__init__.py and a/b.abi3.so; "" for other files."""
     stem, dot, suffix = file.name.partition(".")
     parts = [*file.parent.parts, *([stem] if stem != "__init__" else [])]
     is_module = dot + suffix in machinery.all_suffixes() and all(part.isidentifier() for part in parts)
@@ -193,7 +192,7 @@ def _module(file: PurePath) -> str:
 
 
 def _empty_folder(folder: Path) -> None:
-    """Empty a folder, as that of a failed installation is on the path of the slot."""
+    """Remove what a failed installation has left in a folder, because the folder is on the slot's path of modules."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
@@ -214,7 +213,7 @@ class Uv:
         self._limits = limits
         self._deadline = time.monotonic() + limits.seconds
         self._network_error = ""  # the last error of the network
-        # On the volume of the packages, so that uv links files from its cache, and one limit holds for both.
+        # The folder is on the same volume as the packages, so uv can link files from its cache, and the limit includes both.
         self.work = target / ".work"
 
     def run(self, *arguments: str) -> str:
@@ -262,7 +261,7 @@ class Uv:
         ]  # fmt: skip
         log = self.work / "uv.log"
         with log.open("wb") as output:
-            # A session of its own, as `python -m uv` may start uv as another process.
+            # It gets a session of its own, in which all of its processes can be killed: `python -m uv` may start others.
             process = subprocess.Popen(
                 command, env={**passed, **variables}, stdout=output, stderr=output, start_new_session=True
             )
@@ -284,7 +283,8 @@ class Uv:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=_CHECK_INTERVAL)
-            if (size := size_on_disk(self._target)) > self._limits.size:
+            size = size_on_disk(self._target)
+            if size > self._limits.size:
                 raise EntrypointError(
                     f"the packages take {_mebibytes(size)} so far, and the chart allows {_mebibytes(self._limits.size)} "
                     f"(studies.install.maxSize); {_LAYER}"
@@ -316,14 +316,14 @@ def size_on_disk(folder: Path) -> int:
                 status = os.lstat(f"{root}/{name}")
             except FileNotFoundError:  # uv has renamed it
                 continue
-            sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+            sizes[status.st_dev, status.st_ino] = status.st_blocks * 512  # a block of `stat` has 512 bytes
     return sum(sizes.values())
 
 
 def _reason(output: str) -> str:
-    """Return the error in the output of uv, in one line."""
-    text = output[begin:] if (begin := output.find("error: ")) >= 0 else output
-    return " ".join(text.removeprefix("error: ").split())
+    """Return the error in the output of uv, in one line; all of the output if it names no error."""
+    _, marker, error = output.partition("error: ")
+    return " ".join((error if marker else output).split())
 
 
 def _mebibytes(size: int) -> str:
@@ -331,7 +331,7 @@ def _mebibytes(size: int) -> str:
 
 
 def main(argv: Sequence[str], code_archive: Path, target: Path, log: Path = _TERMINATION_LOG) -> int:
-    """Run the container; return its exit code: 1 if another pod may succeed.
+    """Run the container; return its exit code: 1 if another pod may succeed, 0 if the slot must report the failure or none.
 
     Args:
         argv: Command line.

@@ -1,4 +1,4 @@
-"""Checks that end a run before its first trial: missing packages, and arguments that its script refuses."""
+"""Check before a run's first trial that its packages are installed and that its script accepts its arguments."""
 
 from __future__ import annotations
 
@@ -39,20 +39,21 @@ def refusal_error(script: str, text: str) -> context.ArgumentsRefused:
         script: Name of the script, for the message.
         text: End of its output, with the usage message.
     """
-    usage = text.rfind("usage:") if "usage:" in text else text.rfind("Usage:")
-    words = " ".join(text[usage if usage >= 0 else 0 :].split())
+    begin = max(0, text.rfind("usage:") if "usage:" in text else text.rfind("Usage:"))
+    words = " ".join(text[begin:].split())
     error = re.search(r"(?:error|Error):.*", words)
     reason = error[0] if error else words
     unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
-    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # `train.py: ` before it belongs to the error
-    nearest = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis)) if unknown else ""
-    shown = nearest if nearest.startswith("did") else synopsis[:LONGEST].strip()
-    message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", shown, _HELP]))
+    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # without `train.py: `, which begins the error's line
+    suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis)) if unknown else ""
+    has_suggestion = suggestion.startswith("did")  # "did you mean …"; otherwise it lists all options
+    hint = suggestion if has_suggestion else synopsis[:LONGEST].strip()
+    message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", hint, _HELP]))
     return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
 
 
 def check_installed(config: records.SlotConfig) -> None:
-    """Compare a job's requirements with the installed packages: on a cluster, those in the image of its trials.
+    """Check that the packages that a job requires are installed; on a cluster, in the image of its trials or the pod.
 
     Args:
         config: Configuration of the slot; the code must be unpacked.
@@ -85,12 +86,9 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
         Invalid: The script refused the arguments; the message has its output.
     """
     program = config.program
-    if (
-        program is None
-        or program.sample is None
-        or not program.script
-        or not _has_known_parser(Path(config.code, program.script))
-    ):
+    if program is None or program.sample is None or not program.script:
+        return
+    if not _has_known_parser(Path(config.code, program.script)):
         return
     with tempfile.TemporaryDirectory(prefix="trialplane-") as folder, tempfile.TemporaryFile() as output:
         pid = os.fork()
@@ -127,7 +125,7 @@ def _parse_and_end(
         process.end_with_parent()
         for stream in (1, 2):
             os.dup2(output, stream)
-        # Calls of W&B and MLflow before the parser must leave no trace.
+        # Calls of W&B and MLflow before the parser must not log to a server.
         os.environ |= {"WANDB_MODE": "disabled", env.MLFLOW_TRACKING_URI: f"sqlite:///{folder}/mlflow.db"}
         mlflow_runs.enter({env.MLFLOW_TRACKING_URI: os.environ[env.MLFLOW_TRACKING_URI]})
         _end_when_parsed()
@@ -161,19 +159,16 @@ def _end_when_parsed() -> None:
     unfinished_calls: list[object] = []
     for library in ("argparse", "jsonargparse"):  # LightningCLI's parser replaces argparse's parse_args
         if (module := sys.modules.get(library)) is not None:
-            for name in (
-                "parse_args",
-                "parse_known_args",
-            ):  # parse_args calls parse_known_args, which calls itself for subcommands
-                setattr(
-                    module.ArgumentParser, name, _end_after_parse(getattr(module.ArgumentParser, name), unfinished_calls)
-                )
+            # `parse_args` calls `parse_known_args`, which calls itself for subcommands.
+            for name in ("parse_args", "parse_known_args"):
+                parse_and_end = _end_after_parse(getattr(module.ArgumentParser, name), unfinished_calls)
+                setattr(module.ArgumentParser, name, parse_and_end)
     if (click := sys.modules.get("click.core")) is not None:
         click.Command.invoke = lambda self, ctx: os._exit(0)
 
 
 def _end_after_parse(parse: Callable[..., Any], unfinished_calls: list[object]) -> Callable[..., Any]:
-    """Wrap a parse function so that its outermost call ends this process.
+    """Return a parse function whose outermost call ends this process with code 0 once it has read the arguments.
 
     Args:
         parse: Method of a parser.

@@ -1,7 +1,7 @@
-"""Report the metrics that libraries log in a trial: the job's `capture`.
+"""Report the metrics that a job logs with other libraries, as its `capture` says.
 
-`wandb.py` replaces W&B's package. Of the other libraries a few functions are replaced in the trial's process when the job
-imports them, or at once if the template has imported them. `context.Points` decides which source of a metric counts.
+`wandb.py` replaces W&B's package. In the other libraries a few functions are replaced in the trial's process, when the job
+imports them or at once if the template has. If a metric comes in several ways, `context.Points` decides which one counts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def captures_wandb(config: records.SlotConfig) -> bool:
 
 
 def replace_wandb() -> None:
-    """Make `import wandb` find the stand-in in this process."""
+    """Make `import wandb` find the stand-in in this process, and forget W&B's package if it was imported."""
     if not is_wandb_replaced():
         for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
             del sys.modules[name]
@@ -62,7 +62,7 @@ def is_wandb_replaced() -> bool:
 
 
 def enter_wandb(folder: Path) -> None:
-    """Make interpreters that this process starts find the stand-in, and log to files.
+    """Make the interpreters that this process starts find the stand-in, which there logs to files that the slot reads.
 
     Args:
         folder: Folder in which the program runs, for the files.
@@ -91,16 +91,23 @@ def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
 
 
 def numbers(values: object, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers that a library logs, also of numpy, torch and nested dicts, by names that MLflow accepts."""
-    for name, value in values.items() if isinstance(values, dict) else ():
+    """Yield the numbers in a dict, also those of numpy, torch and nested dicts, with the metrics that their names stand for.
+
+    Other values are left out. Nothing is yielded for anything but a dict.
+    """
+    if not isinstance(values, dict):
+        return
+    for name, value in values.items():
         if isinstance(value, dict):
             yield from numbers(value, f"{prefix}{name}.")
-        elif (number := _number(value)) is not None and (metric := _names.lookup(f"{prefix}{name}").metric):
+            continue
+        number, metric = _number(value), _names.lookup(f"{prefix}{name}").metric
+        if number is not None and metric:
             yield metric, number
 
 
 def _number(value: Any) -> float | None:
-    """Return a number, or the number in an array of one; None for anything else, also for a text of digits."""
+    """Return a value as a number, also an array with a single number; None for anything else, as for a text of digits."""
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         return None
     try:
@@ -126,7 +133,7 @@ def _replace_writer(module: ModuleType) -> None:
 
 
 def _replace_trainer(module: ModuleType) -> None:
-    """Add TrialCallback to every Trainer that has none."""
+    """Make each new Trainer in a trial add a `TrialCallback` to its callbacks, unless it has one."""
     init: Callable[..., None] = module.Trainer.__init__
 
     @functools.wraps(init)
@@ -134,9 +141,9 @@ def _replace_trainer(module: ModuleType) -> None:
         init(trainer, *args, **kwargs)
         from trialplane.integrations import huggingface  # imports torch and transformers, which are loaded by then
 
-        if context.current() is not None and not any(
-            isinstance(callback, huggingface.TrialCallback) for callback in trainer.callback_handler.callbacks
-        ):
+        callbacks = trainer.callback_handler.callbacks
+        has_callback = any(isinstance(callback, huggingface.TrialCallback) for callback in callbacks)
+        if context.current() is not None and not has_callback:
             trainer.add_callback(huggingface.TrialCallback())
 
     module.Trainer.__init__ = with_callback
@@ -163,4 +170,4 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing, as the module is complete."""
+        """Do nothing, because `create_module` returns a complete module."""

@@ -1,7 +1,7 @@
-"""Hydra in a trial: report the task function's return value, and do without the packages of sweepers and launchers.
+"""Change Hydra in a trial: report the task function's return value, and make plugins for sweeps unnecessary.
 
-A trial is one run of the application. Hydra composes the settings of a sweeper and a launcher for it and uses neither, but
-without their packages it cannot compose the configuration.
+A trial is one run of the application, without a sweep. But Hydra composes the configuration of the sweeper and the launcher
+that the application names all the same, and fails if their packages are not installed. So empty configurations stand in.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _is_stored(repository: Any, group: str, name: str) -> bool:
 
 
 def _report_returned(report: Callable[[dict[str, Any]], None], module: ModuleType) -> None:
-    """Make `Hydra.run`, a run without a sweep, report its return value."""
+    """Make `Hydra.run`, which runs the application without a sweep, also report the task function's return value."""
     run = module.Hydra.run
 
     @functools.wraps(run)
@@ -63,7 +63,11 @@ def _report_returned(report: Callable[[dict[str, Any]], None], module: ModuleTyp
 
 
 def _metrics(value: Any) -> dict[str, Any]:
-    """Return a task function's return value as metrics."""
+    """Return a task function's return value as metrics, by name.
+
+    A dict is returned unchanged. The items of a list are `objective_0` and so on, another value is `objective`, and None has
+    no metrics.
+    """
     if isinstance(value, dict):
         return value
     if isinstance(value, (list, tuple)):

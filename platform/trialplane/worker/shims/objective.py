@@ -1,7 +1,8 @@
-"""An objective of Optuna as a trial's function: its argument behaves as `optuna.Trial`, and Optuna runs in the controller.
+"""Run an objective of Optuna as a trial's function, with an argument that behaves like `optuna.Trial`.
 
-Each new parameter is requested from the controller; repeated requests are answered here. Optuna's errors and warnings are
-raised here with the same text. Does not import Optuna, which may not be installed for the job.
+Optuna itself runs in the controller, from which each new parameter is requested; repeated requests are answered here.
+Optuna's errors and warnings are raised here with the same text. This module does not import Optuna, which may not be
+installed for the job.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from trialplane.wire import messages, records
 from trialplane.worker import context
 
 Objective = Callable[..., Any]  # called with a Trial
-_STACK_LEVEL = 3  # number of frames from `warnings.warn` in `_suggest` to the objective's line
+_STACK_LEVEL = 3  # of a warning in `_suggest`: the line of the objective, which calls `suggest_…`, which calls `_suggest`
 
 
 class Controller(Protocol):
-    """The controller as a trial's process sees it. Reports go through the trial's context instead.
+    """The part of the controller that an objective's trial needs. Reports go through the trial's context instead.
 
     Attributes:
         attributes: Attributes that the objective has set, for the trial's outcome.
@@ -31,7 +32,7 @@ class Controller(Protocol):
     attributes: dict[str, Any]
 
     def suggest(self, request: messages.Suggest) -> messages.Suggested:
-        """Request the value of a parameter."""
+        """Request the value of a parameter, and return the answer."""
 
 
 class Trial:
@@ -55,9 +56,9 @@ class Trial:
         self._objective_names = tuple(metrics[:objectives])
         self._constraint_names = tuple(metrics[objectives:])
         self._controller = controller
-        self._requests: dict[str, messages.Suggest] = {}
-        self._stored_values: dict[str, float] = {}
-        self._params: dict[str, Any] = {}
+        self._requests: dict[str, messages.Suggest] = {}  # first request for each parameter, by name
+        self._stored_values: dict[str, float] = {}  # its answer, as Optuna stores it: a number, or the index of a choice
+        self._params: dict[str, Any] = {}  # values of the parameters, by name
         self._is_pruned = False
         self._reported_steps: set[int] = set()
         self._constraints: dict[str, float] = {}
@@ -111,7 +112,7 @@ class Trial:
 
         Raises:
             NotImplementedError: There are several objectives, for which Optuna has no reports either.
-            TypeError: The value is no number, or the step no whole one.
+            TypeError: The value is not a number, or the step is not a whole number.
             ValueError: The step is negative or too large.
         """
         if len(self._objective_names) > 1:
@@ -130,7 +131,7 @@ class Trial:
         self._is_pruned = False
         try:
             self._ctx.note("", number, {self._objective_names[0]: metric}, waits=True)
-        except context.Pruned:  # the objective reads it by `should_prune`
+        except context.Pruned:  # `should_prune` returns it, and the objective raises Optuna's own exception
             self._is_pruned = True
 
     def should_prune(self) -> bool:
@@ -151,7 +152,7 @@ class Trial:
         """Set a constraint. The trial is feasible if all constraints are within the bounds of the job.
 
         Raises:
-            TypeError: The value is no number.
+            TypeError: The value is not a number.
             ValueError: It is NaN, or the job has no such constraint.
         """
         try:
@@ -210,14 +211,22 @@ class Trial:
         )
 
     def _result(self, returned: Any) -> context.Result:
-        """Return the objective's result, by name if it has set constraints too."""
+        """Return the value that the objective returned; with the constraints that it has set, all of them by name."""
         if not self._constraints:
             return returned  # type: ignore[no-any-return]  # `outcomes.outcome_of_result` checks it
         values = returned if isinstance(returned, (list, tuple)) else [returned]
         return {**dict(zip(self._objective_names, values, strict=False)), **self._constraints}
 
     def _suggest(self, request: messages.Suggest) -> float:
-        """Return the value of a parameter as Optuna stores it; for a repeated request, from memory."""
+        """Return the value of a parameter as Optuna stores it: a number, or the index of a choice.
+
+        A request that equals the first one for this parameter is answered without the controller. A different request goes
+        to the controller, which may warn or refuse it; then the first value is returned again, as Optuna does.
+
+        Raises:
+            TypeError: The name is not a text.
+            ValueError: Optuna refuses the request.
+        """
         name = request.name
         if not isinstance(name, str):
             raise TypeError(f"the name of a parameter is a text, not {name!r}")
@@ -233,7 +242,13 @@ class Trial:
             return self._stored_values[name]
 
     def _record(self, name: str, value: Any, plain: Any) -> Any:
-        """Record the value of a parameter, and its JSON value for code that reads the parameters of the context."""
+        """Record and return the value of a parameter; of a parameter that has one, return the first value.
+
+        Args:
+            name: Name of the parameter.
+            value: Value for the objective, which may be any object among the choices.
+            plain: The same as a JSON value, for code that reads the parameters of the context.
+        """
         self._ctx.add_suggestion(name, plain)
         return self._params.setdefault(name, value)
 
@@ -256,7 +271,7 @@ def _finite_number(name: str, value: float) -> float:
     """
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{name}: {value!r} is no bound or step; they are finite numbers")
+        raise ValueError(f"{name}: {value!r} is not a bound or step; they are finite numbers")
     return number
 
 

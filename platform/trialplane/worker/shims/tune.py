@@ -1,7 +1,7 @@
-"""A function trainable of Ray Tune as a trial's function: the trial answers its calls of Ray, and Ray never starts.
+"""Run a function trainable of Ray Tune as a trial's function, without starting Ray.
 
-The public functions of `ray.tune`, `ray.train` and `ray.air.session` that a trainable calls are replaced when these modules
-are imported; `Checkpoint`, the domains and everything else are Ray's own. Does not import Ray; the job does.
+The public functions of `ray.tune`, `ray.train` and `ray.air.session` that a trainable calls are replaced when the job
+imports these modules, and the trial's `Session` answers them. `Checkpoint`, the domains and everything else are Ray's own.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _SINGLE_PROCESS = {
 
 
 class _SearchStarted(BaseException):
-    """Raised where a module starts its own search, to end the import there."""
+    """Raised when a module starts its own search, to end the import there."""
 
 
 class Session:
-    """One trial, as the trainable sees it through Ray's functions.
+    """The answers to a trainable's calls of Ray in one trial.
 
     Attributes:
         newest: Newest value of each reported metric, also from before the checkpoint that the trial continues from.
@@ -63,8 +63,8 @@ class Session:
             **named: See `metrics`; and arguments of newer versions.
 
         Raises:
-            TypeError: The metrics are no dict, or the checkpoint is not Ray's.
-            Pruned, Finished: As of `Context.report`.
+            TypeError: The metrics are not a dict, or the checkpoint is not Ray's.
+            Pruned, Finished: As in `Context.report`.
         """
         values = named if metrics is None else metrics
         if not isinstance(values, Mapping):
@@ -78,7 +78,9 @@ class Session:
             self.ctx.note("", self._iteration, numbers, waits=True)
 
     def get_checkpoint(self) -> Any:
-        """Return the newest checkpoint of this trial, or else of the run that `--resume` names, in Ray's class; or None.
+        """Return the newest checkpoint of this trial, or if there is none, of the run that `--resume` names; None without.
+
+        It is unpacked into a folder, and returned as Ray's `Checkpoint`.
 
         Raises:
             CheckpointError: There are checkpoints, and none can be read.
@@ -90,12 +92,18 @@ class Session:
         with tarfile.open(checkpoint.file) as archive:
             archive.extractall(folder, filter="data")
         checkpoint.file.unlink()
-        if self._iteration == 0:  # only now, as a trainable that never calls this function starts from scratch
+        # A trainable that never calls this function starts from scratch, so its iterations are counted on only here.
+        if self._iteration == 0:
             self._iteration = checkpoint.step
             self.newest = json.loads((folder / _METRICS).read_text())
         return importlib.import_module("ray.tune").Checkpoint.from_directory(str(folder / _FOLDER))
 
     def _save(self, checkpoint: Any) -> None:
+        """Save a checkpoint of Ray, with the newest metrics, as one archive.
+
+        Raises:
+            TypeError: It is not a checkpoint of Ray.
+        """
         if not hasattr(checkpoint, "as_directory"):
             remedy = "give Checkpoint.from_directory(folder), from ray.tune"
             raise TypeError(f"report(…, checkpoint={checkpoint!r:.60}): this is no checkpoint of Ray; {remedy}")
@@ -111,7 +119,10 @@ class Session:
             self._saves.add(self._iteration, file)
 
     def result(self, returned: Any) -> context.Result:
-        """Return the trial's result: the function's return value, and its other reports."""
+        """Return the trial's result: the metrics that the function returned, before the newest ones that it reported.
+
+        Anything but a dict or None is returned unchanged, for `outcomes.outcome_of_result` to check.
+        """
         if returned is None:
             return self.newest or None  # type: ignore[return-value]  # `outcomes.outcome_of_result` checks it
         if isinstance(returned, Mapping):
@@ -159,35 +170,38 @@ class TrialContext:
         )
 
 
-# The session of the trial that this process runs. State of the module, as in Ray.
+# The session of the trial that this process runs; empty outside of a trial. Ray's functions have no argument for it.
 _sessions: list[Session] = []
 
 
 def load(entrypoint: str) -> context.Run:
-    """Import a trainable, with its module up to the search that the module may start.
+    """Import a trainable; return the function that runs it as one trial.
 
-    Returns:
-        The function of a trial.
+    If its module starts a search of its own, the import ends there.
+
+    Args:
+        entrypoint: Module and function, as MODULE:FUNCTION.
 
     Raises:
-        Invalid: The entrypoint is no function, or the module starts its search before it defines the function.
+        Invalid: The entrypoint is not a function, or the module starts its search before it defines the function.
         AttributeError: The module has no such function.
         Any exception of the module at import.
     """
     for name, replace in _REPLACERS.items():
         imports.on_import(name, replace)
-    module, _, function = entrypoint.partition(":")
-    loaded, has_begun = _import_up_to_search(module)
-    if has_begun and not hasattr(loaded, function):
+    module_name, _, function = entrypoint.partition(":")
+    module, starts_search = _import_up_to_search(module_name)
+    if starts_search and not hasattr(module, function):
         remedy = "put it under `if __name__ == '__main__':`"
-        raise context.Invalid(f"ray:{entrypoint}: the search of {module} comes before {function}; {remedy}")
-    trainable = getattr(loaded, function)
+        raise context.Invalid(f"ray:{entrypoint}: the search of {module_name} comes before {function}; {remedy}")
+    trainable = getattr(module, function)
     if inspect.isclass(trainable) or not callable(trainable):
         kind = "a class" if inspect.isclass(trainable) else f"a {type(trainable).__name__}"
         remedy = f"write a function {function}(config) that makes it, runs its loop, and calls tune.report"
         raise context.Invalid(f"ray:{entrypoint} is {kind}, and a trial calls a function; {remedy}")
 
     def run(ctx: context.Context) -> context.Result:
+        """Call the trainable, report what it yields if it is a generator, and return the result."""
         session = Session(ctx)
         _sessions.append(session)
         try:
@@ -205,17 +219,20 @@ def load(entrypoint: str) -> context.Run:
 
 
 def _import_up_to_search(name: str) -> tuple[ModuleType, bool]:
-    """Import a module up to the search that it may start; return it, and whether it starts one."""
+    """Import a module up to the search that it may start; return it, and whether it starts one.
+
+    An ordinary import would remove the module again when the search ends it.
+    """
     spec = importlib.util.find_spec(name)
     if name in sys.modules or spec is None or spec.loader is None:
-        return importlib.import_module(name), False  # or raises ModuleNotFoundError
+        return importlib.import_module(name), False  # it is imported already, or the import raises the usual error
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    has_begun = False
+    starts_search = False
     try:
         spec.loader.exec_module(module)
     except _SearchStarted:
-        has_begun = True
+        starts_search = True
         print("trialplane: the module's own search is not started; trials call its function")  # noqa: T201  the slot's log
     except BaseException:
         del sys.modules[name]
@@ -223,11 +240,11 @@ def _import_up_to_search(name: str) -> tuple[ModuleType, bool]:
     package, _, last = name.rpartition(".")
     if package:
         setattr(sys.modules[package], last, module)  # as an import does
-    return module, has_begun
+    return module, starts_search
 
 
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested dicts, with / between the names, as Ray does."""
+    """Return a flat dict of nested dicts, with / between the names, as Ray has it."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= _flatten(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}

@@ -85,10 +85,15 @@ def generate_id(length: int = 8) -> str:
 
 @functools.cache  # so that a name is always the same class
 def _stand_in(name: str) -> Any:
-    """Return an error class, a class or a function that does nothing, by the form of the name."""
+    """Return a stand-in by the form of the name: `Error` for an error, a class for a capital letter, otherwise a function.
+
+    The class and the function do nothing, and log that once.
+    """
     if name.endswith("Error"):
         return Error
-    return type(name, (Nothing,), {"__init__": lambda *_, **__: _log_no_effect(name)}) if name[:1].isupper() else _Call(name)
+    if name[:1].isupper():
+        return type(name, (Nothing,), {"__init__": lambda *_, **__: _log_no_effect(name)})
+    return _Call(name)
 
 
 class _Call:
@@ -175,7 +180,7 @@ class Config(_Values):
 
 
 def _as_dict(values: Any) -> dict[str, Any]:
-    """Return the values of a mapping, pairs or a namespace; none of a file, which is not read."""
+    """Return the values of a mapping, pairs or a namespace as a dict; an empty one for a file's name, which is not read."""
     if isinstance(values, str):
         _log_once(f"wandb.init(config={values!r})", "does not read the file: write its values into the job's params")
         return {}
@@ -212,7 +217,10 @@ class Summary(_Values):
 
 
 def _report(step: int, values: Mapping[str, Any]) -> None:
-    """Report numbers. A process that the trial has started writes them to a file instead, which the slot reads."""
+    """Report the numbers among values, and wait for the answer.
+
+    A process that the trial has started has no context. It writes them to a file, which the slot reads.
+    """
     metrics = dict(capture.numbers(dict(values)))
     folder = os.environ.get(env.WANDB_FOLDER)
     if context.current() is not None or folder is None:
@@ -256,7 +264,7 @@ class Run:
         self.dir = str(Path.cwd() if ctx is None else ctx.workdir)
         self.start_time = time.time()
         self.summary = Summary(self._summarize)
-        self._next: dict[str, Any] = {}  # logged with commit=False
+        self._next: dict[str, Any] = {}  # values logged with commit=False, which the next call reports
         self._newest = 0  # step of the last report
 
     @property
@@ -267,12 +275,12 @@ class Run:
     def log(
         self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None
     ) -> None:
-        """Report numbers; other values are left out.
+        """Report the numbers among values; other values are left out.
 
         Args:
             data: Values by name; values in nested dicts get names with dots.
-            step: Step; as in W&B, a call with a smaller step than the newest is ignored.
-            commit: False: the values are reported by the next call, with its step.
+            step: Step. As in W&B, a call with a smaller step than the newest is ignored. None for the run's `step`.
+            commit: Whether to report now. If it is False, the next call reports the values, with its step. None for True.
             sync: Without effect.
 
         Raises:
@@ -380,7 +388,7 @@ summary = _NewestSummary()
 
 
 def sweep(sweep: Any = None, *_: Any, **__: Any) -> str:
-    """Log that no sweep is started, as a trial does not search, and return a name."""
+    """Log that no sweep is started, because a trial does not search, and return a name for `agent`."""
     text = "is not started: the job's space is searched already. `platform import wandb sweep.yaml` makes a job of a sweep"
     _log_once("wandb.sweep", text)
     return "trialplane"
