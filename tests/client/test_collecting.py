@@ -163,7 +163,7 @@ def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
     ],
 )
 def test_files_go_where_they_stay(to, has_volume, said):
-    found = preflight.shards(a_job(learner={}, write={"to": to}), has_volume)
+    found = preflight.output_issues(a_job(learner={}, write={"to": to}), has_volume)
     assert len(found) == bool(said)
     for issue in found:
         assert issue.field == "collect.write.to"

@@ -111,7 +111,7 @@ ASKED = {
 def test_a_job_asks_for_nothing_beyond_what_the_values_allow(workplace):
     site = Site.model_validate({**SITE, "node_selector": {"pool": "ours"}})
     job = load.load_job(workplace / "jobs" / "demo", overrides={key.replace("__", "."): one for key, one in ASKED.items()})
-    found = {one.field: one.message for one in preflight.placement(job, site)}
+    found = {one.field: one.message for one in preflight.placement_issues(job, site)}
     assert set(found) == {
         "cluster.priority_class",
         "cluster.node_selector.pool",
@@ -131,7 +131,7 @@ def test_a_job_asks_for_nothing_beyond_what_the_values_allow(workplace):
         "annotations": ["k8s.v1.cni.cncf.io/"],
     }
     site = Site.model_validate({**SITE, "allowed": allowed})
-    assert preflight.placement(job, site) == []
+    assert preflight.placement_issues(job, site) == []
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_toleration_is_allowed_that_tolerates_no_more(workplace, wanted, gpus,
     )
     overrides = {"cluster.tolerations": [wanted], "resources.gpus": gpus}
     job = load.load_job(workplace / "jobs" / "demo", overrides=overrides)
-    assert (preflight.placement(job, site) == []) is allowed
+    assert (preflight.placement_issues(job, site) == []) is allowed
 
 
 def test_a_priority_class_and_a_queue_must_be_there(look):
@@ -216,31 +216,31 @@ def test_files_of_the_data_volume_need_one(workplace):
             }
         )
 
-    issues = preflight.data(job(), "")
+    issues = preflight.data_issues(job(), "")
     assert [(one.field, one.message.partition(" is")[0]) for one in issues] == [
         ("params.data", "/data/a.csv"),
         ("params.more", "/data/c.csv"),
     ]
     assert "the chart has no data volume; helm upgrade --set data.enabled=true" in issues[0].message
-    assert preflight.data(job(), "datasets") == []
-    assert preflight.data(job(cluster={"image": "lab/own:1"}), "") == []
+    assert preflight.data_issues(job(), "datasets") == []
+    assert preflight.data_issues(job(cluster={"image": "lab/own:1"}), "") == []
 
 
 def test_packages_are_installed_only_where_the_chart_allows_it(workplace):
     (workplace / "jobs" / "demo" / "requirements.txt").write_text("spam\n")
     asks = load.load_job(workplace / "jobs" / "demo", overrides={"requirements": "requirements.txt", "install": True})
-    (issue,) = preflight.install(asks, is_allowed=False)
+    (issue,) = preflight.install_issues(asks, is_allowed=False)
     assert issue.place == ("install",)
     assert "helm upgrade --set studies.install.enabled=true,studies.install.index=URL" in issue.message
     assert "studies.install.egress" in issue.message
-    assert preflight.install(asks, is_allowed=True) == []
-    assert preflight.install(asks.model_copy(update={"install": False}), is_allowed=False) == []
+    assert preflight.install_issues(asks, is_allowed=True) == []
+    assert preflight.install_issues(asks.model_copy(update={"install": False}), is_allowed=False) == []
 
 
 def test_a_notification_of_a_cluster_names_a_secret() -> None:
     urls = ["secret:SLACK", "json://user:hidden@host/"]
     job = kinds.read({"name": "demo", "kind": "train", "notify": [{"url": url} for url in urls]})
-    (issue,) = preflight.notify(job)
+    (issue,) = preflight.notify_issues(job)
     assert issue.field == "notify.1.url"
     assert "kubectl create secret generic trialplane-notify --from-literal=NAME=URL" in issue.message
     assert "hidden" not in issue.message

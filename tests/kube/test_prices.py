@@ -24,6 +24,6 @@ GPU = {**COST, "resources": {"gpus": 1}}
     ],
 )
 def test_money_needs_a_price(fields, prices: Prices, missing: str) -> None:
-    issues = preflight.cost(a_plan(**fields).job, prices)
+    issues = preflight.cost_issues(a_plan(**fields).job, prices)
     assert [issue.field for issue in issues] == ["budget.cost"] * bool(missing)
     assert all(f"helm upgrade --set studies.prices.{missing}=2.5" in issue.message for issue in issues)

@@ -20,6 +20,6 @@ PROMOTES = {"pruner": {"name": "asha", "promote": True, "max_resource": 9}}
     ],
 )
 def test_promotion_needs_a_place_that_all_pods_reach(fields, has_place: bool, refused: bool) -> None:
-    issues = preflight.promotion(a_plan(**fields).job, has_place)
+    issues = preflight.promotion_issues(a_plan(**fields).job, has_place)
     assert [issue.field for issue in issues] == ["pruner.promote"] * refused
     assert all("helm upgrade --set checkpoints.enabled=true" in issue.message for issue in issues)

@@ -97,24 +97,24 @@ def test_under_mps_no_volume_hides_the_daemons_shared_memory() -> None:
     ],
 )
 def test_what_the_nodes_do_not_offer_is_refused(fields: dict[str, Any], field: str, said: str) -> None:
-    (issue,) = preflight.gpus(a_plan(**fields).job, a_site(gpu_shares=SHARES))
+    (issue,) = preflight.gpu_issues(a_plan(**fields).job, a_site(gpu_shares=SHARES))
     assert (issue.field, said in issue.message) == (field, True)
 
 
 @pytest.mark.parametrize("fields", [HALF, QUARTER, EIGHTH, {}, {"resources": {"gpus": 2, "shm": "1Gi"}}])
 def test_what_the_nodes_offer_is_not_refused(fields: dict[str, Any]) -> None:
-    assert preflight.gpus(a_plan(**fields).job, a_site(gpu_shares=SHARES)) == []
+    assert preflight.gpu_issues(a_plan(**fields).job, a_site(gpu_shares=SHARES)) == []
 
 
 def test_without_shares_in_the_chart_none_is_offered() -> None:
     (role,) = a_plan(**HALF).job.roles()
     assert GpuRequest.of(role, a_site()) is None
-    assert "studies.gpuShares lists none" in preflight.gpus(a_plan(**HALF).job, a_site())[0].message
+    assert "studies.gpuShares lists none" in preflight.gpu_issues(a_plan(**HALF).job, a_site())[0].message
 
 
 def test_the_taint_of_a_share_may_be_tolerated() -> None:
     toleration = {"key": "nvidia.com/gpu.shared", "operator": "Exists", "effect": "NoSchedule"}
-    issues = preflight.placement(a_plan(**HALF, cluster={"tolerations": [toleration]}).job, a_site(gpu_shares=SHARES))
+    issues = preflight.placement_issues(a_plan(**HALF, cluster={"tolerations": [toleration]}).job, a_site(gpu_shares=SHARES))
     assert [issue.field for issue in issues] == []
 
 

@@ -99,14 +99,14 @@ class KubernetesTarget:
         )
         issues, warnings = preflight.check(job, ray_cluster, snapshot)
         issues += [
-            *preflight.placement(job, site),
-            *preflight.install(job, site.install.enabled),
-            *preflight.data(job, site.data.claim),
-            *preflight.gpus(job, site),
-            *preflight.cost(job, site.prices.plain),
-            *preflight.notify(job),
-            *preflight.shards(job, bool(site.checkpoints.claim)),
-            *preflight.promotion(job, bool(site.checkpoints.claim or site.checkpoints.url)),
+            *preflight.placement_issues(job, site),
+            *preflight.install_issues(job, site.install.enabled),
+            *preflight.data_issues(job, site.data.claim),
+            *preflight.gpu_issues(job, site),
+            *preflight.cost_issues(job, site.prices.plain),
+            *preflight.notify_issues(job),
+            *preflight.output_issues(job, bool(site.checkpoints.claim)),
+            *preflight.promotion_issues(job, bool(site.checkpoints.claim or site.checkpoints.url)),
         ]
         return issues, [*warnings, *saving.warnings(job, site.checkpoints)]
 

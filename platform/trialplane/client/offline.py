@@ -133,10 +133,10 @@ class Offline:
         if job is None:
             return [], []
         issues = [
-            *preflight.install(job, self.may_install),
-            *preflight.data(job, "data" if self.has_data else ""),
-            *preflight.shards(job, bool(self.checkpoints.claim)),
-            *preflight.promotion(job, bool(self.checkpoints.claim or self.checkpoints.url)),
+            *preflight.install_issues(job, self.may_install),
+            *preflight.data_issues(job, "data" if self.has_data else ""),
+            *preflight.output_issues(job, bool(self.checkpoints.claim)),
+            *preflight.promotion_issues(job, bool(self.checkpoints.claim or self.checkpoints.url)),
         ]
         return issues, [*saving.warnings(job, self.checkpoints), UNCHECKED]
 

@@ -1,6 +1,7 @@
-"""Requests to the API server of a Kubernetes cluster, for the objects in one namespace, as plain JSON values.
+"""Client of the API server of a Kubernetes cluster, for the objects in one namespace. Objects are plain JSON values.
 
-`connections` has the credentials, and `refusal` explains errors of the API server.
+`kinds` has the kinds of objects, `connections` opens connections with the user's credentials, and `refusal` explains errors
+of the API server.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from trialplane.kube.kinds import ObjectKind
 from trialplane.wire import cluster as names
 from trialplane.wire import logs
 
-CONNECT = 5.0  # time limit of a connection, in seconds
+CONNECT = 5.0  # time limit for opening a connection, in seconds
 READ = 30.0  # time limit of a response, in seconds
-# Time limit for Kubernetes to apply a quota to a new kind of object: it notices the CRD within 30 s, and counts every 300 s.
+# Seconds to wait until Kubernetes counts a new kind of object for quotas. It notices the kind's CRD within 30 s, and begins
+# to count at the next of its updates, every 300 s.
 QUOTA_PATIENCE = 360.0
 QUOTA_PAUSE = 2.0  # seconds between attempts
 _LOG = logging.getLogger(__name__)
@@ -122,7 +124,7 @@ class Cluster:
         return str(self._settings.host)
 
     def authorization(self) -> dict[str, str]:
-        """Return the header `authorization`, or no header without a token. An expiring token is renewed."""
+        """Return a mapping with the header `authorization`, or empty without a token. An expiring token is renewed."""
         setting = self._settings.auth_settings().get("BearerToken")
         return {"authorization": str(setting["value"])} if setting else {}
 
@@ -191,26 +193,30 @@ class Cluster:
             force: Override other field managers.
 
         Returns:
-            The result. None if another field manager has set a field, and nothing was changed.
+            The result. None if another field manager has set a field to another value. Then nothing is changed.
+
+        Raises:
+            TargetError: The API server refuses it for another reason.
         """
         kind = kinds.APPLIED[thing["kind"]]
         path = self._path(kind, thing["metadata"]["name"])
         query = {"fieldManager": manager, "force": str(force).lower()}
         deadline = time.monotonic() + (QUOTA_PATIENCE if kind is kinds.RUN else 0)
-        warned = False
+        has_warned = False
         while True:
             answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")
             # Kubernetes counts a new kind of object only some time after its CRD is created, and refuses it until then.
-            if answer.status != 403 or b"status unknown for quota" not in answer.data or time.monotonic() > deadline:
+            is_uncounted = answer.status == 403 and b"status unknown for quota" in answer.data
+            if not is_uncounted or time.monotonic() > deadline:
                 break
-            if not warned:
+            if not has_warned:
                 _LOG.warning(
                     "%s: Kubernetes has not applied the quota to new runs yet; trying again for up to %d minutes "
                     "(this happens once, after the chart's installation)",
                     self.namespace,
                     QUOTA_PATIENCE / 60,
                 )
-                warned = True
+                has_warned = True
             time.sleep(QUOTA_PAUSE)
         if answer.status == 409 and not force:
             return None
@@ -341,9 +347,9 @@ class Cluster:
         namespace: str = "",
         scheme: str = "http",
     ) -> Iterator[Any]:
-        """Send a request to a service, and yield urllib3's response, whose body has not been read; see `service`.
+        """Send a request to a service, and yield urllib3's response, whose body has not been read.
 
-        Reading the body may raise errors of urllib3.
+        For the arguments, see `service`. An empty `body` is not sent. Reading the body may raise errors of urllib3.
         """
         url = f"/api/v1/namespaces/{namespace or self.namespace}/services/{scheme}:{name}:{port}/proxy{path}"
         answer = self._send(method, url, None, body or None, "application/json", headers, READ, preload=False)
@@ -367,7 +373,13 @@ class Cluster:
         return refusal.explain(answer.status, answer.data, verb, resource, namespace or self.namespace, self.context)
 
     def _require_success(self, answer: ApiResponse, verb: str, kind: ObjectKind) -> ApiResponse:
-        """Return a successful response. Raise the error for any other."""
+        """Return a response unchanged if it is successful. Otherwise, raise the error for it.
+
+        Args:
+            answer: Response of `call`.
+            verb: RBAC verb of the request.
+            kind: Kind of the object.
+        """
         if not answer.ok:
             raise self.refused(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))
         return answer
@@ -390,13 +402,18 @@ class Cluster:
         *,
         preload: bool,
     ) -> Any:
-        """Send a request, and return urllib3's response. With `preload`, its body has been read. See `call`."""
+        """Send a request, and return urllib3's response, with any status. For the arguments, see `call`.
+
+        Without a `timeout`, there is no time limit. Without `preload`, the caller has to read the body of the response and
+        to release the connection.
+        """
         url = self.host.rstrip("/") + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
         accept = {"accept": "application/json, */*", "user-agent": names.MANAGER}
         all_headers = {**accept, **self.authorization(), **(headers or {})}
         if body is not None:
             all_headers["content-type"] = content
-        # By default, urllib3 repeats a request only if it was not sent, or if its method may be repeated.
+        # urllib3 repeats a request if it could not be sent, or if its method is safe to repeat. It also repeats one that the
+        # API server answers with 429, which asks for this.
         retries = urllib3.Retry(
             total=3, connect=2, read=1, redirect=0, status=2, status_forcelist=(429,), backoff_factor=0.2
         )

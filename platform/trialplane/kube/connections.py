@@ -1,6 +1,6 @@
-"""Credentials and connections of a context, from the `kubernetes` package. No other module imports the package.
+"""Credentials of a context, and connections with them, from the `kubernetes` package. No other module imports the package.
 
-The first `Cluster` imports it, because the import takes longer than a whole command that needs no cluster.
+It is imported when the first `Cluster` is created, because the import takes longer than a command that needs no cluster.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def settings(context: KubeContext | None) -> Any:
     except (config.ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         # The package raises the last three for an entry with an unexpected structure.
         raise TargetError(f"the kubeconfig {files} cannot be used: {type(error).__name__}: {error}") from error
-    if "tokenFile" in context.user:  # the package reads the file only once
+    if "tokenFile" in context.user:  # the package would read the file only once, but the token in it is renewed
         settings.refresh_api_key_hook = lambda settings: settings.api_key.update(
             dict.fromkeys(settings.api_key, f"Bearer {context.token()}")
         )
-    # If a plugin fails, the package logs the reason and continues without credentials.
+    # If a credential plugin fails, the package only logs the reason, and continues without credentials.
     if "exec" in context.user and not settings.api_key and not settings.cert_file:
         raise TargetError(
             f"the credential plugin of {context.name} in the kubeconfig {files} gave no credentials (the log line above "
@@ -63,7 +63,7 @@ def pool(settings: Any) -> urllib3.PoolManager:
     pool: urllib3.PoolManager = rest.RESTClientObject(settings).pool_manager
     if settings.host.startswith("https:"):
         pool.connection_pool_kw["ssl_context"] = _tls(settings)
-        for key in ("cert_file", "key_file"):  # the TLS context has loaded them
+        for key in ("cert_file", "key_file"):  # the TLS context has loaded them; see `_FrozenContext`
             pool.connection_pool_kw.pop(key, None)
     return pool
 

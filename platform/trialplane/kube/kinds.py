@@ -12,7 +12,7 @@ class ObjectKind:
     Attributes:
         group: API group. "" for the core group.
         version: API version.
-        plural: Name of the kind in URLs.
+        plural: Name of the kind in URLs and in RBAC rules.
         namespaced: Whether its objects are in namespaces.
     """
 

@@ -1,8 +1,8 @@
-"""The kubeconfig: files are read and merged as kubectl does it, and one context is chosen. No network access.
+"""Reads and merges the files of the kubeconfig as kubectl does, and returns one context. Without access to the network.
 
-The `kubernetes` package provides the credentials of a context (see `connections`). But it reads files of any size, uses the
-current context of the last file, looks for a user's files in the folder of the cluster's file, and ignores a missing user or
-server. So this module reads, merges and checks the files, and the package gets a single context.
+The `kubernetes` package could do this too, and provides the credentials of the context (see `connections`). But it reads
+files of any size, uses the current context of the last file, looks for a user's files in the folder of the cluster's file,
+and ignores a missing user or server. So this module reads, merges and checks the files, and the package gets one context.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from trialplane.job import document
 from trialplane.kube import refusal
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # CSafeLoader is ten times faster, if PyYAML has it
-_FILE_KEYS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")  # their values are paths
+_FILE_KEYS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")  # fields whose values are paths
+# Fields whose values must be strings.
 _TEXT_KEYS = {"cluster", "user", "namespace", "server", "tls-server-name", "proxy-url", "token", "username", "password"}
 _TEXT_KEYS.update(_FILE_KEYS, (f"{key}-data" for key in _FILE_KEYS))
 
@@ -88,7 +89,8 @@ def read(context: str | None) -> KubeContext | None:
     documents = {file: _document(file) for file in _files()}
     if not documents:
         return None
-    name = context or str(next(filter(None, (data.get("current-context") for data in documents.values())), ""))
+    current_contexts = [data["current-context"] for data in documents.values() if data.get("current-context")]
+    name = context or (str(current_contexts[0]) if current_contexts else "")
     if not name:
         raise InputError(
             f"the kubeconfig {names()} has no current context; choose one with --context, or run here with --local"
@@ -97,7 +99,7 @@ def read(context: str | None) -> KubeContext | None:
     if name not in contexts:
         raise InputError(refusal.no_context(name, list(contexts), names()))
     context_fields = _checked_fields(*contexts[name])
-    entries: dict[str, dict[str, Any]] = {"user": {}}
+    entries: dict[str, dict[str, Any]] = {"user": {}}  # fields of the context's cluster and user; a user may be missing
     for kind, entry_by_name in (("cluster", clusters), ("user", users)):
         entry_name = context_fields.get(kind, "")
         if entry_name in entry_by_name:
@@ -107,13 +109,17 @@ def read(context: str | None) -> KubeContext | None:
                 f"the kubeconfig {names()} cannot be used: the {kind} {entry_name!r} of the context {name} is not in it"
             )
     if not entries["cluster"].get("server", "").startswith(("http://", "https://")):
-        file = clusters[context_fields["cluster"]][0]
+        file, _ = clusters[context_fields["cluster"]]
         raise TargetError(f"the kubeconfig {file} cannot be used: the cluster of {name} has no server")
     return KubeContext(name, context_fields.get("namespace", ""), **entries)
 
 
 def _files() -> list[Path]:
-    """Return the kubeconfig's files that exist."""
+    """Return the kubeconfig's files that exist.
+
+    Raises:
+        TargetError: It cannot be determined whether a file exists.
+    """
     existing_files = []
     for name in filter(None, names().split(os.pathsep)):
         try:
@@ -126,7 +132,11 @@ def _files() -> list[Path]:
 
 
 def _document(file: Path) -> Mapping[str, Any]:
-    """Return the content of a file. Raise TargetError if it is not a mapping."""
+    """Return the content of a file, which is empty for an empty file.
+
+    Raises:
+        TargetError: The file cannot be read, is not YAML, or is not a mapping.
+    """
     try:
         data = yaml.load(document.content(file), _LOADER)
     except (OSError, yaml.YAMLError) as error:
@@ -137,12 +147,24 @@ def _document(file: Path) -> Mapping[str, Any]:
 
 
 def _entries(documents: Mapping[Path, Mapping[str, Any]], kind: str) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Return the contexts, clusters or users of all files, by name, each with its file."""
+    """Return the contexts, clusters or users of all files, by name. Of several with one name, the first counts.
+
+    Args:
+        documents: Contents of the files.
+        kind: "contexts", "clusters" or "users".
+
+    Returns:
+        Name → file that contains the entry, and fields of the entry.
+
+    Raises:
+        TargetError: An entry has another form.
+    """
     by_name: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file, data in documents.items():
         try:
             for item in data.get(kind) or []:
-                by_name.setdefault(item["name"], (file, dict(item.get(kind[:-1]) or {})))
+                fields = item.get(kind.removesuffix("s"))
+                by_name.setdefault(item["name"], (file, dict(fields or {})))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise TargetError(f"the kubeconfig {file} cannot be used: {kind} is not a list of named {kind}") from error
     return by_name
@@ -151,8 +173,12 @@ def _entries(documents: Mapping[Path, Mapping[str, Any]], kind: str) -> dict[str
 def _checked_fields(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an entry that are not empty, with absolute paths.
 
+    Args:
+        file: File that contains the entry. Paths in the entry are relative to its folder.
+        entry: Fields of a context, a cluster or a user.
+
     Raises:
-        TargetError: A field has the wrong type, or is not base64, or its file cannot be read.
+        TargetError: A field has the wrong type, is not base64, or names a file that cannot be read.
     """
     fields = {key: value for key, value in entry.items() if value not in (None, "")}
     folder = file.parent.absolute()
@@ -162,16 +188,16 @@ def _checked_fields(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
     for key in _FILE_KEYS:
         try:
             if f"{key}-data" in fields:
-                base64.b64decode(fields[f"{key}-data"])
+                base64.b64decode(fields[f"{key}-data"])  # only to check it
             elif key in fields:
-                fields[key] = str(folder / fields[key])
-                document.content(Path(fields[key]))
+                fields[key] = str(folder / fields[key])  # an absolute path replaces the folder
+                document.content(Path(fields[key]))  # only to check that it can be read
         except binascii.Error as error:
             raise TargetError(f"the kubeconfig {file} cannot be used: {key}-data is not base64 ({error})") from error
         except (OSError, ValueError) as error:
             raise TargetError(f"the kubeconfig {file} cannot be used: {key}: {_line(error)}") from error
     plugin = fields.get("exec")
-    if isinstance(plugin, dict) and os.sep in str(plugin.get("command")):
+    if isinstance(plugin, dict) and os.sep in str(plugin.get("command")):  # a path; other commands are searched in PATH
         fields["exec"] = {**plugin, "command": str(folder / plugin["command"])}
     return fields
 

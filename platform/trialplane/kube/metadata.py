@@ -23,5 +23,5 @@ def created(thing: Mapping[str, Any]) -> float:
 
 
 def moment(text: str | None) -> float | None:
-    """Return a time in Kubernetes' format as seconds since the epoch. None for None or ""."""
+    """Return a time in the format of Kubernetes as seconds since the epoch. None if the text is None or ""."""
     return datetime.datetime.fromisoformat(text).timestamp() if text else None

@@ -1,6 +1,7 @@
-"""The objects of a run that a user creates: the Run, and the ConfigMaps with its code.
+"""Reads and writes the objects of runs in a namespace: Runs, the ConfigMaps with their code, and their pods.
 
-The operator creates and removes all other objects of the run, such as its pods, as the Run's spec says.
+A user creates and changes only the Run and these ConfigMaps. The operator creates and removes all other objects of the run,
+such as its pods, according to the Run's spec.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Submission:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A Run of the API server.
+    """A Run as the API server has it.
 
     Attributes:
-        thing: Object of the Run.
-        read: Spec and job of the Run, or the problems with them.
+        thing: The object: plain JSON values.
+        read: Parsed spec and job of the Run, or the issues of them.
         status: Status of the Run. Its state is Unknown if this version cannot read it.
     """
 
@@ -64,7 +65,7 @@ class Run:
 
     @classmethod
     def of(cls, thing: Mapping[str, Any]) -> Run:
-        """Return the Run of an object."""
+        """Return the Run for an object of the API server."""
         status_fields = thing.get("status") or {}
         try:
             status = Status.model_validate(status_fields)
@@ -115,12 +116,12 @@ class Run:
 
     @property
     def is_started(self) -> bool:
-        """Whether the operator has started the run for the spec's newest `resumes`."""
+        """Whether the operator has started the run since its last resume. True if the spec cannot be read."""
         return self.read.spec is None or self.status.resumes >= self.read.spec.resumes
 
     @property
     def state(self) -> RunState:
-        """State of the run in the status. A run that cannot be started has failed."""
+        """State of the run in the status. A Run that is invalid, and so cannot be started, has failed."""
         return RunState.FAILED if self.status.state == "Invalid" else RunState(self.status.state.upper())
 
     @property
@@ -154,21 +155,23 @@ class Objects:
         namespace, context = self.cluster.namespace, self.cluster.context
         try:
             config_map = self.cluster.read(kinds.CONFIG_MAP, names.SITE)
-        except TargetError as error:  # a user who may read nothing here may have chosen the wrong namespace
+        except TargetError as error:
             teams = self.teams()
             if not teams or namespace in teams:
                 raise
+            # The user may not read this namespace, but those of other teams. So the namespace is probably the wrong one.
             raise TargetError(refusal.no_team(namespace, context, teams)) from error
         text = ((config_map or {}).get("data") or {}).get(names.SITE_KEY)
         if not text:
-            installed = self.cluster.call("GET", f"/apis/{runs.API_VERSION}").status != 404
-            raise TargetError(refusal.no_team(namespace, context, self.teams(), installed=installed))
+            is_installed = self.cluster.call("GET", f"/apis/{runs.API_VERSION}").status != 404
+            raise TargetError(refusal.no_team(namespace, context, self.teams(), is_installed=is_installed))
         return Site.read(text, namespace)
 
     def teams(self) -> list[str]:
         """Return the namespaces of teams that this user may see.
 
-        They are found by the chart's ConfigMap in each, or by the namespaces' label if the user may not list ConfigMaps.
+        Each has the chart's ConfigMap. If the user may not list ConfigMaps, the namespaces with the chart's label are
+        returned, or none if the user may not list namespaces either.
         """
         try:
             config_maps = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
@@ -189,8 +192,8 @@ class Objects:
         Raises:
             TargetError: The API server does not return it.
         """
-        kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        answer = self.cluster.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=kind)
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        answer = self.cluster.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=review)
         if not answer.ok:
             raise self.cluster.refused(answer, "create", "selfsubjectreviews.authentication.k8s.io")
         return str(answer.json()["status"]["userInfo"]["username"])
@@ -205,9 +208,9 @@ class Objects:
         return None if thing is None else Run.of(thing)
 
     def apply(self, plan: Plan, submitted: float, *, state: RunState = RunState.RUNNING, resumes: int = 0) -> None:
-        """Create a Run and the ConfigMaps with its code. If that fails, remove the Run.
+        """Create a Run and the ConfigMaps with its code. If the ConfigMaps cannot be created, delete the new Run.
 
-        If the same submission was interrupted before, the missing objects are created.
+        If the same submission was interrupted before, only the missing objects are created.
 
         Args:
             plan: Plan of the run.
@@ -272,9 +275,10 @@ class Objects:
             self._pause(PAUSE)
 
     def wait_until_pods_end(self, name: str) -> None:
-        """Wait until each pod of a run is gone or is being deleted.
+        """Wait until each pod of a run is deleted or is being deleted.
 
-        A pod that is being deleted is not awaited: its end is certain, but it may take as long as the job's grace period.
+        The end of a pod that is being deleted is certain, but may take as long as the job's grace period. So this method
+        does not wait for it.
 
         Raises:
             TargetError: A pod is not being deleted in time.
@@ -301,18 +305,21 @@ class Objects:
         return Submission(run.read.job, {**run.read.spec.submission, "code_hash": code.sha256}, b"".join(packed))
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
-        """Return the pods of a run, or those of one role, the newest first."""
+        """Return the pods of a run, the newest first. With a role, such as `names.TRIAL`, only its pods."""
         selector = f"{names.RUN}={run}" + (f",{names.ROLE}={role}" if role else "")
         return sorted(self.cluster.list(kinds.POD, selector=selector), key=metadata.created, reverse=True)
 
     def trial_pods(self, run: str, role: str) -> list[str]:
-        """Return the names of a run's trial pods with this role in the job, the newest first, without deleted ones."""
-        run_pods = self.pods(run, names.TRIAL)
+        """Return the names of a run's trial pods that are not being deleted, the newest first.
+
+        Args:
+            run: Name of the run.
+            role: Role of the pods in the job: "trial", "worker" or "learner".
+        """
         return [
             pod["metadata"]["name"]
-            for pod in run_pods
-            if not pod["metadata"].get("deletionTimestamp")
-            and pod["metadata"]["labels"].get(names.GROUP_LABEL) == names.group(role)
+            for pod in self.pods(run, names.TRIAL)
+            if not metadata.is_deleted(pod) and pod["metadata"]["labels"].get(names.GROUP_LABEL) == names.group(role)
         ]
 
     def _existing_uid(self, plan: Plan) -> str:
@@ -322,22 +329,19 @@ class Objects:
             RunExists: It has another job or code, or was deleted.
         """
         existing = self.run(plan.run)
-        existing_spec = None if existing is None else existing.read.spec
-        if (
-            existing is None
-            or existing_spec is None
-            or (existing.read.job, existing_spec.code.sha256) != (plan.job, plan.pack.sha256)
-        ):
-            raise RunExists(
-                f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "
-                "another name with --name"
-            )
-        return str(existing.thing["metadata"]["uid"])
+        if existing is not None and existing.read.spec is not None:
+            has_same_code = existing.read.spec.code.sha256 == plan.pack.sha256
+            if has_same_code and existing.read.job == plan.job:
+                return str(existing.thing["metadata"]["uid"])
+        raise RunExists(
+            f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "
+            "another name with --name"
+        )
 
     def _apply_code(self, plan: Plan, uid: str, code: Sequence[Mapping[str, Any]]) -> None:
-        """Create the ConfigMaps with a run's code that do not exist. The Run owns them, so they are deleted with it.
+        """Create those ConfigMaps with a run's code that do not exist. The Run owns them, so they are deleted with it.
 
-        Existing ones are not changed, because users may not change ConfigMaps.
+        Existing ConfigMaps are not changed, because users may not change ConfigMaps.
 
         Args:
             plan: Plan of the run.
@@ -345,18 +349,19 @@ class Objects:
             code: Manifests of the ConfigMaps.
 
         Raises:
-            RunExists: The existing ones have other content.
+            RunExists: The existing ConfigMaps have other content.
         """
         existing_maps = [self.cluster.read(kinds.CONFIG_MAP, manifest["metadata"]["name"]) for manifest in code]
         existing_names = [existing["metadata"]["name"] for existing in existing_maps if existing is not None]
-        # All parts are compared at once, by the digest of the unpacked archive: builds of zlib compress differently.
+        # The existing parts, completed by the new ones, must be the code of this run. The digest of the unpacked archive is
+        # compared, because builds of zlib compress the same code differently.
         maps = [manifest if existing is None else existing for existing, manifest in zip(existing_maps, code, strict=True)]
         packed = b"".join(part or b"" for part in runs.parts(maps))
         try:
-            is_same = not existing_names or packing.digest(packed) == plan.pack.sha256
+            has_same_code = not existing_names or packing.digest(packed) == plan.pack.sha256
         except InputError:
-            is_same = False
-        if not is_same:
+            has_same_code = False
+        if not has_same_code:
             kubectl = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
             raise RunExists(
                 f"the name is taken: the ConfigMap {existing_names[0]} in {self.cluster.place} holds something else; choose "
@@ -370,5 +375,8 @@ class Objects:
 
 
 def _manager(run: Mapping[str, Any]) -> str:
-    """Return the field manager of a submission. Another submission has a different one, so its apply is refused."""
+    """Return the name of a submission's field manager.
+
+    Every submission has a different name, so the API server refuses to apply another submission to an existing Run.
+    """
     return f"{names.MANAGER}-{hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]}"

@@ -1,7 +1,6 @@
-"""Checks before a start whether a run fits a cluster: its nodes, quotas, priority class and queue. Pure.
+"""Checks before a start: whether a run fits the cluster, and whether the chart allows what its job requests. Pure.
 
-A run that can never fit has an issue, and one that only has to wait a warning. None stands for objects that the user may
-not read.
+A run that can never start has an issue. A run that only has to wait, for example for other runs to end, has a warning.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from trialplane.errors import Issue
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds import Job, Role
 from trialplane.job.resources import Resources
+from trialplane.plan import raycluster
 from trialplane.plan.gpus import GpuRequest
 from trialplane.plan.site import Site
 from trialplane.wire import cluster
@@ -34,13 +34,13 @@ _UNITS: dict[str, str | int] = {
 
 @dataclasses.dataclass(frozen=True)
 class ClusterSnapshot:
-    """The resources of a cluster that this user may read.
+    """The resources of a cluster. None stands for those that the user may not read, and so are not checked.
 
     Attributes:
-        nodes: All nodes, or None.
-        quotas: ResourceQuotas of the namespace, or None.
-        priority_classes: Names of the PriorityClasses, or None.
-        queues: Names of Kueue's LocalQueues in the namespace, or None. Empty without Kueue.
+        nodes: All nodes.
+        quotas: ResourceQuotas of the namespace.
+        priority_classes: Names of the PriorityClasses.
+        queues: Names of Kueue's LocalQueues in the namespace. Empty without Kueue.
     """
 
     nodes: Sequence[Thing] | None = None
@@ -50,7 +50,7 @@ class ClusterSnapshot:
 
 
 def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
-    """Return the issues and the warnings of a run in a cluster.
+    """Return the issues and the warnings of a run with regard to nodes, quotas, priority class and queue.
 
     Args:
         job: Resolved job.
@@ -64,7 +64,7 @@ def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list
     if priority_class and snapshot.priority_classes is not None and priority_class not in snapshot.priority_classes:
         text = f"there is no PriorityClass {priority_class}; there are: {', '.join(sorted(snapshot.priority_classes))}"
         issues.append(Issue(("cluster", "priority_class"), text))
-    queue = ((ray_cluster["metadata"].get("labels")) or {}).get("kueue.x-k8s.io/queue-name")
+    queue = (ray_cluster["metadata"].get("labels") or {}).get(raycluster.QUEUE_LABEL)
     if queue and snapshot.queues is not None and queue not in snapshot.queues:
         existing_queues = ", ".join(sorted(snapshot.queues))
         hint = f"there are: {existing_queues}" if existing_queues else "there is none (is Kueue installed?)"
@@ -72,8 +72,8 @@ def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list
     return issues, node_warnings + quota_warnings
 
 
-def data(job: Job, claim: str) -> list[Issue]:
-    """Return issues of input files that are on the data volume if the chart has no data volume.
+def data_issues(job: Job, claim: str) -> list[Issue]:
+    """Return an issue for each input file that must be on the data volume, if the chart has no data volume.
 
     Args:
         job: Resolved job.
@@ -90,8 +90,8 @@ def data(job: Job, claim: str) -> list[Issue]:
     ]
 
 
-def install(job: Job, is_allowed: bool) -> list[Issue]:
-    """Return the issue of a job that needs packages installed in its trial pods, if the chart does not allow it.
+def install_issues(job: Job, is_allowed: bool) -> list[Issue]:
+    """Return an issue if a job installs packages in its trial pods, but the chart does not allow it.
 
     Args:
         job: Resolved job.
@@ -107,8 +107,8 @@ def install(job: Job, is_allowed: bool) -> list[Issue]:
     return [Issue(("install",), f"the chart does not let trial pods install packages; {advice}")]
 
 
-def notify(job: Job) -> list[Issue]:
-    """Return issues of notifications with a URL, which may contain a password: every reader of the Run could read it."""
+def notify_issues(job: Job) -> list[Issue]:
+    """Return an issue for each notification whose URL is in the job, where all readers of the Run would see its password."""
     text = (
         f"must be secret:NAME on a cluster, with the URL as key NAME of the Secret {cluster.NOTIFY_SECRET}: "
         f"kubectl create secret generic {cluster.NOTIFY_SECRET} --from-literal=NAME=URL"
@@ -116,8 +116,8 @@ def notify(job: Job) -> list[Issue]:
     return [Issue(("notify", number, "url"), text) for number, rule in enumerate(job.notify) if rule.secret is None]
 
 
-def shards(job: Job, has_volume: bool) -> list[Issue]:
-    """Return the issue of a collection's output folder that does not outlive its pod.
+def output_issues(job: Job, has_volume: bool) -> list[Issue]:
+    """Return an issue if a collection writes its output files to a folder that is lost with its pod, or is read-only.
 
     Args:
         job: Resolved job.
@@ -134,8 +134,8 @@ def shards(job: Job, has_volume: bool) -> list[Issue]:
     return [Issue(("collect", "write", "to"), f"{folder} {reason}; {advice}, or leave it out")]
 
 
-def promotion(job: Job, has_storage: bool) -> list[Issue]:
-    """Return the issue of a study with promotion if the chart has no storage for the checkpoints of paused trials.
+def promotion_issues(job: Job, has_storage: bool) -> list[Issue]:
+    """Return an issue if a study pauses trials, but the cluster has no storage for their checkpoints.
 
     Args:
         job: Resolved job.
@@ -150,8 +150,8 @@ def promotion(job: Job, has_storage: bool) -> list[Issue]:
     return [Issue(field, f"needs checkpoints that all pods reach, and the chart has no place for them; {advice}")]
 
 
-def cost(job: Job, prices: Prices) -> list[Issue]:
-    """Issues of a budget of money without a price for the job's resources."""
+def cost_issues(job: Job, prices: Prices) -> list[Issue]:
+    """Return an issue if a job has a budget of money, but the chart has no price for the job's resources."""
     demand = Demand.of(job)
     if job.budget.cost is None or demand.has_price(prices):
         return []
@@ -160,8 +160,8 @@ def cost(job: Job, prices: Prices) -> list[Issue]:
     return [Issue(("budget", "cost"), f"needs prices, and the chart has none for this job; {advice}")]
 
 
-def gpus(job: Job, site: Site) -> list[Issue]:
-    """Issues of shares of a GPU that the nodes do not offer."""
+def gpu_issues(job: Job, site: Site) -> list[Issue]:
+    """Return issues of shares of GPUs: shares that the nodes do not offer, and a size of /dev/shm, which MPS excludes."""
     issues: list[Issue] = []
     for role in job.roles():
         share, request = role.resources.gpu_share, GpuRequest.of(role, site)
@@ -180,7 +180,7 @@ def gpus(job: Job, site: Site) -> list[Issue]:
     return issues
 
 
-def placement(job: Job, site: Site) -> list[Issue]:
+def placement_issues(job: Job, site: Site) -> list[Issue]:
     """Return issues of priorities, nodes, tolerations, labels and annotations that the chart's values do not allow."""
     allowed, requested = site.allowed, job.cluster
     issues: list[Issue] = []
@@ -215,18 +215,27 @@ def placement(job: Job, site: Site) -> list[Issue]:
 
 
 def _placement_path(job: Job, role: Role) -> tuple[str, ...]:
-    """Return the path of the job's section with a role's node selector and tolerations."""
+    """Return the path of the job's section with a role's node selector and tolerations: `cluster` or `collect.learner`."""
     return ("cluster",) if role.cluster == job.cluster else tuple(role.field.split(".")[:-1])
 
 
-def _not_allowed_issue(path: tuple[str | int, ...], item: str, value: str) -> Issue:
-    """Return the issue of an item that the chart does not allow. `value` is the chart's value that would allow it."""
-    remedy = f"an administrator adds it to studies.allowed.{value}; see `platform docs teams`"
+def _not_allowed_issue(path: tuple[str | int, ...], item: str, chart_value: str) -> Issue:
+    """Return the issue of an item that the chart does not allow.
+
+    Args:
+        path: Path of the item in the job.
+        item: The item in words.
+        chart_value: Name of the chart's value that would allow it.
+    """
+    remedy = f"an administrator adds it to studies.allowed.{chart_value}; see `platform docs teams`"
     return Issue(path, f"the chart does not allow the {item} here; {remedy}")
 
 
 def _covers(allowed: Thing, requested: Thing) -> bool:
-    """Whether an allowed toleration tolerates every taint that a requested one does. The chart's policy for pods agrees."""
+    """Whether an allowed toleration tolerates every taint that a requested toleration does.
+
+    The chart's admission policy for pods has the same rule.
+    """
     if allowed.get("key") and allowed["key"] != requested.get("key"):
         return False
     if allowed.get("effect") and allowed["effect"] != requested.get("effect"):
@@ -244,13 +253,14 @@ def _as_list(value: Any) -> Sequence[Any]:
 def amount(text: Any) -> decimal.Decimal:
     """Return a Kubernetes quantity (500m, 2Gi, 3) as a number. 0 if it is not a quantity."""
     match = _AMOUNT.fullmatch(str(text).strip())
-    if match is None or match.group(2) not in _UNITS:
+    if match is None:
         return decimal.Decimal(0)
-    return decimal.Decimal(match.group(1)) * decimal.Decimal(_UNITS[match.group(2)])
+    number, unit = match.groups()
+    return decimal.Decimal(number) * decimal.Decimal(_UNITS[unit]) if unit in _UNITS else decimal.Decimal(0)
 
 
 def permanent_containers(pod: Thing) -> list[Thing]:
-    """Return the containers that run during the whole life of a pod (or pod template): its containers and sidecars."""
+    """Return the containers that run for the whole life of a pod (or pod template): its containers and its sidecars."""
     spec = pod.get("spec") or {}
     sidecars = [container for container in spec.get("initContainers") or [] if container.get("restartPolicy") == "Always"]
     return [*(spec.get("containers") or []), *sidecars]
@@ -271,14 +281,14 @@ def requests(pod: Thing) -> dict[str, decimal.Decimal]:
 
 
 def _check_nodes(job: Job, ray_cluster: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
-    """Return the issues and warnings of pods that fit no node."""
+    """Return the issues and warnings of pods that fit no node. None for `nodes` if the user may not list them."""
     if nodes is None:
         if any(role.resources.gpus for role in job.roles()):
             return [], ["nodes may not be listed, so it was not checked whether one has the GPUs of a trial"]
         return [], []
     issues: list[Issue] = []
     warnings: list[str] = []
-    checked: list[tuple[Resources, Cluster]] = []  # roles with the same pods have one issue
+    checked: list[tuple[Resources, Cluster]] = []  # roles with equal pods get an issue only once
     for role, group in _groups(job, ray_cluster):
         if (role.resources, role.cluster) in checked:
             continue
@@ -290,13 +300,23 @@ def _check_nodes(job: Job, ray_cluster: Thing, nodes: Sequence[Thing] | None) ->
 
 
 def _check_role_nodes(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple[list[Issue], list[str]]:
-    """Return the issues and warnings of one role: no node fits one of its pods, or the nodes do not fit all of them."""
+    """Return the issues and warnings of one role with regard to nodes.
+
+    Either no node is large enough for one of its pods, or the nodes have no room for all pods of one trial together. Too few
+    GPUs are an issue. Other resources are only a warning, because an autoscaler of nodes may create a suitable node.
+
+    Args:
+        job: Resolved job.
+        role: The role.
+        pod: Template of its pods.
+        nodes: All nodes.
+    """
     selected_nodes = [node for node in nodes if _selects(pod["spec"].get("nodeSelector") or {}, node)]
     if not selected_nodes and nodes:
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
         return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
     requested = requests(pod)
-    gpu = next((name for name in requested if "/" in name), role.cluster.gpu_resource)  # which may be a share's
+    gpu = next((name for name in requested if "/" in name), role.cluster.gpu_resource)  # a share has its own resource
     subject = f"each pod of {role.title}" if role.gang else role.title
     issues: list[Issue] = []
     warnings: list[str] = []
@@ -306,16 +326,17 @@ def _check_role_nodes(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) 
         largest = max(amounts, default=needed)
         if needed <= largest:
             continue
-        if not largest:  # an autoscaler of nodes may create such a node
+        if not largest:
             text = f"{subject} requests {_format(name, needed)}, and no node has any now"
             warnings.append(f"{text}; it waits until one appears")
             continue
         largest_text = f"the largest node that it may run on has {_format(name, largest)}"
         message = f"{subject} requests {_format(name, needed)}, and {largest_text}"
         if name == gpu:
-            remedy = job.gpu_advice(role.field, int(largest), -(-int(needed) * role.nodes // int(largest)))
+            node_count = -(-int(needed) * role.nodes // int(largest))  # rounded up: that many nodes have enough together
+            remedy = job.gpu_advice(role.field, int(largest), node_count)
             issues.append(Issue((role.field, field), f"{message}; {remedy}"))
-        else:  # an autoscaler of nodes may create a larger node
+        else:
             warnings.append(f"{message}; it waits until a larger one appears")
     if role.nodes > 1 and selected_nodes and not issues and not warnings:
         room = sum(_capacity(node, requested) for node in selected_nodes)
@@ -334,7 +355,11 @@ def _capacity(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
 
 
 def _check_quotas(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
-    """Return an issue if one replica of each role exceeds a quota, and a warning if all replicas exceed its unused rest."""
+    """Return the issues and warnings of a run with regard to quotas.
+
+    It is an issue if one replica of each role, with the head pod, exceeds a quota. It is a warning if all replicas exceed
+    the unused rest of a quota.
+    """
     issues: list[Issue] = []
     warnings: list[str] = []
     head = requests(ray_cluster["spec"]["headGroupSpec"]["template"])
@@ -351,7 +376,7 @@ def _check_quotas(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) 
             if key == "pods":  # the quota counts pods: the head's, and one for each node
                 head_need, pod_needs = decimal.Decimal(1), [(role, decimal.Decimal(1)) for role, _ in roles]
             elif key.startswith("limits.") or not any(need for _, need in pod_needs):
-                continue
+                continue  # the requests, which limits equal or exceed, are checked; or no trial pod needs the resource
             total, remaining = amount(limit), amount(limit) - amount(used.get(key, 0))
             minimum = head_need + sum(need * role.nodes for role, need in pod_needs)
             request_text = f"controller request {_format(resource, minimum)}"
@@ -368,7 +393,9 @@ def _check_quotas(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) 
 
 
 def _partial_fit(job: Job, pod_needs: Sequence[tuple[Role, decimal.Decimal]], remaining: decimal.Decimal) -> str:
-    """Return the text about a run that fits the rest of a quota only in part, and the option that makes it smaller.
+    """Return the text of a warning about a run that fits the rest of a quota only in part.
+
+    It says how many replicas of the first role fit, and with which option the run would have only these.
 
     Args:
         job: Resolved job, whose first role has the option.
@@ -378,7 +405,7 @@ def _partial_fit(job: Job, pod_needs: Sequence[tuple[Role, decimal.Decimal]], re
     (role, need), *others = pod_needs
     other_titles = " and ".join(other.title for other, _ in others)
     room = remaining - sum(other_need * other.pods for other, other_need in others)
-    if room < 0:  # the other roles alone do not fit; so it is if the first role needs nothing
+    if room < 0:  # the other roles alone do not fit, or the first role needs none of the resource
         return f"too little for {other_titles}: the run waits until others have ended"
     fitting = max(0, int(room / (need * role.nodes)))
     suffix = f" beside {other_titles}" if others else " at a time"
@@ -404,7 +431,7 @@ def _selects(selector: Mapping[str, str], node: Thing) -> bool:
 
 
 def _format(resource: str, value: decimal.Decimal) -> str:
-    """Return an amount of a resource with its unit, for messages."""
+    """Return an amount of a resource with its unit, for messages: "2 cores", "1.5 GiB", "4 nvidia.com/gpu"."""
     if resource == "memory":
         return f"{value / 2**30:.3g} GiB"
     noun = {"cpu": "core", "pods": "pod"}.get(resource, resource)

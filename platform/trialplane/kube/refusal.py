@@ -1,6 +1,6 @@
-"""Messages about refusals of an API server, with what to do about them. Pure.
+"""Errors for responses of an API server that refuses a request, with advice for the user. Pure.
 
-Kubernetes answers with a `Status` object, which contains a message for people and a reason for programs.
+The body of such a response is a `Status` object of Kubernetes, with a message for people and details for programs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
 
 
 def denial(message: str) -> str:
-    """Return the message of an admission policy, a webhook or a quota, without the API server's text around it."""
+    """Return the reason in a message about a denied request: that of an admission policy, a webhook or a quota.
+
+    The API server's text around it is removed. Any other message is returned unchanged.
+    """
     match = _POLICY.search(message)
     if match:
         return match.group(1).strip()
@@ -94,7 +97,7 @@ def denial(message: str) -> str:
 
 
 def _field_errors(message: str) -> str:
-    """Return the part of the API server's message with the invalid fields: `spec.parallel: Invalid value: …`."""
+    """Return the part of a message with the invalid fields: `spec.parallel: Invalid value: …`. Else the whole message."""
     return message.partition(" is invalid: ")[2] or message
 
 
@@ -108,7 +111,7 @@ def unreachable(error: Exception, host: str, context: str) -> str:
     """
     cause = getattr(error, "reason", None) or error
     text = errors.first_line(cause if isinstance(cause, Exception) else error)
-    text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)  # without urllib3's repr of its connection
+    text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)  # remove urllib3's repr of its connection
     if "alert certificate" in text or "alert unknown ca" in text:  # TLS alerts of the server
         return f"the cluster {context} ({host}) rejects the certificate of your kubeconfig ({text}); get a new kubeconfig"
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate" in text.lower():
@@ -122,14 +125,14 @@ def unreachable(error: Exception, host: str, context: str) -> str:
     )
 
 
-def no_team(namespace: str, context: str, namespaces: Sequence[str] = (), *, installed: bool = True) -> str:
-    """Return the message for a namespace that is not that of a team.
+def no_team(namespace: str, context: str, namespaces: Sequence[str] = (), *, is_installed: bool = True) -> str:
+    """Return the message for a namespace that does not belong to a team.
 
     Args:
         namespace: Namespace.
         context: Context of the kubeconfig.
         namespaces: Namespaces of teams that the user may see.
-        installed: Whether the cluster has the platform, perhaps with teams that the user may not see.
+        is_installed: Whether the platform is installed in the cluster, perhaps with teams that the user may not see.
     """
     listed = f" ({', '.join(namespaces)})" if namespaces else ""
     text = (
@@ -137,11 +140,9 @@ def no_team(namespace: str, context: str, namespaces: Sequence[str] = (), *, ins
         f"--namespace{listed}, or have an administrator add `- namespace: {namespace}` to `teams` in the chart's values and "
         "run `helm upgrade`, see `platform docs teams`"
     )
-    return (
-        text
-        if namespaces or installed
-        else f"{text}, or install the platform: `{INSTALL} --set 'teams[0].namespace={namespace}'`"
-    )
+    if namespaces or is_installed:
+        return text
+    return f"{text}, or install the platform: `{INSTALL} --set 'teams[0].namespace={namespace}'`"
 
 
 def no_context(context: str, contexts: Sequence[str], files: str) -> str:
@@ -163,7 +164,9 @@ def _forbidden_message(message: str, verb: str, resource: str, namespace: str, c
         f"{name} may not {verb} {resource} in namespace {namespace} of {context}; an administrator grants it by "
         f"adding {name} to `users` of your team in the chart's values, and `helm upgrade`, see `platform docs teams`"
     )
-    return text if resource == "services/proxy" else f"{text}. If it is not your team's, choose that with --namespace"
+    if resource == "services/proxy":  # of the gateway, in the chart's own namespace: another --namespace would not help
+        return text
+    return f"{text}. If it is not your team's, choose that with --namespace"
 
 
 def _status(data: bytes) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reasons why a run's pods do not run, from the objects of the API server. Pure.
 
-A reason names the pod, its problem, and what to do. A state that passes by itself, such as the pull of an image, is
-distinguished from one that does not, such as a missing image.
+`reason` explains a whole run, and `pod_wait` one pod. A reason names the pod, its problem, and what to do. A state that
+passes by itself, such as the pull of an image, is distinguished from one that does not, such as a missing image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from trialplane.wire import cluster as names
 
 Thing = Mapping[str, Any]
 
-PATIENCE = 20.0  # seconds in which KubeRay's operator, if it runs, handles a new RayCluster
+PATIENCE = 20.0  # seconds after which a RayCluster without a status means that KubeRay's operator does not run
+# Reasons of a container's waiting state: its image cannot be pulled, or the container cannot be created.
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
 _NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _REFUSED = frozenset(  # reasons of KubeRay's events about objects that it could not create
@@ -36,11 +37,11 @@ _REFUSED = frozenset(  # reasons of KubeRay's events about objects that it could
         "AutoscalerServiceAccountNotFound",
     }
 )
-_NO_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+_NO_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})  # reasons of the kubelet's events
 # The end of the scheduler's messages, about resource claims and preemption, which does not help the user.
 _SCHEDULER_SUFFIX = re.compile(r"\.? *(?:not found|no new claims to deallocate)?[ ,.]*(?:preemption:.*)?$", re.DOTALL)
 _LACKING_RESOURCE = re.compile(r"Insufficient ([\w./-]+)")
-# Identifiers of the preempting workload in Kueue's messages, which no command accepts.
+# Identifiers of the preempting workload in Kueue's messages. They are left out, because users cannot use them in a command.
 _KUEUE_IDS = re.compile(r" \(UID: [^)]*\)|; preempt\w+ path: [^;]*")
 _MAX_MESSAGE = 400  # limit of the characters of a container's last message, which may be the end of its log
 
@@ -76,7 +77,8 @@ def reason(
     """
     run = str(ray_cluster["metadata"]["name"])
     live_pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    created = metadata.created(ray_cluster)  # older events are of an earlier run of the same name
+    created = metadata.created(ray_cluster)
+    # Older events are about an earlier run of the same name.
     run_events = [event for event in events if _is_about(event, run) and _event_seconds(event) >= created]
     run_events.sort(key=_event_time)
     if (ray_cluster.get("spec") or {}).get("suspend"):
@@ -104,8 +106,8 @@ def pod_wait(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
     """
     status = pod.get("status") or {}
     name = pod["metadata"]["name"]
-    if status.get("phase") == "Failed" and status.get("reason"):  # evicted, preempted, deadline
-        return Wait(_with_message(str(status["reason"]).lower(), status.get("message")), True)
+    if status.get("phase") == "Failed" and status.get("reason"):  # Kubernetes has ended it: evicted, preempted, …
+        return Wait(_with_message(str(status["reason"]).lower(), status.get("message")), stuck=True)
     scheduling_wait = _scheduling_wait(pod)
     if scheduling_wait is not None:
         return scheduling_wait
@@ -116,22 +118,32 @@ def pod_wait(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
         if wait is None:
             continue
         if container.get("name") == names.INSTALL and _has_log(container):
-            return Wait(f"could not install its packages and {wait.text}; `kubectl logs {name} -c {names.INSTALL}`", True)
-        if container.get("name") != names.CONTROLLER or not _has_log(container):
-            return wait
-        return Wait(f"has a controller that {wait.text}; `platform logs {run} --controller` shows its log", wait.stuck)
-    if any(
-        container.get("name") == names.INSTALL and "running" in (container.get("state") or {}) for container in containers
-    ):
-        return Wait(f"installs packages: `kubectl logs {name} -c {names.INSTALL}`", False)
+            text = f"could not install its packages and {wait.text}; `kubectl logs {name} -c {names.INSTALL}`"
+            return Wait(text, stuck=True)
+        if container.get("name") == names.CONTROLLER and _has_log(container):
+            text = f"has a controller that {wait.text}; `platform logs {run} --controller` shows its log"
+            return Wait(text, wait.stuck)
+        return wait
+    running_names = [container.get("name") for container in containers if "running" in (container.get("state") or {})]
+    if names.INSTALL in running_names:
+        return Wait(f"installs packages: `kubectl logs {name} -c {names.INSTALL}`", stuck=False)
     if status.get("phase") == "Pending":
         return _start_wait([event for event in events if (event.get("involvedObject") or {}).get("name") == name])
     return _lost_node_wait(pod)
 
 
 def _pods_reason(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
-    """Return the reason for the controller's pod, or for the trial pods if the controller's pod runs. "" if all run."""
-    heads, trials = ([pod for pod in pods if _role(pod) == role] for role in (names.CONTROLLER, names.TRIAL))
+    """Return the reason why a run's pods do not run. "" if all run.
+
+    The reason is about the controller's pod, or about the trial pods if the controller's pod runs.
+
+    Args:
+        ray_cluster: RayCluster of the run.
+        pods: Pods of the run that are not being deleted.
+        events: Events of the run, the oldest first.
+    """
+    heads = [pod for pod in pods if _role(pod) == names.CONTROLLER]
+    trials = [pod for pod in pods if _role(pod) == names.TRIAL]
     if not heads:
         return (
             _creation_refusal(events, "HeadPod") or _creation_refusal(events) or "KubeRay is creating the controller's pod"
@@ -140,18 +152,22 @@ def _pods_reason(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thi
     if waits:
         head, wait = waits[0]
         text = f"the controller's pod {head['metadata']['name']} {wait.text}"
-        # Trial pods that are starting are not reported before the head runs, but a refusal is, because it will not pass.
+        # Before the head runs, trial pods that are starting are not reported. A refusal is, because it does not pass.
         trials_refusal = _creation_refusal(events, "WorkerPod") if len(trials) < _desired_workers(ray_cluster) else ""
         return f"{text}; trial pods: {trials_refusal}" if trials_refusal else text
     return _trial_pods_reason(ray_cluster, trials, events)
 
 
 def _trial_pods_reason(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
-    """Return the reasons for trial pods that do not run, with their numbers, at most two. "" if all run."""
+    """Return the two most important reasons why trial pods do not run, each with the number of pods. "" if all run.
+
+    Pods that could not be created come first, then reasons that do not pass by themselves. For the arguments, see
+    `_pods_reason`.
+    """
     desired = _desired_workers(ray_cluster)
     waits = [wait for pod in pods if (wait := pod_wait(pod, events))]
-    counts: dict[str, int] = {}
-    for wait in sorted(waits, key=lambda wait: not wait.stuck):  # those that do not change by themselves come first
+    counts: dict[str, int] = {}  # reason → number of pods
+    for wait in sorted(waits, key=lambda wait: not wait.stuck):
         counts[wait.text] = counts.get(wait.text, 0) + 1
     total = max(desired, len(pods))
     parts = [f"{count} of {total} trial pods: {'it' if count == 1 else 'each'} {text}" for text, count in counts.items()]
@@ -173,7 +189,7 @@ def _desired_workers(ray_cluster: Thing) -> int:
 
 
 def _replica_failure(ray_cluster: Thing) -> str:
-    """Return KubeRay's message about pods that it could not create, from the RayCluster's conditions, or ""."""
+    """Return KubeRay's message about pods that it could not create, from the RayCluster's conditions. "" without one."""
     for condition in (ray_cluster.get("status") or {}).get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return f"refused: {refusal.denial(str(condition.get('message', '')))}"
@@ -181,7 +197,7 @@ def _replica_failure(ray_cluster: Thing) -> str:
 
 
 def _creation_refusal(events: Sequence[Thing], kind: str = "") -> str:
-    """Return the message of the newest event about an object that KubeRay could not create, or "".
+    """Return the message of the newest event about an object that KubeRay could not create. "" if there is none.
 
     Args:
         events: Events of the run, the oldest first.
@@ -194,7 +210,12 @@ def _creation_refusal(events: Sequence[Thing], kind: str = "") -> str:
 
 
 def _queue_reason(run: str, workload: Thing | None) -> str:
-    """Return the reason why a RayCluster is suspended, from Kueue's Workload."""
+    """Return the reason why a RayCluster is suspended, so that it has no pods.
+
+    Args:
+        run: Name of the run.
+        workload: Kueue's Workload for the RayCluster. None without one.
+    """
     if workload is None:
         return f"it is suspended: `kubectl get raycluster {run} -o yaml` shows by whom; Kueue has no workload for it"
     conditions = {condition["type"]: condition for condition in (workload.get("status") or {}).get("conditions") or []}
@@ -221,21 +242,21 @@ def _scheduling_wait(pod: Thing) -> Wait | None:
             continue
         message = _SCHEDULER_SUFFIX.sub("", str(condition.get("message", "")))
         if condition.get("reason") == "SchedulingGated":
-            return Wait("waits for its scheduling gate to be lifted, by Kueue for example", False)
-        if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
-            return Wait(f"waits for its volume: {message}; `kubectl get pvc` shows {_claims(pod)}", True)
+            return Wait("waits for its scheduling gate to be lifted, by Kueue for example", stuck=False)
+        if "persistentvolumeclaim" in message.lower():
+            return Wait(f"waits for its volume: {message}; `kubectl get pvc` shows {_claims(pod)}", stuck=True)
         resources = list(dict.fromkeys(_LACKING_RESOURCE.findall(message)))
         if resources:
             amounts = ", ".join(f"{_amount(pod, resource)} {resource}".strip() for resource in resources)
-            return Wait(f"fits no node, for lack of {amounts} ({message})", True)
-        return Wait(f"fits no node ({message})" if message else "fits no node", True)
+            return Wait(f"fits no node, for lack of {amounts} ({message})", stuck=True)
+        return Wait(f"fits no node ({message})" if message else "fits no node", stuck=True)
     return None
 
 
 def _lost_node_wait(pod: Thing) -> Wait | None:
-    """Return the reason of a pod whose node does not answer. None if the node answers.
+    """Return the reason that a pod's node does not answer. None if the node answers.
 
-    Kubernetes then sets the pod's condition Ready to False, while ContainersReady keeps its last value.
+    If it does not, Kubernetes sets the pod's condition Ready to False, and ContainersReady keeps its last value, True.
     """
     conditions = {
         condition["type"]: condition.get("status") for condition in (pod.get("status") or {}).get("conditions") or []
@@ -243,7 +264,8 @@ def _lost_node_wait(pod: Thing) -> Wait | None:
     if (conditions.get("ContainersReady"), conditions.get("Ready")) != ("True", "False"):
         return None
     node = (pod.get("spec") or {}).get("nodeName", "")
-    return Wait(f"is on the node {node}, which does not answer; `kubectl describe node {node}` says since when", True)
+    text = f"is on the node {node}, which does not answer; `kubectl describe node {node}` says since when"
+    return Wait(text, stuck=True)
 
 
 def _image_wait(container: Thing) -> Wait | None:
@@ -253,11 +275,11 @@ def _image_wait(container: Thing) -> Wait | None:
         return None
     image = str(container.get("image", ""))
     text = _with_message(f"cannot get its image {image} ({reason})", _pull_error(message, image))
-    return Wait(f"{text}; push it where the nodes pull from, or load it into them: `platform docs gpus`", True)
+    return Wait(f"{text}; push it where the nodes pull from, or load it into them: `platform docs gpus`", stuck=True)
 
 
 def _waiting_state(container: Thing) -> tuple[str, str]:
-    """Return the reason (one word) and the message (one line) of a container's waiting state. "" and "" without one."""
+    """Return the reason in one word and the message in one line of a container's waiting state. "" and "" without one."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     return str(waiting.get("reason", "")), " ".join(str(waiting.get("message", "")).split())
 
@@ -267,15 +289,15 @@ def _container_wait(container: Thing) -> Wait | None:
     terminated = (container.get("state") or {}).get("terminated") or {}
     reason, message = _waiting_state(container)
     if reason in _NO_CONTAINER:
-        return Wait(_with_message(f"cannot be started ({reason})", message), True)
+        return Wait(_with_message(f"cannot be started ({reason})", message), stuck=True)
     if reason == "CrashLoopBackOff":
         last_end = (container.get("lastState") or {}).get("terminated") or {}
         restarts = errors.counted(container.get("restartCount", 0), "time")
         text = f"keeps ending, {restarts} so far, last {_exit_text(last_end)}"
-        return Wait(_with_message(text, _limit_message(str(last_end.get("message") or ""))), True)
-    if terminated and terminated.get("exitCode"):
+        return Wait(_with_message(text, _limit_message(str(last_end.get("message") or ""))), stuck=True)
+    if terminated.get("exitCode"):
         message = _limit_message(str(terminated.get("message") or ""))
-        return Wait(_with_message(f"ended {_exit_text(terminated)}", message), True)
+        return Wait(_with_message(f"ended {_exit_text(terminated)}", message), stuck=True)
     return None
 
 
@@ -285,7 +307,10 @@ def _has_log(container: Thing) -> bool:
 
 
 def last_message(pod: Thing) -> str:
-    """Return the last message of a failed pod's containers in one line, or the reason why Kubernetes ended the pod."""
+    """Return the message with which a failed pod ended, in one line.
+
+    It is the last message of a container, or else the message or the reason with which Kubernetes ended the pod.
+    """
     status = pod.get("status") or {}
     ends = [(container.get("state") or {}).get("terminated") or {} for container in status.get("containerStatuses") or []]
     texts = [*(end.get("message") for end in ends), status.get("message"), status.get("reason")]
@@ -299,37 +324,37 @@ def _limit_message(message: str) -> str:
 
 
 def _pull_error(message: str, image: str) -> str:
-    """Return the cause at the end of an error message, whose earlier parts repeat the name of the image."""
+    """Return the cause in the message about an image: the part after the last one that repeats the name of the image."""
     parts = message.split(": ")
     last = max((number for number, part in enumerate(parts) if image in part), default=-1)
     return ": ".join(parts[last + 1 :]) or message
 
 
 def _start_wait(events: Sequence[Thing]) -> Wait:
-    """Return the reason why a scheduled pod has not started, from its events."""
-    by_time = sorted(events, key=_event_time)
-    for event in reversed(by_time):
+    """Return the reason why a pod that has a node has not started, from the newest of its events that says it."""
+    oldest_first = sorted(events, key=_event_time)
+    for event in reversed(oldest_first):
         message = " ".join(str(event.get("message", "")).split())
         if event.get("reason") in _NO_VOLUME:
-            return Wait(f"waits for its volumes: {message}", True)
+            return Wait(f"waits for its volumes: {message}", stuck=True)
         if event.get("reason") == "FailedCreatePodSandBox":
-            return Wait(f"has no network: {message}", True)
+            return Wait(f"has no network: {message}", stuck=True)
         if event.get("reason") == "Pulling":
-            return Wait(f"is {message[:1].lower()}{message[1:]}", False)
+            return Wait(f"is {message[:1].lower()}{message[1:]}", stuck=False)
         if event.get("reason") in ("Pulled", "Created", "Started"):
-            break
-    return Wait("is starting", False)
+            break  # the problems of older events are solved
+    return Wait("is starting", stuck=False)
 
 
 def _exit_text(terminated: Thing) -> str:
-    """Return a container's exit code and reason in words."""
+    """Return a container's exit code and its reason, if Kubernetes knows one: "with exit code 137 (OOMKilled)"."""
     code = terminated.get("exitCode")
     reason = str(terminated.get("reason") or "")
     return f"with exit code {code}" + (f" ({reason})" if reason not in ("", "Error") else "")
 
 
 def _amount(pod: Thing, resource: str) -> str:
-    """Return the amount of a resource that a pod requests, if exactly one container requests it. Otherwise, return ""."""
+    """Return the amount of a resource that a pod requests. "" if several of its containers or none request it."""
     amounts = [
         requested
         for container in preflight.permanent_containers(pod)
@@ -347,6 +372,7 @@ def _claims(pod: Thing) -> str:
 
 
 def _role(pod: Thing) -> str:
+    """Return the role of a pod of a run, from its labels: `names.CONTROLLER` or `names.TRIAL`. "" without one."""
     return str((pod["metadata"].get("labels") or {}).get(names.ROLE, ""))
 
 
@@ -370,5 +396,5 @@ def _event_seconds(event: Thing) -> float:
 
 
 def _with_message(text: str, message: Any) -> str:
-    """Return a text and, if there is one, a message in one line."""
+    """Return a text, followed by a message in one line unless the message is empty."""
     return f"{text}: {' '.join(str(message).split())}" if message else text

@@ -1,8 +1,8 @@
-"""Columns of numbers as bytes, because a page of 50,000 trials would load slowly as JSON.
+"""The columns of a page's tables as one block of bytes, because the page of 50,000 trials would load slowly as JSON.
 
-A column is an array of numbers. A text is the number of its entry in the column's dictionary, counted from 1; 0 stands for
-no text. All columns are in one block of little-endian bytes, each at a multiple of eight. The page reads them as typed
-arrays, without a copy.
+A column is an array of numbers. A text is represented by a code: its number in the column's list of texts, from 1; 0 means
+no text. The block is little-endian, and each column begins at a multiple of eight bytes. So the page reads the columns as
+typed arrays, without a copy.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_MAX_EXACT = 1 << 24  # whole numbers up to this are exact in 32 bits
-_MAX_TEXT = 500  # characters of a text
+_MAX_EXACT = 1 << 24  # whole numbers up to this are exact as 32-bit floats
+_MAX_FLOAT32 = 3.4e38  # larger numbers do not fit into 32-bit floats
+_MAX_TEXT = 500  # limit of the characters of a text
 _ALIGNMENT = 8  # bytes
-TYPES = {"f": "f4", "d": "f8", "B": "u1", "H": "u2", "I": "u4"}  # codes of `array`, and of the page
+TYPES = {"f": "f4", "d": "f8", "B": "u1", "H": "u2", "I": "u4"}  # type code of `array` → name of the type in the page
 
 
 class Texts:
-    """A dictionary that gives each text a code, counted from 1."""
+    """The texts of a column, each with a code, from 1."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
     def code(self, text: str | None) -> int:
-        """Return the code of a text, which is added if it is new. The code of None is 0."""
+        """Return the code of a text, and add the text if it is new. The code of None is 0."""
         return 0 if text is None else self._codes.setdefault(text[:_MAX_TEXT], len(self._codes) + 1)
 
     @property
@@ -46,7 +47,7 @@ class Column:
         name: Name of the column.
         role: "param" or "metric" for the values of a job; "" for a column that every page has.
         numbers: Values, or the codes of texts.
-        texts: Dictionary of the texts; None for a column of numbers.
+        texts: The texts, in the order of their codes. None for a column of numbers.
         log: Whether the page shows the column on a logarithmic scale.
     """
 
@@ -59,26 +60,31 @@ class Column:
 
 
 def numbers(values: Iterable[Any]) -> array.array[Any]:
-    """Return numbers as 32-bit floats, or as 64-bit ones if a whole number needs them; None is NaN."""
+    """Return numbers as an array of 32-bit floats, or of 64-bit floats if a whole number needs them. None becomes NaN."""
     doubles = array.array("d", (_number(value) for value in values))
     needs_doubles = any(abs(value) > _MAX_EXACT and value == int(value) for value in doubles if math.isfinite(value))
     return doubles if needs_doubles else array.array("f", (_narrow(value) for value in doubles))
 
 
 def counts(values: Iterable[int]) -> array.array[Any]:
-    """Return whole numbers, none below 0, in 8, 16 or 32 bits, as the largest one needs."""
-    longs = array.array("I", values)
-    largest = max(longs, default=0)
-    return longs if largest >= 1 << 16 else array.array("H" if largest >= 1 << 8 else "B", longs)
+    """Return whole numbers from 0 as an array of 8, 16 or 32 bits each, the smallest size that fits all of them."""
+    in_32_bits = array.array("I", values)
+    largest = max(in_32_bits, default=0)
+    if largest >= 1 << 16:
+        return in_32_bits
+    return array.array("H" if largest >= 1 << 8 else "B", in_32_bits)
 
 
 def offsets(times: Iterable[float | None], start_time: float) -> array.array[Any]:
-    """Return times as seconds since `start_time`; None is NaN."""
+    """Return times as an array of seconds since `start_time`. None becomes NaN."""
     return array.array("f", (math.nan if time is None else _narrow(time - start_time) for time in times))
 
 
 def from_values(table: str, name: str, role: str, values: Sequence[Any], *, log: bool = False) -> Column:
-    """Return parameters or metrics as a column: of numbers if all values are numbers or None, otherwise of texts."""
+    """Return the column of a parameter or a metric: of numbers if all values are numbers or None, otherwise of texts.
+
+    The value of a row without one is None. For the other arguments, see `Column`.
+    """
     if all(value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values):
         return Column(table, name, role, numbers(values), log=log)
     texts = Texts()
@@ -87,14 +93,18 @@ def from_values(table: str, name: str, role: str, values: Sequence[Any], *, log:
 
 
 def text(value: Any) -> str:
-    """Return a parameter's value as the text that the page shows, such as true, adam or [1, 2]."""
+    """Return the value of a parameter as the text that the page shows: true, adam, [1, 2]."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
 
 
 def pack(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
-    """Return the directory of columns, with the type and position of each, and the bytes of all columns as base64."""
+    """Return columns in the form that the page reads.
+
+    Returns:
+        The directory, with an entry for each column: its names, type and position. The bytes of all columns, as base64.
+    """
     directory: list[dict[str, Any]] = []
     block = bytearray()
     for column in columns:
@@ -121,6 +131,7 @@ def pack(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
 
 
 def _number(value: Any) -> float:
+    """Return a number as a float. None becomes NaN, and a number that is too large becomes an infinity."""
     try:
         return math.nan if value is None else float(value)
     except OverflowError:  # a whole number of hundreds of digits
@@ -128,5 +139,5 @@ def _number(value: Any) -> float:
 
 
 def _narrow(value: float) -> float:
-    """Return a number, or infinity if `array` would refuse it as too large for 32 bits."""
-    return math.copysign(math.inf, value) if math.isfinite(value) and abs(value) > 3.4e38 else value
+    """Return a number that fits a 32-bit float. A number that is too large, which `array` would refuse, becomes infinite."""
+    return math.copysign(math.inf, value) if math.isfinite(value) and abs(value) > _MAX_FLOAT32 else value

@@ -1,7 +1,8 @@
-"""A comparison of runs, or of trials: settings that differ, values, time to a value, and which differences may be noise.
+"""Comparison of runs, or of trials: settings that differ, values, time to a value, and which differences may be noise.
 
-Runs whose jobs differ in their seed alone are repetitions, and form a group. The spread within a group shows the effect of
-chance. Two groups are compared by Welch's interval of the difference of their means, which needs no equal variances.
+Runs whose jobs differ only in their seed are repetitions, and form a group. The spread within a group shows the effect of
+chance. Two groups are compared by Welch's interval of the difference of their means, for which the variances need not be
+equal.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ METHOD_OF_TRIALS = (
     "(Bonferroni). A group of one trial has no spread, so nothing can be said about its difference."
 )
 _CONFIDENCE = 0.95
-_MAX_POINTS = 500  # of a curve of a run
-_MAX_PAIRS = 200
+_MAX_POINTS = 500  # limit of the points of a curve
+_MAX_PAIRS = 200  # limit of the groups that are compared with the best one
+_NAMING_SETTINGS = 4  # limit of the settings in the name of a group
 _LABELS = ("name", "description")  # fields of a job that do not affect its results
 
 
@@ -56,7 +58,7 @@ def check_objectives(run_records: Sequence[RunRecord]) -> None:
 
 
 def run_comparison(run_records: Sequence[RunRecord], goal: float | None = None) -> dict[str, Any]:
-    """Return the comparison of runs as plain values.
+    """Return the comparison of runs as plain values, for the page and for `--output json`.
 
     Args:
         run_records: Records of runs with the same objectives. The first objective is compared.
@@ -75,14 +77,15 @@ def run_comparison(run_records: Sequence[RunRecord], goal: float | None = None) 
     names, differing = _setting_names(settings)
     keys = [record.job.model_dump_json(exclude={*_LABELS, "seed"}) for record in run_records]
     runs = [record.status.run for record in run_records]
-    groups = _groups(keys, runs, settings, bests, [name for name in differing if not name.startswith("best.")], objective)
+    differing_fields = [name for name in differing if not name.startswith("best.")]  # without results
+    groups = _groups(keys, runs, settings, bests, differing_fields, objective)
     return {
         "of": "runs",
         "fields": ["run", "state", "ended", "trials", "best", "trial", "seconds", "reached", "steps"],
         "objective": objective.model_dump(),
         "goal": goal,
         "runs": [
-            _run(record, points, goal, setting)
+            _run_row(record, points, goal, setting)
             for record, points, setting in zip(run_records, curves, settings, strict=True)
         ],
         "differing": differing,
@@ -95,11 +98,11 @@ def run_comparison(run_records: Sequence[RunRecord], goal: float | None = None) 
 
 
 def trial_comparison(trials: Sequence[tuple[RunRecord, int]], goal: float | None = None) -> dict[str, Any]:
-    """Return the comparison of trials as plain values.
+    """Return the comparison of trials as plain values, for the page and for `--output json`.
 
     Args:
-        trials: Record of a run and number of one of its trials, for each trial. All runs have the same objectives. The
-            first objective is compared.
+        trials: For each trial, the record of its run and its number. All runs have the same objectives. The first objective
+            is compared.
         goal: Value to reach. Default: the best value of the worst trial, which all trials reach.
 
     Raises:
@@ -107,7 +110,7 @@ def trial_comparison(trials: Sequence[tuple[RunRecord, int]], goal: float | None
     """
     check_objectives([record for record, _ in trials])
     objective = trials[0][0].job.objectives[0]
-    lineages = [_trial(record, trial) for record, trial in trials]
+    lineages = [_find_trial(record, trial) for record, trial in trials]
     curves = [_objective_curve(record, trial) for (record, _), trial in zip(trials, lineages, strict=True)]
     values = [_finite_value(record, trial.row) for (record, _), trial in zip(trials, lineages, strict=True)]
     if goal is None:
@@ -116,7 +119,9 @@ def trial_comparison(trials: Sequence[tuple[RunRecord, int]], goal: float | None
     names, differing = _setting_names(settings)
     titles = [f"{record.status.run}:{trial}" for record, trial in trials]
     groups = _groups([json.dumps(setting) for setting in settings], titles, settings, values, differing, objective)
-    groups = [{**group, "name": group["members"][0]} if len(group["members"]) == 1 else group for group in groups]
+    for group in groups:
+        if len(group["members"]) == 1:  # the title of the trial is shorter than its parameters
+            group["name"] = group["members"][0]
     return {
         "of": "trials",
         "fields": ["trial", "state", "attempts", "value", "step", "seconds", "reached", "steps", "message"],
@@ -146,7 +151,7 @@ def trial_comparison(trials: Sequence[tuple[RunRecord, int]], goal: float | None
 
 
 def _worst(values: Sequence[float], objective: Objective) -> float | None:
-    """Return the worst of some values of an objective; None if there is none."""
+    """Return the worst of several values of an objective. None if there are no values."""
     if not values:
         return None
     return max(values) if objective.direction == "minimize" else min(values)
@@ -155,7 +160,13 @@ def _worst(values: Sequence[float], objective: Objective) -> float | None:
 def _best_values(
     results: Sequence[float | None], curves: Sequence[Sequence[Mapping[str, float]]], objective: Objective
 ) -> list[float]:
-    """Return the best value of each trial, among its reports and its result, without trials that have no value."""
+    """Return the best value of each trial, among its reports and its result. Trials without a value are left out.
+
+    Args:
+        results: Result of each trial. None if it has none.
+        curves: Points of each trial's objective; see `_objective_curve`.
+        objective: Objective of the values.
+    """
     best = min if objective.direction == "minimize" else max
     values_by_trial = [
         [point["value"] for point in points] + ([] if result is None else [result])
@@ -164,8 +175,8 @@ def _best_values(
     return [best(values) for values in values_by_trial if values]
 
 
-def _trial(record: RunRecord, trial: int) -> Lineage:
-    """Return a trial of a run.
+def _find_trial(record: RunRecord, trial: int) -> Lineage:
+    """Return the lineage of a trial of a run.
 
     Raises:
         InputError: The run has no trial of that number.
@@ -179,16 +190,16 @@ def _trial(record: RunRecord, trial: int) -> Lineage:
 
 
 def _finite_value(record: RunRecord, row: TrialRow) -> float | None:
-    """Return the result of a trial, or the value of its last report; None if that is missing or not finite."""
+    """Return the result of a trial, or else the value of its last report. None if it has neither, or it is not finite."""
     value = row.values[0] if row.values else row.metrics.get(record.job.objectives[0].metric)
     return value if value is not None and math.isfinite(value) else None
 
 
 def _objective_curve(record: RunRecord, trial: Lineage) -> list[dict[str, float]]:
-    """Return the points of a trial's objective, ordered by step; the last report of a step counts.
+    """Return the points of a trial's objective, ordered by step. If a step has several reports, the last one counts.
 
     A point has the `time` of its report in seconds since the start of the trial, the `count` of points up to it, the step
-    (`steps`), and the `value`.
+    (`steps`), and the `value`. Values that are not finite are left out.
     """
     own_reports = [report for report in record.reports if report.trial == trial.row.trial]
     reports = lineage.join_segments(record.job, [trial], own_reports)
@@ -196,7 +207,8 @@ def _objective_curve(record: RunRecord, trial: Lineage) -> list[dict[str, float]
     by_step = {report.step: report for report in reports if report.number == trial.row.number and metric in report.metrics}
     ordered = [by_step[step] for step in sorted(by_step) if math.isfinite(by_step[step].metrics[metric])]
     start_times = [attempt.started for attempt in record.attempts if attempt.trial == trial.row.trial and attempt.started]
-    start_time = min([*start_times, *(report.time for report in ordered[:1])], default=0.0)
+    start_times += [report.time for report in ordered[:1]]  # the start of a running attempt is not known
+    start_time = min(start_times, default=0.0)
     return [
         {"time": report.time - start_time, "count": count, "steps": report.step, "value": report.metrics[metric]}
         for count, report in enumerate(ordered, start=1)
@@ -210,7 +222,10 @@ def _first_reach(
     goal: float | None,
     objective: Objective,
 ) -> dict[str, float | None]:
-    """Return the time and the step at which a trial reached the goal: those of a report, or else the time of its end.
+    """Return the time (`reached`) and the step (`steps`) at which a trial reached the goal.
+
+    They are those of its first report that is as good as the goal. If only its result is, the time is that of its end, and
+    the step is None. Both are None if it did not reach the goal.
 
     Args:
         points: Curve of the trial.
@@ -233,35 +248,50 @@ def _first_at(points: Sequence[Mapping[str, float]], goal: float | None, objecti
 
 
 def _setting_names(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
-    """Return the names of all settings, and the names of those whose values differ."""
+    """Return the names of all settings, and the names of the settings whose values differ between runs or trials.
+
+    Args:
+        settings: Settings of each run or trial: text by name.
+    """
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     return names, [name for name in names if len({setting.get(name) for setting in settings}) > 1]
 
 
 def _thin(points: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
-    return points[:: -(-len(points) // _MAX_POINTS)] if points else []
+    """Return at most `_MAX_POINTS` points of a curve: every n-th one, from the first."""
+    step = math.ceil(len(points) / _MAX_POINTS)
+    return points[::step] if points else []
 
 
 def _without_values(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return groups without the single values, which only `_pairs` needs."""
     return [{name: value for name, value in group.items() if name != "values"} for group in groups]
 
 
 def _objectives_text(job: Job) -> str:
+    """Return the objectives of a job in words: "maximize accuracy, minimize loss"."""
     return ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
 
 
 def _settings(record: RunRecord) -> dict[str, str]:
-    """Return the fields of a job, and the parameters of its best trial below `best.`, by dotted name."""
+    """Return the settings of a run by dotted name: fields of its job, and parameters of its best trial (`best.lr`)."""
     fields = dict(_flatten("", record.job.model_dump(mode="json", exclude=set(_LABELS))))
     best = rows.best_trial(record.job, rows.newest_attempts(record.attempts)) if record.job.kind == "hpo" else None
     return {**fields, **({} if best is None else dict(_flatten("best", dict(best.params))))}
 
 
 def _flatten(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield dotted name and text of each nested value below `path`. Empty values are left out."""
+    """Yield the dotted name and the text of a value, or of each value in a mapping or a list of lists and mappings.
+
+    Empty values are left out.
+
+    Args:
+        path: Dotted name of the value. "" for the outermost mapping.
+        value: The value.
+    """
     if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _flatten(f"{path}.{name}" if path else str(name), inner)
+        for name, child in value.items():
+            yield from _flatten(f"{path}.{name}" if path else str(name), child)
     elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
         for index, item in enumerate(value):
             yield from _flatten(f"{path}.{index}", item)
@@ -270,14 +300,16 @@ def _flatten(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _setting_text(value: Any) -> str:
+    """Return the value of a setting as text: a string unchanged, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _best_curve(record: RunRecord) -> list[dict[str, float]]:
-    """Return a point for each improvement of the best value, and one at the last result.
+    """Return the curve of a run's best value: a point for each improvement, and one at the last result.
 
     A point has the `time` of a result in seconds since the start of the run, the `count` of results and the number of
-    reports (`steps`) up to then, and the best `value`. Results are those of trials; a training's reports are results, too.
+    reports (`steps`) up to then, and the best `value`. In a study, only complete trials have results. In a training or a
+    collection, each report is a result too.
     """
     job = record.job
     objective = job.objectives[0]
@@ -293,24 +325,40 @@ def _best_curve(record: RunRecord) -> list[dict[str, float]]:
         results = [(report.time, report.metrics[metric]) for report in record.reports if metric in report.metrics]
         results += [(row.ended, row.values[0]) for row in record.attempts if row.values and row.ended]
     results = sorted((time, value) for time, value in results if math.isfinite(value))
-    start_time = min([*report_times[:1], *(row.started for row in record.attempts if row.started)], default=0.0)
+    start_times = [*report_times[:1], *(row.started for row in record.attempts if row.started)]
+    start_time = min(start_times, default=0.0)
     points: list[dict[str, float]] = []
     for count, (time, value) in enumerate(results, start=1):
         if not points or objective.is_better(value, points[-1]["value"]):
             steps = bisect.bisect_right(report_times, time)
             points.append({"time": time - start_time, "count": count, "steps": steps, "value": value})
-    if points:  # draw the curve up to the last result, even if that was no improvement
-        end = results[-1][0] - start_time
-        points.append({"time": end, "count": len(results), "steps": len(report_times), "value": points[-1]["value"]})
+    if points:  # so that the curve is drawn up to the last result, even if that is no improvement
+        end_time, _ = results[-1]
+        points.append(
+            {
+                "time": end_time - start_time,
+                "count": len(results),
+                "steps": len(report_times),
+                "value": points[-1]["value"],
+            }
+        )
     return points
 
 
-def _run(
-    recorded: RunRecord, points: Sequence[Mapping[str, float]], goal: float | None, setting: Mapping[str, str]
+def _run_row(
+    record: RunRecord, points: Sequence[Mapping[str, float]], goal: float | None, setting: Mapping[str, str]
 ) -> dict[str, Any]:
-    status, objective = recorded.status, recorded.job.objectives[0]
+    """Return the row of a run in the table of a comparison.
+
+    Args:
+        record: Record of the run.
+        points: Curve of its best value.
+        goal: Value to reach. None if there is none.
+        setting: Settings of the run.
+    """
+    status, objective = record.status, record.job.objectives[0]
     reached = _first_at(points, goal, objective)
-    best = rows.best_trial(recorded.job, rows.newest_attempts(recorded.attempts))
+    best = rows.best_trial(record.job, rows.newest_attempts(record.attempts))
     return {
         "run": status.run,
         "state": status.state.value,
@@ -320,7 +368,7 @@ def _run(
         "trial": None if best is None else best.trial,
         "seconds": points[-1]["time"] if points else None,
         "reached": None if reached is None else reached["time"],
-        "steps": None if reached is None or not recorded.reports else reached["steps"],
+        "steps": None if reached is None or not record.reports else reached["steps"],
         "params": dict(setting),
     }
 
@@ -333,27 +381,28 @@ def _groups(
     differing: Sequence[str],
     objective: Objective,
 ) -> list[dict[str, Any]]:
-    """Return the groups of repetitions, ordered by mean from the best.
+    """Return the groups of repetitions, ordered by mean from the best. Groups without a value are last.
 
     Args:
         keys: Key of each run or trial. Repetitions have the same key.
-        titles: Title of each.
-        settings: Settings of each, by name.
-        bests: Best value of each; None if it has no value.
-        differing: Names of settings that differ. The first four, without the seed, name a group.
+        titles: Title of each run or trial.
+        settings: Settings of each run or trial, by name.
+        bests: Best value of each run or trial. None if it has no value.
+        differing: Names of settings that differ. The first ones, without the seed, are in the name of a group.
         objective: Objective of the values.
     """
-    members: dict[str, list[int]] = collections.defaultdict(list)
+    members: dict[str, list[int]] = collections.defaultdict(list)  # key → indices of the runs or trials
     for index, key in enumerate(keys):
         members[key].append(index)
-    naming = [name for name in differing if name != "seed"][:4]
+    naming = [name for name in differing if name != "seed"][:_NAMING_SETTINGS]
     groups = []
     for indices in members.values():
+        first = indices[0]  # repetitions have the same settings, except the seed
         values = [value for index in indices if (value := bests[index]) is not None]
-        text = ", ".join(f"{name}={settings[indices[0]].get(name, 'none')}" for name in naming)
+        text = ", ".join(f"{name}={settings[first].get(name, 'none')}" for name in naming)
         groups.append(
             {
-                "name": text or titles[indices[0]],
+                "name": text or titles[first],
                 "members": [titles[index] for index in indices],
                 "values": values,
                 "mean": statistics.fmean(values) if values else None,
@@ -365,7 +414,14 @@ def _groups(
 
 
 def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the comparison of each group with the best one that has repetitions."""
+    """Yield the comparison of each group (`a`) with the best group that has repetitions (`b`).
+
+    It has the difference of their means, the interval of this difference, and a verdict. The interval is None if a group has
+    no repetitions.
+
+    Args:
+        groups: Groups, ordered by mean from the best.
+    """
     ranked = [group for group in groups if group["mean"] is not None]
     if not ranked:
         return
@@ -382,6 +438,6 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {**pair, "low": low, "high": high, "verdict": "may be noise" if low <= 0 <= high else "differs"}
 
 
-def as_json_values(compared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a comparison as the JSON values of `--output json`, without its curves."""
-    return {name: records.to_dict(value) for name, value in compared.items() if name not in ("curves", "fields", "of")}
+def as_json_values(comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a comparison as the JSON values of `--output json`: without its curves, and what only the page needs."""
+    return {name: records.to_dict(value) for name, value in comparison.items() if name not in ("curves", "fields", "of")}

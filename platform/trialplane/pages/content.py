@@ -1,4 +1,7 @@
-"""The content of a run's page: facts as JSON values, and columns of trials, attempts and curves."""
+"""The content of a run's page: facts as JSON values, and the columns of its tables of trials, attempts and curves.
+
+`content` computes both from the record of the run. `page` writes them into the HTML file, and its scripts draw them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.job.kinds import Job
@@ -21,9 +24,9 @@ from trialplane.wire.costs import Busy, JobDemand, Prices, Usage
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
-_MAX_BEST = 50  # best trials that the page lists, and whose curves it draws in full
-_MAX_FAILURES = 100  # kinds of failure
-_MAX_TEXT = 2000  # characters of a failure's message
+_MAX_BEST = 50  # limit of the best trials that the page lists, and whose curves it draws with all points
+_MAX_FAILURES = 100  # limit of the kinds of failure that the page lists
+_MAX_TEXT = 2000  # limit of the characters of a message
 
 Content = tuple[dict[str, Any], list[Column]]  # facts and columns of a run
 
@@ -52,7 +55,7 @@ class PageContext:
     Attributes:
         flags: Flags that select the run's target, such as `--local`.
         is_named: Whether `platform submit` finds the job by its name.
-        prices: Prices of GPU-hours and core-hours; None for those in the run's status.
+        prices: Prices of GPU-hours and core-hours. None for the prices in the run's status.
         now: Current time, in seconds since the epoch.
     """
 
@@ -68,7 +71,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
     Args:
         record: Record of the run.
         context: Context of the page.
-        known_importances: Importances of the parameters; None to compute them.
+        known_importances: Importances of the parameters. None to compute them.
     """
     job, status = record.job, record.status
     lineages = lineage.lineages(job, record.attempts)
@@ -82,7 +85,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
     metrics = curves.metrics(reports, [job.watched_metric, *job.required_metrics])
     facts = {
         **_header(record, start_time, context.now),
-        "facts": [[name, text] for name, text in _search_and_budget(record) if text],
+        "facts": [[name, text] for name, text in _setting_texts(record) if text],
         "best": [_best_trial(row) for row in best_trials[:_MAX_BEST]],
         "commands": [[label, command] for label, command in _commands(record, context, best_trials)],
         "log": f"platform logs {shlex.quote(status.run)} {context.flags}".strip(),
@@ -95,7 +98,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
         "stragglers": [dataclasses.asdict(straggler) for straggler in ranks.stragglers(record.reports)],
         "workers": records.to_dict(getattr(status.progress, "workers", ())),
     }
-    table = [
+    all_columns = [
         *_trial_columns(job, lineages, ranked, last_steps, start_time),
         *_attempt_columns(record, start_time, context.now),
         *_pause_columns(lineages),
@@ -103,11 +106,17 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
         *ranks.time_columns(record.reports),
         *curves.curve_columns(reports, metrics, {row.number for row in ranked[:_MAX_BEST]}),
     ]
-    return facts, table
+    return facts, all_columns
 
 
 def _header(record: RunRecord, start_time: float, now: float) -> dict[str, Any]:
-    """Return the facts that the page copies from job and status."""
+    """Return the facts of the page that are copied from the job and the status, by their names in the page.
+
+    Args:
+        record: Record of the run.
+        start_time: Origin of the times on the page, in seconds since the epoch.
+        now: Current time, in seconds since the epoch.
+    """
     job, status = record.job, record.status
     role = job.roles()[0]
     return {
@@ -141,20 +150,30 @@ def _last_steps(reports: Sequence[ReportRow]) -> dict[int, int]:
 
 
 def _trained_steps(last_steps: dict[int, int], reports: Sequence[ReportRow]) -> dict[int, int]:
-    """Return the number of steps that each attempt has trained, by its number. A job counts steps from 0 or from 1."""
-    offset = int(any(report.step == 0 for report in reports))
-    return {number: step + offset for number, step in last_steps.items()}
+    """Return the number of steps that each attempt has trained, by its number.
+
+    A job counts steps from 0 or from 1. If it has reported step 0, step 4 is the fifth one.
+
+    Args:
+        last_steps: Last reported step of each attempt, by its number.
+        reports: All reports of the run.
+    """
+    counts_from_zero = any(report.step == 0 for report in reports)
+    return {number: step + 1 if counts_from_zero else step for number, step in last_steps.items()}
 
 
 def _start_time(record: RunRecord) -> float:
-    """Return the origin of times on the page: the start of the first attempt, the first report, or the submission."""
+    """Return the origin of the times on the page, in seconds since the epoch.
+
+    It is the start of the first attempt or the first report, whichever is earlier, or else the submission.
+    """
     starts = [attempt.started for attempt in record.attempts if attempt.started]
     starts += [report.time for report in record.reports[:1]]
     return min(starts, default=record.status.created)
 
 
-def _search_and_budget(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each setting of the search, the resources and the budget; the text may be empty."""
+def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each setting of the search, the resources and the budget. "" if it is not set."""
     job, budget = record.job, record.job.budget
     yield "objective", ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
     if job.kind == "hpo":
@@ -180,7 +199,10 @@ def _search_and_budget(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _best_trials(job: Job, trials: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the best trial; with several objectives, the Pareto-optimal trials in the order of their rank."""
+    """Return the best trial in a list, or with several objectives, the Pareto-optimal trials in the order of their rank.
+
+    Empty without a feasible result.
+    """
     if len(job.objectives) > 1:
         return rows.rank(job, rows.pareto_front(job, trials))
     best = rows.best_trial(job, trials)
@@ -188,6 +210,7 @@ def _best_trials(job: Job, trials: Sequence[TrialRow]) -> list[TrialRow]:
 
 
 def _best_trial(row: TrialRow) -> dict[str, Any]:
+    """Return the facts of one of the best trials: its number, values and parameters."""
     return {
         "trial": row.trial,
         "values": [records.to_dict(value) for value in row.values],
@@ -196,16 +219,22 @@ def _best_trial(row: TrialRow) -> dict[str, Any]:
 
 
 def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[TrialRow]) -> Iterator[tuple[str, str]]:
-    """Yield label and command of each next step that is possible for a run."""
+    """Yield the label and the command of each possible next step after a run.
+
+    Args:
+        record: Record of the run.
+        context: Context of the page.
+        best_trials: The best trial, or with several objectives, the Pareto-optimal trials.
+    """
     job, status, flags = record.job, record.status, f" {context.flags}" if context.flags else ""
     run = shlex.quote(status.run)
     is_study, is_active = job.kind == "hpo", status.state.is_active
-    local = " --local" if context.flags == "--local" else flags
+    submit_flags = " --local" if context.flags == "--local" else flags
     if is_study and best_trials:
         trial = f" --trial {best_trials[0].trial}" if len(job.objectives) > 1 else ""
         yield "Save the best parameters", f"platform best {run}{trial}{flags} > best.yaml"
         if context.is_named:
-            command = f"platform submit hpo {shlex.quote(job.name)} --params best.yaml --trials 1{local}"
+            command = f"platform submit hpo {shlex.quote(job.name)} --params best.yaml --trials 1{submit_flags}"
             yield "Run the best parameters again", command
     if is_active:
         yield "Follow the run", f"platform status {run} --watch{flags}"
@@ -216,7 +245,7 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
     elif status.state is RunState.SUCCEEDED and context.is_named:
         yield (
             "Train on from the newest checkpoint",
-            f"platform submit train {shlex.quote(job.name)} --resume {run}{local}",
+            f"platform submit train {shlex.quote(job.name)} --resume {run}{submit_flags}",
         )
     elif status.state is not RunState.SUCCEEDED:
         yield "Continue the run", f"platform resume {run}{flags}"
@@ -228,31 +257,41 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
 
 
 def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
-    """Return the failures grouped by class, first line and whether they are retried, most frequent first."""
-    kinds: Counter[tuple[str, str, bool]] = Counter()
-    examples: dict[tuple[str, str, bool], TrialRow] = {}
+    """Return the kinds of failure, the most frequent first, each with the number of attempts and the first of them.
+
+    Failures of one kind have the same class and the same first line of the message, and all or none are retried.
+    """
+    counts: Counter[tuple[str, str, bool]] = Counter()
+    first_attempts: dict[tuple[str, str, bool], TrialRow] = {}
     for attempt in attempts:
         if attempt.failure is None:
             continue
         line = errors.shortened(next(iter(attempt.message.splitlines()), ""), _MAX_TEXT)
         kind = (attempt.failure.value, line, attempt.state is not TrialState.FAILED)
-        kinds[kind] += 1
-        examples.setdefault(kind, attempt)
+        counts[kind] += 1
+        first_attempts.setdefault(kind, attempt)
     return [
         {
-            "class": kind[0],
-            "line": kind[1],
-            "retried": kind[2],
+            "class": failure,
+            "line": line,
+            "retried": is_retried,
             "count": count,
-            "trial": examples[kind].trial,
-            "attempt": examples[kind].attempt,
+            "trial": first_attempts[failure, line, is_retried].trial,
+            "attempt": first_attempts[failure, line, is_retried].attempt,
         }
-        for kind, count in kinds.most_common(_MAX_FAILURES)
+        for (failure, line, is_retried), count in counts.most_common(_MAX_FAILURES)
     ]
 
 
 def _costs(record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], prices: Prices) -> dict[str, Any]:
-    """Return the hours used, lost and saved, the share of idle slots, and the method of the estimate."""
+    """Return the costs of a run: the usage that was used, lost and saved, and the share of time in which slots were idle.
+
+    Args:
+        record: Record of the run.
+        trials: Newest attempt of each trial.
+        trained_steps: Number of steps that each attempt has trained, by its number.
+        prices: Prices for the cost.
+    """
     times = {
         "used": savings.busy(record.attempts),
         "lost": savings.lost(record.attempts),
@@ -272,7 +311,15 @@ def _costs(record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[in
 def _trial_columns(
     job: Job, lineages: Sequence[Lineage], ranked: Sequence[TrialRow], last_steps: dict[int, int], start_time: float
 ) -> Iterator[Column]:
-    """Yield the columns of the table of trials, with the newest attempt of each."""
+    """Yield the columns of the table of trials, with the newest attempt of each.
+
+    Args:
+        job: Job of the run.
+        lineages: Lineage of each trial.
+        ranked: Newest attempt of each trial, from best to worst.
+        last_steps: Last reported step of each attempt, by its number.
+        start_time: Origin of the times on the page.
+    """
     trials = [trial_lineage.row for trial_lineage in lineages]
     ranks = {row.trial: rank for rank, row in enumerate(ranked)}
     front = {row.trial for row in rows.pareto_front(job, trials)} if len(job.objectives) > 1 else set()
@@ -305,47 +352,58 @@ def _trial_columns(
 
 
 def _text_column(table: str, name: str, values: Sequence[str | None]) -> Column:
+    """Return a column of texts."""
     texts = Texts()
     codes = columns.counts([texts.code(value) for value in values])
     return Column(table, name, "", codes, texts.texts)
 
 
 def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterator[Column]:
-    """Yield the columns of the timeline: all attempts whose start is known."""
-    first_reports: dict[int, float] = {}
+    """Yield the columns of the table of attempts, for the timeline. Attempts whose start is unknown are left out.
+
+    Args:
+        record: Record of the run.
+        start_time: Origin of the times on the page.
+        now: Current time, at which running attempts end on the timeline.
+    """
+    first_report_times: dict[int, float] = {}
     for report in record.reports:
-        first_reports.setdefault(report.number, report.time)
-    spans = []
+        first_report_times.setdefault(report.number, report.time)
+    spans: list[_Span] = []
     for attempt in record.attempts:
-        start = attempt.started or first_reports.get(attempt.number)
+        start = attempt.started or first_report_times.get(attempt.number)
         if start is None:
             continue
         is_running = attempt.state is TrialState.RUNNING
         end = attempt.ended or (now if is_running else start + (attempt.seconds or 0.0))
-        spans.append((start, end, attempt))
-    spans.sort(key=lambda span: (span[0], span[2].number))
-    attempts = [attempt for _, _, attempt in spans]
+        spans.append(_Span(start, end, attempt))
+    spans.sort(key=lambda span: (span.start, span.attempt.number))
+    attempts = [span.attempt for span in spans]
     yield Column("attempts", "trial", "", columns.counts(attempt.trial for attempt in attempts))
     yield Column("attempts", "attempt", "", columns.counts(attempt.attempt for attempt in attempts))
     yield Column("attempts", "number", "", columns.counts(attempt.number for attempt in attempts))
     yield _text_column("attempts", "state", [attempt.state.value for attempt in attempts])
     yield _text_column("attempts", "failure", [attempt.failure and attempt.failure.value for attempt in attempts])
-    yield Column("attempts", "start", "", columns.offsets((start for start, _, _ in spans), start_time))
-    yield Column("attempts", "end", "", columns.offsets((end for _, end, _ in spans), start_time))
+    yield Column("attempts", "start", "", columns.offsets((span.start for span in spans), start_time))
+    yield Column("attempts", "end", "", columns.offsets((span.end for span in spans), start_time))
     yield Column("attempts", "lane", "", columns.counts(_lanes(spans)))
 
 
 def _pause_columns(lineages: Sequence[Lineage]) -> Iterator[Column]:
-    """Yield the columns of the pauses from which trials were promoted: the attempt's number, and the step."""
+    """Yield the columns of the table of pauses from which trials were promoted: the attempt's number, and the step."""
     pauses = [(trial_lineage.row.number, step) for trial_lineage in lineages for step in trial_lineage.pauses]
     yield Column("pauses", "number", "", columns.counts(number for number, _ in pauses))
     yield Column("pauses", "step", "", columns.numbers(step for _, step in pauses))
 
 
 def _segment_columns(record: RunRecord, ranked: Sequence[TrialRow]) -> Iterator[Column]:
-    """Yield the columns of a population's segments, by trial and step; of other runs there are none.
+    """Yield the columns of the table of a population's segments, ordered by trial and step. Other runs have no segments.
 
-    A step is the number of steps done. The lineage of the best trial are the segments that led to its state.
+    A step is the number of steps done. The lineage of the best trial consists of the segments that led to its state.
+
+    Args:
+        record: Record of the run.
+        ranked: Newest attempt of each trial, from best to worst.
     """
     is_population = record.job.search.population is not None
     segments = sorted(lineage.segments(record.attempts), key=lambda row: (row.trial, row.done)) if is_population else []
@@ -362,23 +420,36 @@ def _segment_columns(record: RunRecord, ranked: Sequence[TrialRow]) -> Iterator[
         yield columns.from_values("segments", name, "param", [row.params.get(name) for row in segments])
 
 
-def _lanes(spans: Sequence[tuple[float, float, TrialRow]]) -> Iterator[int]:
-    """Yield the lane of each attempt in the timeline: its slot, or if that is unknown, a free lane below all slots.
+class _Span(NamedTuple):
+    """An attempt on the timeline, with its start and end in seconds since the epoch."""
+
+    start: float
+    end: float
+    attempt: TrialRow
+
+
+def _lanes(spans: Sequence[_Span]) -> Iterator[int]:
+    """Yield the lane of each attempt on the timeline: its slot, or if that is unknown, a free lane below those of all slots.
 
     The slot of an attempt is unknown while it runs, and after its controller was killed.
 
     Args:
-        spans: Start, end and row of each attempt, ordered by start.
+        spans: Attempts, ordered by start.
     """
-    first_free_lane = max((attempt.slot + 1 for _, _, attempt in spans if attempt.slot is not None), default=0)
-    free: list[int] = []  # heap of lanes
-    occupied: list[tuple[float, int]] = []  # heap of end and lane
-    for start, end, attempt in spans:
-        if attempt.slot is not None:
-            yield attempt.slot
+    first_extra_lane = max((span.attempt.slot + 1 for span in spans if span.attempt.slot is not None), default=0)
+    # Extra lanes, numbered from 0: a heap of free lanes, and a heap of the ends of occupied lanes with these lanes.
+    free: list[int] = []
+    occupied: list[tuple[float, int]] = []
+    for span in spans:
+        if span.attempt.slot is not None:
+            yield span.attempt.slot
             continue
-        while occupied and occupied[0][0] <= start:
-            heapq.heappush(free, heapq.heappop(occupied)[1])
+        while occupied:
+            end, lane = occupied[0]
+            if end > span.start:
+                break
+            heapq.heappop(occupied)
+            heapq.heappush(free, lane)
         lane = heapq.heappop(free) if free else len(occupied)
-        heapq.heappush(occupied, (end if math.isfinite(end) else start, lane))
-        yield first_free_lane + lane
+        heapq.heappush(occupied, (span.end if math.isfinite(span.end) else span.start, lane))
+        yield first_extra_lane + lane

@@ -1,4 +1,4 @@
-"""The learning curves of a run with as many points as a browser can draw, and the quantiles of all curves."""
+"""The learning curves of a run for its page, with as many points as a browser can draw, and the quantiles of all curves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trialplane.pages.columns import Column
 from trialplane.wire import ranks
 from trialplane.wire.records import ReportRow
 
-MAX_POINTS = 1000  # of one curve
-MAX_METRICS = 12
+MAX_POINTS = 1000  # limit of the points of one curve
+MAX_METRICS = 12  # limit of the metrics that the page draws
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_MAX_TOTAL_POINTS = 400_000  # of all curves, of which each has an equal share
-_MIN_POINTS = 8  # of one curve, even if that exceeds its share
-_MIN_CURVES = 20  # for quantiles: the page draws fewer curves one by one
-_MAX_STEPS = 200  # of the quantiles
+_MAX_TOTAL_POINTS = 400_000  # limit of the points of all curves, of which each has an equal share
+_MIN_POINTS = 8  # number of points that a curve may have even if they exceed its share
+_MIN_CURVES = 20  # smallest number of curves with quantiles; the page draws fewer curves one by one
+_MAX_STEPS = 200  # limit of the steps with quantiles
 # Metrics of `training/progress.py` that repeat others or change by one each step, and those of `ranks.stragglers`.
 _NOT_DRAWN = (
     *("total_steps", "seconds_left", "samples_per_second_and_rank", "tokens_per_second_and_rank"),
@@ -29,14 +29,14 @@ Series = list[tuple[int, float]]  # step and value
 
 
 def metrics(reports: Sequence[ReportRow], job_metrics: Collection[str]) -> list[str]:
-    """Return the names of reported metrics to draw, those in `job_metrics` first, and at most `MAX_METRICS`."""
+    """Return the names of at most `MAX_METRICS` reported metrics to draw. Those in `job_metrics` come first."""
     names = dict.fromkeys(name for report in reports for name in report.metrics)
     drawn = [name for name in names if name in job_metrics or not (name in _NOT_DRAWN or ranks.is_seconds(name))]
     return sorted(drawn, key=lambda name: name not in job_metrics)[:MAX_METRICS]
 
 
 def series_by_attempt(reports: Sequence[ReportRow], metric: str) -> dict[int, Series]:
-    """Return the points of a metric, in the order of their steps, by the number of the attempt."""
+    """Return the points of a metric in the order of their steps, by the attempt's number. A step's last report counts."""
     series: dict[int, dict[int, float]] = {}
     for report in reports:
         value = report.metrics.get(metric)
@@ -46,7 +46,7 @@ def series_by_attempt(reports: Sequence[ReportRow], metric: str) -> dict[int, Se
 
 
 def thin(points: Series, max_points: int) -> Series:
-    """Return at most `max_points` evenly spaced points of a curve, with its first and last."""
+    """Return at most `max_points` evenly spaced points of a curve. The first and the last point are among them."""
     if len(points) <= max_points:
         return points
     last = len(points) - 1
@@ -61,9 +61,11 @@ def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curve
         names: Names of the metrics to draw.
         full_curves: Numbers of the attempts whose curves have up to `MAX_POINTS` points.
     """
+    # Columns of the three tables, which get a row in each step of the loops. `start` and `count` are those of the points.
     curves: dict[str, list[int]] = {"metric": [], "number": [], "start": [], "count": []}
     steps, values = array.array("d"), array.array("d")
-    bands: list[list[float]] = [[] for _ in range(2 + len(QUANTILES))]
+    band_names = ["metric", "step", *(f"q{round(100 * share)}" for share in QUANTILES)]
+    bands: dict[str, list[float]] = {name: [] for name in band_names}
     for index, metric in enumerate(names):
         series = series_by_attempt(reports, metric)
         max_points = max(_MIN_POINTS, min(MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(series) * len(names))))
@@ -74,29 +76,36 @@ def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curve
                 column.append(value)
             steps.extend(step for step, _ in drawn_points)
             values.extend(value for _, value in drawn_points)
-        for row_of_band in _quantile_rows(list(series.values())):
-            for band, cell in zip(bands, (index, *row_of_band), strict=True):
+        for quantile_row in _quantile_rows(list(series.values())):
+            for band, cell in zip(bands.values(), (index, *quantile_row), strict=True):
                 band.append(cell)
     for name, column in curves.items():
         yield Column("curves", name, "", columns.counts(column))
     yield Column("points", "step", "", columns.numbers(steps))
     yield Column("points", "value", "", columns.numbers(values))
-    for name, band in zip(("metric", "step", *(f"q{round(100 * share)}" for share in QUANTILES)), bands, strict=True):
+    for name, band in bands.items():
         yield Column("bands", name, "", columns.numbers(band))
 
 
 def _quantile_rows(series: Sequence[Series]) -> Iterator[tuple[float, ...]]:
-    """Yield rows of a step and the `QUANTILES` of the values from there to the next row's step: at most `_MAX_STEPS`."""
+    """Yield at most `_MAX_STEPS` rows of quantiles. None if there are too few curves.
+
+    The steps are divided into intervals. A row has the first step of an interval, and the `QUANTILES` of all values in it.
+
+    Args:
+        series: Points of each curve.
+    """
     if len(series) < _MIN_CURVES:
         return
-    steps = sorted({step for points in series for step, _ in points})
-    edges = steps if len(steps) <= _MAX_STEPS else [steps[(index * len(steps)) // _MAX_STEPS] for index in range(_MAX_STEPS)]
-    at_edges: list[list[float]] = [[] for _ in edges]
+    first_steps = sorted({step for points in series for step, _ in points})  # of the intervals: each step is one
+    if len(first_steps) > _MAX_STEPS:
+        first_steps = [first_steps[index * len(first_steps) // _MAX_STEPS] for index in range(_MAX_STEPS)]
+    values_of_intervals: list[list[float]] = [[] for _ in first_steps]
     for points in series:
         for step, value in points:
             if math.isfinite(value):
-                at_edges[bisect.bisect_right(edges, step) - 1].append(value)
-    for edge, values in zip(edges, at_edges, strict=True):
+                values_of_intervals[bisect.bisect_right(first_steps, step) - 1].append(value)
+    for first_step, values in zip(first_steps, values_of_intervals, strict=True):
         if values:
             values.sort()
-            yield (edge, *(values[round(share * (len(values) - 1))] for share in QUANTILES))
+            yield (first_step, *(values[round(share * (len(values) - 1))] for share in QUANTILES))

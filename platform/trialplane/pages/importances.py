@@ -14,8 +14,8 @@ from trialplane.pages import columns
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
-MAX_TRIALS = 5000  # of a larger study, evenly spaced trials are evaluated
-MIN_TRIALS = 20  # with a result; the best tenth of fewer trials says nothing
+MAX_TRIALS = 5000  # limit of the evaluated trials; of a larger study, evenly spaced trials are evaluated
+MIN_TRIALS = 20  # smallest number of complete trials; with fewer, the best tenth would be a single trial
 OPTUNA_MISSING = "Optuna is not installed: pip install 'trialplane[notebook]'"
 
 
@@ -32,7 +32,14 @@ class Importances(NamedTuple):
 
 
 def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
-    """Return how much each parameter matters for a trial to be among the best tenth, or near the Pareto front."""
+    """Return the importance of each parameter: how much it matters for a trial to be among the best.
+
+    With one objective, the best trials are the best tenth; with several, those near the Pareto front.
+
+    Args:
+        job: Job of the run.
+        rows: Newest attempt of each trial.
+    """
     if not job.search.names and not job.search.is_code:
         return Importances([], "")
     complete = [row for row in rows if row.state is TrialState.COMPLETE and all(map(math.isfinite, row.values))]
@@ -47,7 +54,7 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
     if not distributions:
         return Importances([], "no parameter has two different values")
     verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # Optuna would print a line about the new study
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -56,7 +63,7 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
             share_by_name = optuna.importance.get_param_importances(
                 study, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=list(distributions)
             )
-    except (ValueError, ArithmeticError, RuntimeError) as error:  # such as for trials that all have the same value
+    except (ValueError, ArithmeticError, RuntimeError) as error:  # for example if all trials have the same value
         return Importances([], f"PED-ANOVA cannot judge these trials: {error}")
     finally:
         optuna.logging.set_verbosity(verbosity)
@@ -65,9 +72,14 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
 
 
 def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> dict[str, Any]:
-    """Return Optuna's distribution of each parameter that has at least two different values in `rows`.
+    """Return Optuna's distribution of each parameter that has at least two different values, by name.
 
-    A distribution covers the values that were drawn, because the space of a study may have changed, or be code.
+    A distribution covers the drawn values, and not the space of the job: this may have changed, or be code.
+
+    Args:
+        job: Job of the run.
+        rows: Trials with their parameters.
+        distributions: Optuna's module of this name.
     """
     parameters = job.search.parameters
     names = dict.fromkeys(name for row in rows for name in row.params)
@@ -89,11 +101,12 @@ def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> di
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:
+    """Whether all values are finite numbers."""
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) for value in values)
 
 
 def _optuna_trial(row: TrialRow, distributions: dict[str, Any], optuna: Any) -> Any:
-    """Return a trial of Optuna with the parameters of `row` that have a distribution."""
+    """Return a trial of Optuna with the values of a trial, and with those of its parameters that have a distribution."""
     own_distributions = {name: distribution for name, distribution in distributions.items() if name in row.params}
     params = {
         name: columns.text(row.params[name]) if hasattr(distribution, "choices") else row.params[name]

@@ -1,4 +1,8 @@
-"""The lineage of trials that are paused and continue: their segments as one trial, the rungs they reached, and ancestors."""
+"""The lineage of trials that are paused and continued: their segments as one trial, the rungs they reached, their ancestors.
+
+An attempt of such a trial is a segment of its training. In a population, a segment may continue from the checkpoint of
+another trial, which is then an ancestor.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +36,20 @@ class Lineage:
 
     @property
     def stop_rung(self) -> int:
-        """The rung at which the trial is paused or was dropped; 0 if it was promoted from each rung that it reached."""
+        """The rung at which the trial is paused or was pruned. 0 if it was promoted from every rung that it has reached."""
         is_stopped = self.row.state in (TrialState.PAUSED, TrialState.PRUNED)
         return self.rungs[-1] if is_stopped and self.rungs else 0
 
 
 @dataclasses.dataclass(frozen=True)
 class RungCount:
-    """The number of trials that have reached a rung, and of those promoted from it, paused at it and dropped at it."""
+    """The numbers of trials at a rung.
+
+    Attributes:
+        step: Number of steps at which the rung is.
+        reached: Number of trials that have reached it.
+        promoted, paused, dropped: Numbers of these trials that were promoted from it, are paused at it, were pruned at it.
+    """
 
     step: int
     reached: int
@@ -61,7 +71,7 @@ def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
 
 
 def segments(attempts: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the attempts that no retry has replaced, in the order they started: one for each segment."""
+    """Return one attempt for each segment, in the order of their starts: attempts that were not replaced by a retry."""
     return [
         row
         for row in sorted(attempts, key=lambda attempt: attempt.number)
@@ -76,7 +86,14 @@ def donors(attempts: Sequence[TrialRow]) -> dict[int, int]:
 
 
 def ancestors(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
-    """Return the segments whose checkpoints a segment continues, from the first to itself; of other trials too."""
+    """Return the ancestors of a segment, from the first one, and the segment itself at the end.
+
+    An ancestor saved the checkpoint from which the next one continued. It may be a segment of another trial.
+
+    Args:
+        attempts: All attempts of the run.
+        row: The segment.
+    """
     by_number = {attempt.number: attempt for attempt in attempts}
     line = [row]
     while (parent := line[-1].parent) is not None and parent in by_number:
@@ -85,13 +102,19 @@ def ancestors(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
 
 
 def schedule(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
-    """Return those of a segment's ancestors, and itself, with other parameters than the segment before."""
+    """Return the segments at which the parameters of a member of a population changed, from the first segment on.
+
+    They are among the ancestors of the segment `row` and itself.
+    """
     line = ancestors(attempts, row)
     return [line[0], *(after for before, after in itertools.pairwise(line) if after.params != before.params)]
 
 
 def join_segments(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:
-    """Return reports that all have the number of their trial's newest attempt, so that its segments form one curve."""
+    """Return reports with the number of their trial's newest attempt, so that all segments of a trial form one curve.
+
+    If trials are not paused, the reports are unchanged.
+    """
     if job.search.ladder is None:
         return reports
     newest = {lineage.row.trial: lineage.row.number for lineage in trial_lineages}
@@ -99,7 +122,10 @@ def join_segments(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence
 
 
 def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
-    """Return a count for each rung, from the lowest, and one for complete trials; empty without promotion."""
+    """Return the numbers of trials at each rung, from the lowest, and of complete trials at the end.
+
+    Empty if trials are not paused.
+    """
     ladder = job.search.ladder
     if ladder is None or job.search.population is not None:
         return []
@@ -124,20 +150,26 @@ def _copies(attempts: Sequence[TrialRow]) -> dict[int, list[TrialRow]]:
 
 
 def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
-    """Return the lineage of the attempts of one trial, ordered by number."""
+    """Return the lineage of one trial.
+
+    Args:
+        job: Job of the run.
+        attempts: Attempts of the trial, ordered by number.
+    """
     ladder, newest = job.search.ladder, attempts[-1]
     if ladder is None:
         return Lineage(newest)
-    earlier = [attempt for attempt in attempts[:-1] if attempt.state is TrialState.PAUSED and attempt.failure is None]
-    segments = [attempt.seconds for attempt in (*earlier, newest) if attempt.seconds is not None]
+    promoted = [attempt for attempt in attempts[:-1] if attempt.state is TrialState.PAUSED and attempt.failure is None]
+    segment_seconds = [attempt.seconds for attempt in (*promoted, newest) if attempt.seconds is not None]
     rungs = ladder.rungs(ladder.bracket(newest.trial))
     if newest.state is not TrialState.COMPLETE:
         is_at_rung = newest.state in (TrialState.PAUSED, TrialState.PRUNED) and newest.failure is None
-        at_rungs = [*earlier, newest] if is_at_rung else earlier
-        last_step = max((attempt.step or 0 for attempt in at_rungs), default=-1)
-        rungs = tuple(rung for rung in rungs if rung <= last_step + 1)  # a job that counts from 0 ends rung N at step N-1
+        ended_at_rung = [*promoted, newest] if is_at_rung else promoted
+        last_step = max((attempt.step or 0 for attempt in ended_at_rung), default=-1)
+        # If a job counts its steps from 0, a trial ends at rung N after it has reported step N - 1.
+        rungs = tuple(rung for rung in rungs if rung <= last_step + 1)
     return Lineage(
-        dataclasses.replace(newest, seconds=sum(segments) if segments else None),
-        tuple(attempt.step or 0 for attempt in earlier),
-        rungs,
+        row=dataclasses.replace(newest, seconds=sum(segment_seconds) if segment_seconds else None),
+        pauses=tuple(attempt.step or 0 for attempt in promoted),
+        rungs=rungs,
     )

@@ -1,7 +1,7 @@
-"""A page as one HTML file with its data and scripts: it sends no request, and no text of a run can become markup.
+"""Writes a page as one HTML file that contains its data and scripts, so that it needs no server.
 
-A content security policy allows only the scripts whose hashes it lists. Facts of runs are JSON, columns are base64, and
-the scripts insert texts as text nodes.
+No text of a run can become markup or a script: facts of runs are JSON, columns are base64, the scripts insert texts as text
+nodes, and a content security policy allows only the scripts whose hashes it lists.
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ def page(
     Args:
         title: Title of the page.
         runs: Facts and columns of each run, as `content.content` returns them.
-        comparison: Comparison of the runs or of trials; None for a page without a comparison.
-        live: Whether a server sends newer content to the page.
+        comparison: Comparison of the runs or of trials. None for a page without a comparison.
+        live: Whether a server sends newer content to the page. Only then may the page send requests, to this server.
 
     Raises:
         InputError: Plotly is not installed.
     """
-    plotly = _escape_ends(_eager(_plotly_file().read_text(encoding="utf-8")))
+    plotly = _escape_ends(_with_compile_hint(_plotly_file().read_text(encoding="utf-8")))
     script, style = _script(), _asset("page.css")
     hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (plotly, script))
-    # plotly.js compiles the drawing code of its WebGL charts, and sets styles as it draws: it needs both `unsafe` sources.
-    # Neither lets a text of a run become a script: inline scripts are those with these hashes alone.
+    # plotly.js compiles the drawing code of its WebGL charts, which needs 'unsafe-eval', and sets styles while it draws,
+    # which needs 'unsafe-inline' for styles. Neither lets a text of a run become a script, because only inline scripts with
+    # these hashes run.
+    connections = "'self'" if live else "'none'"
     policy = (
         f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"worker-src blob:; connect-src {chr(39)}{'self' if live else 'none'}{chr(39)}; base-uri 'none'; form-action 'none'"
+        f"worker-src blob:; connect-src {connections}; base-uri 'none'; form-action 'none'"
     )
     document, block = content(runs, comparison)
     return "".join(
@@ -81,13 +83,19 @@ def check_plotly() -> None:
 def content(
     runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]], comparison: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Return the facts of a page as JSON values, with the directory of each run's columns, and all columns as base64."""
-    directory, block = columns.pack(column for _, table in runs for column in table)
-    entries = iter(directory)
-    return {
-        "runs": [{**records.to_dict(facts), "columns": [next(entries) for _ in table]} for facts, table in runs],
+    """Return the data of a page. For the arguments, see `page`.
+
+    Returns:
+        The facts of the runs as JSON values, each with the directory of its columns, and the comparison. The bytes of all
+        columns, as base64.
+    """
+    directory, block = columns.pack(column for _, run_columns in runs for column in run_columns)
+    entries = iter(directory)  # in the order of the runs and of their columns
+    document = {
+        "runs": [{**records.to_dict(facts), "columns": [next(entries) for _ in run_columns]} for facts, run_columns in runs],
         "comparison": None if comparison is None else records.to_dict(comparison),
-    }, block
+    }
+    return document, block
 
 
 def escape_json(document: Any) -> str:
@@ -99,7 +107,7 @@ def escape_json(document: Any) -> str:
 
 
 def _plotly_file() -> Path:
-    """Return the file of plotly's JavaScript, without importing plotly, which takes long.
+    """Return the file with plotly's JavaScript. It is found without importing plotly, which would take long.
 
     Raises:
         InputError: Plotly is not installed.
@@ -113,18 +121,20 @@ def _plotly_file() -> Path:
 
 
 def _script() -> str:
+    """Return all scripts of the page as one script, in a function, so that their names are not global."""
     return _escape_ends("(() => {\n'use strict';\n" + "".join(map(_asset, _SCRIPTS)) + "})();\n")
 
 
 def _asset(name: str) -> str:
+    """Return the text of a file in the folder `assets`."""
     return (importlib.resources.files("trialplane.pages") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _eager(plotly: str) -> str:
-    """Return plotly.js with its factory in parentheses, which engines take as the hint to compile it at once.
+def _with_compile_hint(plotly: str) -> str:
+    """Return plotly.js with its main function in parentheses, a hint for JavaScript engines to compile it at once.
 
-    Without the hint, V8 parses all of it twice: a sixth of the time until the first chart. A bundle of another form is
-    returned as it is.
+    Without the hint, V8 parses the function twice, which takes a sixth of the time until the first chart. If the text has an
+    unexpected form, it is returned unchanged.
     """
     start, end = ": this, () => {\n", "return Plotly;\n}));"
     if plotly.count(start) != 1 or plotly.count(end) != 1:
@@ -133,13 +143,18 @@ def _eager(plotly: str) -> str:
 
 
 def _escape_ends(script: str) -> str:
-    """Return a script that can be embedded in a page: no string in it ends the script element."""
+    r"""Return a script that can be embedded in a page: no string in it ends the script element.
+
+    Line ends are `\n` only, because browsers change others, and the hash would not match.
+    """
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--").replace("\r", "")
 
 
 def _sha256(script: str) -> str:
+    """Return the hash of a script in the form of a content security policy: SHA-256 as base64."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _escape_text(text: str) -> str:
+    """Return a text as the content of an HTML element."""
     return str(records.to_dict(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""The costs of a run, and estimates of what pruning and promotion save."""
+"""Seconds that the attempts of a run have taken and lost, and an estimate of those that pruning and promotion saved."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ def busy(attempts: Iterable[TrialRow]) -> Busy:
 
 
 def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active: bool = False) -> float:
-    """Return the seconds of trials that pruning and promotion have saved, estimated as `METHOD` describes.
+    """Return the estimated seconds that pruning and promotion have saved. `METHOD` describes the estimate.
 
     Args:
         rows: Newest attempt of each trial, with the seconds of all of its segments.
         steps: Number of steps that each attempt has trained, by the attempt's number.
-        is_active: Whether the run is active, so that a paused trial may be promoted and saves nothing yet.
+        is_active: Whether the run is active. If so, paused trials may still be promoted, and count as no saving.
     """
     stopped_states = (TrialState.PRUNED,) if is_active else (TrialState.PRUNED, TrialState.PAUSED)
     complete = [row for row in rows if row.state is TrialState.COMPLETE and row.seconds is not None]
     if not complete:
         return 0.0
-    complete_seconds = statistics.median(row.seconds or 0.0 for row in complete)
-    known_steps = [steps[row.number] for row in complete if row.number in steps]
-    complete_steps = statistics.median(known_steps) if known_steps else 0
-    seconds = 0.0
+    # Seconds and steps of a typical complete trial.
+    typical_seconds = statistics.median(row.seconds or 0.0 for row in complete)
+    reported_steps = [steps[row.number] for row in complete if row.number in steps]
+    typical_steps = statistics.median(reported_steps) if reported_steps else 0
+    saved = 0.0
     for row in rows:
         if row.state not in stopped_states or row.failure is not None or row.seconds is None:
             continue
         trained_steps = steps.get(row.number)
-        if not trained_steps or not complete_steps:
-            seconds += max(0.0, complete_seconds - row.seconds)
+        if not trained_steps or not typical_steps:
+            saved += max(0.0, typical_seconds - row.seconds)
         else:
-            seconds += max(0.0, row.seconds * (complete_steps - trained_steps) / trained_steps)
-    return seconds
+            saved += max(0.0, row.seconds * (typical_steps - trained_steps) / trained_steps)
+    return saved
 
 
 def lost(attempts: Iterable[TrialRow]) -> Busy:

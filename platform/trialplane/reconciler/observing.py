@@ -212,12 +212,12 @@ class Observer:
         """
         site, job = self._site, observed.job
         issues = [
-            *preflight.placement(job, site),
-            *preflight.install(job, site.install.enabled),
-            *preflight.data(job, site.data.claim),
-            *preflight.gpus(job, site),
-            *preflight.cost(job, site.prices.plain),
-            *preflight.shards(job, bool(site.checkpoints.claim)),
+            *preflight.placement_issues(job, site),
+            *preflight.install_issues(job, site.install.enabled),
+            *preflight.data_issues(job, site.data.claim),
+            *preflight.gpu_issues(job, site),
+            *preflight.cost_issues(job, site.prices.plain),
+            *preflight.output_issues(job, bool(site.checkpoints.claim)),
         ]
         if issues:
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
