@@ -23,6 +23,7 @@ FIGURES = {
     "scripts": True,
     "sweeps": True,
     "overhead": True,
+    "controller": True,
     "cli": True,
     "report": True,
     "ask": True,

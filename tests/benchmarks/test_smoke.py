@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Figure → units of its rows, and how many there are.
 FIGURES = {
     "cli": ({"ms"}, 5),
+    "controller": ({"% of a core", "s", "ms", "KiB"}, 4),
     "scripts": ({"ms", "%"}, 3),
     "sweeps": ({"%"}, 1),
     "report": ({"ms", "s"}, 12),

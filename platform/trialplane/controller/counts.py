@@ -223,7 +223,7 @@ class BestReports:
             for metric, best in reports.items():
                 if self._objectives[metric].is_better(best.value, metrics[metric]):
                     metrics[metric] = best.value
-        return dataclasses.replace(outcome, best=dict(reports), metrics=metrics)
+        return dataclasses.replace(outcome, best=reports, metrics=metrics)
 
     def record_end(self, trial: int, outcome: TrialOutcome) -> None:
         """Record the end of an attempt; keep its best reports if another attempt may follow."""

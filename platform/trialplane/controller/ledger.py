@@ -163,7 +163,7 @@ class Ledger:
         self._earlier = samplers.earlier_trials(job, earlier_trials.history)
         # parameters → the trial with them whose result counts for a new trial
         self._answers = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
-        self._points: set[str] = set()  # parameters of all trials, see `_point`
+        self._points: set[str] = set()  # parameters of all trials if none may repeat another, see `_point`
         self._memory = history.History(job, self._earlier)
         self.pruning = Pruning(job, self._code)
         self._study = self._create_study()
@@ -292,7 +292,7 @@ class Ledger:
             answer = suggesting.suggest(attempt.trial, self.job, parameter, self._code)
         sampled = self._sampled_params(number)
         if answer.value is not None and parameter.name not in sampled:
-            sampled[parameter.name] = suggesting.value(parameter, answer.value)
+            sampled = {**sampled, parameter.name: suggesting.value(parameter, answer.value)}
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
             self._attempts[number] = dataclasses.replace(attempt.request, params=sampled), None
             self._write(self.storage.draw, number)
@@ -481,7 +481,7 @@ class Ledger:
         with self._sampler_view(), self._map_sampler_errors(trial), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
             optuna_trial = self._study.ask()
-            sampled = samplers.suggest(optuna_trial, self.job, self._space_function, enqueued_values)
+            sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self.job, self._space_function, enqueued_values)
         if self._search.duplicates == "redraw" and not is_enqueued:
             optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
         if self._is_replayed:
@@ -491,8 +491,8 @@ class Ledger:
         return self._create_attempt(optuna_trial, trial, 1, None, sampled, self._first_segment(trial))
 
     def _redraw(
-        self, trial: int, optuna_trial: optuna.trial.Trial, sampled: dict[str, Any]
-    ) -> tuple[optuna.trial.Trial, dict[str, Any]]:
+        self, trial: int, optuna_trial: optuna.trial.Trial, sampled: Mapping[str, Any]
+    ) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
         """Draw a trial again while an earlier trial has its parameters; return it and its parameters.
 
         The job's sampler draws first, then a random sampler. After `_REDRAWS` attempts the space probably has no other
@@ -516,6 +516,11 @@ class Ledger:
                 sampled = samplers.suggest(optuna_trial, self.job, self._space_function)
             self._study.sampler = own_sampler
         return optuna_trial, sampled
+
+    def _add_point(self, sampled: Mapping[str, Any]) -> None:
+        """Record the parameters of a trial, if no later one may repeat them."""
+        if self._search.duplicates == "redraw":
+            self._points.add(self._point(sampled))
 
     def _point(self, sampled: Mapping[str, Any]) -> str:
         """Return the parameters of a trial as one text, by which duplicates are detected."""
@@ -613,7 +618,7 @@ class Ledger:
         return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0  # the trial has reported nothing
 
     def _repeat(
-        self, previous: TrialRequest, segment: Segment | None = None, sampled: dict[str, Any] | None = None
+        self, previous: TrialRequest, segment: Segment | None = None, sampled: Mapping[str, Any] | None = None
     ) -> _Attempt:
         """Return the next attempt at a trial, which replaces the previous one in memory.
 
@@ -631,7 +636,7 @@ class Ledger:
             offset = self._offsets.get(previous.trial, segment.offset)
             segment = dataclasses.replace(segment, parent=parent, offset=offset, series=None)
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
-        params, distributions = frozen.params, frozen.distributions
+        params, distributions = frozen.params, dict(frozen.distributions)  # the dict is that of many trials
         if sampled is not None:
             params = samplers.coded(self.job, sampled)
             distributions = {name: points.distribution(self._search.parameters[name]) for name in params}
@@ -652,7 +657,7 @@ class Ledger:
         trial: int,
         attempt: int,
         retry_of: int | None,
-        sampled: dict[str, Any],
+        sampled: Mapping[str, Any],
         segment: Segment | None,
     ) -> _Attempt:
         """Return a new attempt, after it was added to the attempts of the study.
@@ -688,7 +693,7 @@ class Ledger:
         )
         # Only drawn parameters are written to the database, as the job has the fixed ones.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
-        self._points.add(self._point(sampled))
+        self._add_point(sampled)
         return _Attempt(request, optuna_trial)
 
     # Ending
@@ -713,7 +718,7 @@ class Ledger:
             self._new_ends.append(trial)
             self._bad = self._bad | {trial} if is_bad else self._bad - {trial}
 
-    def _count_end(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
+    def _count_end(self, request: TrialRequest, sampled: Mapping[str, Any], outcome: TrialOutcome) -> None:
         """Count the end of an attempt, also under an earlier controller."""
         if outcome.checkpoints is not None:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
@@ -831,9 +836,9 @@ class Ledger:
         """Return a logical trial in memory."""
         return self._memory.get_trial(self._trial_id(trial))
 
-    def _sampled_params(self, number: int) -> dict[str, Any]:
+    def _sampled_params(self, number: int) -> Mapping[str, Any]:
         """Return the drawn parameters of an attempt in the user's form, which may differ from Optuna's."""
-        return dict(self._attempts[number][0].params)
+        return self._attempts[number][0].params
 
     def _write(self, write: Callable[..., None], number: int) -> None:
         """Write one attempt to the database, and the attributes of the study that have changed; wait for the database."""
@@ -887,7 +892,7 @@ class Ledger:
         request, outcome = attempt.request, attempt.outcome
         frozen = samplers.in_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
         self._attempts[request.number] = request, outcome
-        self._points.add(self._point(request.params))
+        self._add_point(request.params)
         self.pruning.is_reported = self.pruning.is_reported or bool(curve)
         if request.trial > self._next:
             raise errors.LedgerCorrupt(
