@@ -113,6 +113,8 @@ READING = [
     ("logs", "a", "0", "--follow"),
     ("results", "a"),
     ("best", "a"),
+    ("report", "a"),
+    ("compare", "a", "sound"),
     ("delete", "a"),  # nobody is there to answer
     ("scale", "a", "--parallel", "2"),
     ("pause", "a"),
@@ -252,6 +254,37 @@ def test_it_is_listed_as_damaged_and_verbs_that_need_the_file_name_it(platform, 
         for text in ("the run a is damaged", "`platform delete a` deletes it", str(run.root), *said):
             assert text in result.stderr, words
     assert by_name["a"]["reason"] in listed.stderr
+
+
+DELETE = "`platform delete a` deletes it"
+
+
+@pytest.mark.parametrize("words", [("report", "a"), ("report", "sound", "a"), ("compare", "a", "sound")])
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("job.json", writes(b"{"), ["the run a is damaged", DELETE, "Nothing was written"]),
+        ("status.json", cut, ["the run a is damaged", "Removing that file repairs the run", "Nothing was written"]),
+        ("ledger.db", writes(b"not a database " * 100), ["the ledger of a is damaged", "Nothing was changed", ".recover"]),
+        ("ledger.db", missing, ["the ledger of a is not in", "`platform ui`", DELETE, "Nothing was written"]),
+        (".", closed, ["the run a is damaged", "Permission denied", "Nothing was written"]),
+    ],
+)
+def test_no_page_is_written_of_a_damaged_run(platform, run, made, refused, name, damage, said, words):
+    _renew(made / "a", run.root)
+    damage(run.root / name)
+    result = platform(*words, "--out", "page.html")
+    assert result.exit_code == 2
+    for text in (str(run.root), *said):
+        assert text in result.stderr
+    assert not Path("page.html").exists()
+
+
+def test_a_run_whose_newest_status_is_lost_has_a_page(platform, run, made):
+    _renew(made / "a", run.root)
+    run.status.unlink()
+    assert platform("report", "a", "--out", "page.html").exit_code == 0
+    assert '"trials":6' in Path("page.html").read_text()
 
 
 def test_logs_are_shown_without_a_status(platform, run, made):
