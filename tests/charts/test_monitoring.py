@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -48,6 +50,31 @@ def test_dashboard_and_alerts_are_made_on_request(render: Render, named: Callabl
     config = named(objects, "ConfigMap", "platform-dashboard")
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert json.loads(config["data"]["trialplane.json"]) == json.loads(DASHBOARD.read_text())
+
+
+def test_the_dashboard_is_one_that_grafana_takes() -> None:
+    """What Grafana's schema asks of a dashboard, and what it would show wrongly: panels that overlap, unknown variables."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    assert (dashboard["schemaVersion"], dashboard["uid"]) == (39, "trialplane")
+    panels, variables = dashboard["panels"], [variable["name"] for variable in dashboard["templating"]["list"]]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    known = {"id", "type", "title", "description", "datasource", "gridPos", "targets", "fieldConfig"}
+    for panel in panels:
+        assert panel.keys() <= known
+        assert panel["type"] in ("stat", "timeseries")
+        assert panel["fieldConfig"].keys() == {"defaults", "overrides"}
+        assert panel["fieldConfig"]["defaults"]["unit"] in ("short", "percentunit", "s")
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(set(references)) == len(references) > 0
+        for holder in (panel, *panel["targets"]):
+            assert holder["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) - {"__all"} == set(variables)
+    places = [
+        {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        for at in (panel["gridPos"] for panel in panels)
+    ]
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(places, 2))
 
 
 @needs_prometheus
@@ -101,7 +128,7 @@ def boards(tmp_path: Path) -> Iterator[list[StatusBoard]]:
     study = _status("study", {"kind": "hpo", "space": {"lr": {"type": "float", "low": 0, "high": 1}}, "trials": 9})
     best = TrialRow(0, TrialState.COMPLETE, 1, 0, values=(0.5,))
     training = _status("training", {"kind": "train", "ranks": 2})
-    numbers = {"slowest_rank": 1.0, "slowest_rank_factor": 3.0}
+    numbers = {"slowest_rank": 1.0, "slowest_rank_factor": 3.0, "rank_seconds/0": 0.1, "rank_seconds/1": 0.3}
     collect = {"iterations": 3, "units": 2, "learner": "train:learn"}
     collection = _status("collection", {"kind": "collect", "collect": collect})
     statuses = [
@@ -142,10 +169,25 @@ def test_a_real_prometheus_has_data_for_each_panel(boards: list[StatusBoard], tm
             for target in panel["targets"]:
                 expression = target["expr"].replace("$namespace", "team").replace("$run", ".*")
                 _until(lambda: ask("query", query=expression)["result"], panel["title"])  # noqa: B023
+                _check_legend(target["legendFormat"], ask("query", query=expression)["result"], panel["title"])
         (group,) = ask("rules")["groups"]
         assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}  # unknown before the first evaluation
-        labels = {label for series in ask("series", **{"match[]": "trialplane_run_state"}) for label in series}
-        assert {"namespace", "run"} <= labels  # which the variables of the dashboard list
+        for variable in json.loads(DASHBOARD.read_text())["templating"]["list"][1:]:
+            query = variable["query"]["query"].replace("$namespace", "team")
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
+            assert match is not None
+            selector, label = match.groups()
+            values = ask(f"label/{label}/values", **{"match[]": selector})
+            assert values == (["team"] if label == "namespace" else ["collection", "study", "training"])
+
+
+def _check_legend(text: str, result: list[dict[str, Any]], title: str) -> None:
+    """Check that each series has the labels of the legend, and that no two have the same legend."""
+    labels = re.findall(r"\{\{(\w+)\}\}", text)
+    for series in result:
+        assert set(labels) <= series["metric"].keys(), f"a series of {title} has no value for a label of its legend"
+    legends = [tuple(series["metric"][label] for label in labels) for series in result]
+    assert len(set(legends)) == len(legends), f"series of {title} have the same legend"
 
 
 @contextlib.contextmanager
