@@ -5,6 +5,7 @@ Not checked here: what a comparison says (tests/plan/test_refit.py).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -14,7 +15,7 @@ from trialplane.client import exporting, folder
 from trialplane.client.run import submit
 from trialplane.job.kinds import Study
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 
@@ -76,6 +77,32 @@ def test_a_member_of_a_population_is_no_source_of_a_checkpoint(platform, runs):
     (source.checkpoints / "herd" / "trial-3" / "step-0000000004").mkdir(parents=True)
     result = platform("submit", "hpo", "--from", "herd:3", "--checkpoint", "4", "--local", "--detach")
     assert (result.exit_code, "herd has a population, whose checkpoints" in result.stderr) == (2, True), result.stderr
+
+
+def test_a_member_of_a_population_again_has_its_last_parameters(platform, runs, double):
+    train = runs.jobs / "demo" / "train.py"
+    train.write_text(train.read_text() + "\n# continues from ctx.restored\n")
+
+    def segment(request: TrialRequest) -> TrialOutcome:
+        state = TrialState.PAUSED if request.segment and request.segment.rung else TrialState.COMPLETE
+        return dataclasses.replace(complete(request), state=state, step=request.segment.rung or 12)
+
+    fields = {"population": {"interval": 4, "steps": 12}, "trials": 4, "pruner": "none", "sampler": "random"}
+    runs.say(runs.make("herd", tell=segment, **fields), RunState.SUCCEEDED)
+    segments = [row for row in runs.target.rows("herd")[1] if row.params != row_of(runs, "herd", row.trial, 0).params]
+    changed = max(segments, key=lambda row: (row.done, row.trial))
+    result = platform("submit", "hpo", "--from", f"herd:{changed.trial}", "--name", "again", "--local", "--detach")
+    assert result.exit_code == 0, result.stderr
+    assert f"trial {changed.trial} of herd is a member of a population" in result.stderr
+    assert "trains its last parameters from step 0" in result.stderr
+    job = job_of(runs, "again")
+    assert (job.trials, job.population, list(job.search.names)) == (1, None, [])
+    assert job.params == {**job.params, **changed.params}
+
+
+def row_of(runs, name: str, trial: int, done: int) -> TrialRow:
+    """The segment of a trial that begins after so many steps."""
+    return next(row for row in runs.target.rows(name)[1] if (row.trial, row.done) == (trial, done))
 
 
 @pytest.mark.parametrize(

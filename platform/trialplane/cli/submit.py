@@ -157,9 +157,14 @@ def hpo(
     run, trial = cloning.parse_source(source)
     target.is_active(run)  # raises for an unknown run
     row = None if trial is None else cloning.newest_attempt(target, run, trial)
-    fields: dict[str, Any] = {} if row is None else {"trials": 1, "enqueue": None}
+    fields: dict[str, Any] = {} if row is None else {"trials": 1, "enqueue": None, "population": None}
     if checkpoint is not None:
-        fields |= {"start": {"run": run, "trial": trial, "step": checkpoint}, "pruner": None, "population": None}
+        fields |= {"start": {"run": run, "trial": trial, "step": checkpoint}, "pruner": None}
+    elif row is not None and cloning.is_member(target, run):
+        output.note(
+            f"trial {trial} of {run} is a member of a population. This study trains its last parameters from step 0, "
+            f"without a population; `platform best {run} --trial {trial} --schedule` prints all of its parameters by step"
+        )
     code = None if job is None else load.find_job(job, Path.cwd())
     with cloning.job_folder(target, run, fields, code, allow_other_code=other_code) as folder:
         params = {} if row is None else dict(row.params)

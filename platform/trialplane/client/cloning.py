@@ -50,6 +50,12 @@ def newest_attempt(target: Target, run: str, trial: int) -> TrialRow:
     raise InputError(f"the run {run} has started no trial {trial}; `platform results {run}` shows its trials")
 
 
+def is_member(target: Target, run: str) -> bool:
+    """Return whether the trials of a run are members of a population."""
+    job = target.job(run)
+    return isinstance(job, Study) and job.population is not None
+
+
 @contextlib.contextmanager
 def job_folder(
     target: Target,
