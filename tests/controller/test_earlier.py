@@ -10,11 +10,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from tests.controller.conftest import outcome
 from tests.controller.trainings import Opened, asked, job, shown
 
-from trialplane.controller import history
+from trialplane.controller import history, samplers
 from trialplane.controller.ledger import Ledger
 from trialplane.wire import earlier
 from trialplane.wire.earlier import Earlier, EarlierTrial
@@ -83,6 +84,35 @@ def test_a_resumed_study_draws_the_same(tmp_path: Path, sampler: str) -> None:
         drawn.append([*values, *losses(ledger, 6)])
         opened.close()
     assert drawn[0] == drawn[1]
+
+
+def test_cmaes_estimates_its_start_once_and_draws_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna's own class does so for each trial of the first generation, which has 6 trials here."""
+    estimates: list[int] = []
+    estimate = optuna.samplers.CmaEsSampler._init_optimizer
+
+    def counted(sampler: Any, *arguments: Any) -> Any:
+        estimates.append(1)
+        return estimate(sampler, *arguments)
+
+    monkeypatch.setattr(optuna.samplers.CmaEsSampler, "_init_optimizer", counted)
+    drawn, counts = [], []
+    for name in ("ours", "optuna"):
+        opened = Opened(tmp_path / name)
+        given(opened, 60)
+        with monkeypatch.context() as patched:
+            if name == "optuna":
+                patched.delitem(samplers._OWN_CLASSES, "CmaEsSampler")
+            drawn.append(losses(opened.open(job(**SEARCH, sampler="cmaes")), 20))
+        counts.append(len(estimates))
+        opened.close()
+    assert drawn[0] == drawn[1]
+    assert counts == [1, 1 + 7]
+
+
+def test_cmaes_needs_ten_earlier_trials_to_start_from(opened: Opened) -> None:
+    given(opened, 9)
+    assert len(losses(opened.open(job(**SEARCH, sampler="cmaes")), 3)) == 3
 
 
 def test_a_sampler_is_shown_a_bounded_part_of_a_long_history(opened: Opened) -> None:

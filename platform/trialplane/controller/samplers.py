@@ -10,6 +10,7 @@ A class of another package draws all trials, as it may store what it has learned
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import inspect
@@ -42,6 +43,7 @@ STATES = {
     State.PAUSED: TrialState.PRUNED,  # until it is promoted
     State.FAILED: TrialState.FAIL,
 }
+_MIN_EARLIER = 10  # trials of earlier studies from which CMA-ES starts: it takes the best tenth
 _ONE_SEQUENCE = frozenset({"qmc", "grid"})  # samplers that draw all trials from one sequence
 
 
@@ -107,6 +109,8 @@ def build_sampler(
     if chosen.class_path:
         return _build_from_class(job, seed, code)
     sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code, earlier)
+    if isinstance(sampler, _Cmaes) and isinstance(reusable, _Cmaes):
+        sampler.start_like(reusable)
     if isinstance(sampler, _Grid):
         sampler.begin_with(job.search.parameters, job.search.enqueue)
     return sampler
@@ -114,7 +118,7 @@ def build_sampler(
 
 def is_optunas(sampler: optuna.samplers.BaseSampler) -> bool:
     """Return whether a sampler is a class of Optuna, which stores nothing that it has learned in its own memory."""
-    return type(sampler).__module__.startswith("optuna.")
+    return type(sampler).__module__.startswith("optuna.") or isinstance(sampler, _Cmaes)
 
 
 def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.BaseSampler:
@@ -193,6 +197,32 @@ class _Grid(optuna.samplers.GridSampler):
         """Do nothing, as the ledger calls `grid_is_drawn`: Optuna would compare all points with all trials each time."""
 
 
+class _Cmaes(optuna.samplers.CmaEsSampler):
+    """CMA-ES that estimates only once, from the trials of earlier studies, where it starts.
+
+    Optuna repeats this for each trial that is drawn before the first generation is complete. The trials drawn are the same.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        # Number of dimensions → optimizer at its start. A study's space only loses dimensions, so this number is enough.
+        self._starts: dict[int, Any] = {}
+
+    def start_like(self, other: _Cmaes) -> None:
+        """Share the starts that the sampler of another trial of the same study has estimated."""
+        self._starts = other._starts
+
+    def _init_optimizer(self, trans: Any, direction: Any) -> Any:
+        """Return the optimizer of the first generation, which gets its random numbers from the caller."""
+        if (start := self._starts.get(len(trans.bounds))) is not None:
+            self._cma_rng.rng.randint(1, 2**31 - 2)  # as Optuna draws a seed here, and then another one
+            return copy.deepcopy(start)
+        optimizer = super()._init_optimizer(trans, direction)
+        if self._source_trials is not None:
+            self._starts[len(trans.bounds)] = copy.deepcopy(optimizer)
+        return optimizer
+
+
 def _grid_code(parameter: space.AnyParameter, value: Any) -> Any:
     """Return the value of a grid that is nearest to a parameter's value, which may have a rounding error."""
     if isinstance(parameter, space.CategoricalParameter):
@@ -200,7 +230,7 @@ def _grid_code(parameter: space.AnyParameter, value: Any) -> Any:
     return min(parameter.codes(), key=lambda code: abs(code - value))
 
 
-_OWN_CLASSES = {"GridSampler": _Grid}  # that replace those of Optuna
+_OWN_CLASSES = {"GridSampler": _Grid, "CmaEsSampler": _Cmaes}  # that replace those of Optuna
 _MODULES = {
     ValueKind.SAMPLER: optuna.samplers,
     ValueKind.PRUNER: optuna.pruners,
@@ -233,7 +263,7 @@ def _build(
         # Optuna's default would have the job's seed, and so draw the same number in every trial.
         arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
     finite = [trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))]
-    if name == "cmaes" and finite:
+    if name == "cmaes" and len(finite) >= _MIN_EARLIER:
         arguments["source_trials"] = finite
     if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):  # reports are negated, see Pruning.sign
         lower, upper = arguments.pop("lower", None), arguments.pop("upper", None)
