@@ -218,11 +218,9 @@ def posts(count: int, seed: int) -> str:
         criterion_name = draw.choice(list(CRITERIA))
         label = int(draw.random() < 0.6)
         other = draw.choice([name for name in CRITERIA if name != criterion_name])
-        parts = (
-            [clause(draw, criterion_name, met=True)]
-            if label
-            else [clause(draw, criterion_name, met=False)] * (draw.random() < 0.5)
-        )
+        parts = [clause(draw, criterion_name, met=bool(label))]
+        if not label and draw.random() >= 0.5:  # half of the negatives do not mention the criterion at all
+            parts.clear()
         parts.append((clause(draw, other, met=draw.random() < 0.7)[0], ""))
         if draw.random() < 0.2:
             parts.append((fill(draw, draw.choice(NEUTRAL)), ""))
@@ -260,7 +258,7 @@ def notes(count: int, seed: int) -> str:
 
 
 def instructions(count: int, seed: int) -> str:
-    """JSONL of (prompt, completion): a note as of `notes`, and the name of its criterion."""
+    """Return JSONL of (prompt, completion): a note as in `notes`, and the name of its criterion."""
     rows = [json.loads(line) for line in notes(count, seed).splitlines()]
     lines = [{"prompt": row["text"], "completion": row["label"], "source": row["source"]} for row in rows]
     return "".join(json.dumps(line) + "\n" for line in lines)

@@ -72,7 +72,7 @@ def run(ctx):
 
     # The global batch of a step does not depend on the number of ranks. A rank divides its share into parts that fit its
     # device.
-    # The first lines are held out, so that they do not depend on `max_train_samples`.
+    # The first lines are held out, so `max_train_samples` does not change which ones.
     order = batches.BatchOrder(len(samples) - held_out, p["batch"], seed=ctx.seed)
     share = order.share(ctx.world_size)
     micro = max(size for size in range(1, p["per_device"] + 1) if share % size == 0)
@@ -92,6 +92,7 @@ def run(ctx):
     ddp = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     accelerator = Accelerator(mixed_precision=precision, cpu=not gpu, kwargs_handlers=[ddp])
 
+    # Each rank draws the same weights, and then another dropout.
     table = components.read(ctx.path("components"))
     config = component_bert.ComponentBertConfig(
         vocab_size=len(tokenizer),
@@ -102,12 +103,12 @@ def run(ctx):
         component_count=table.count,
         **{name: p[name] for name in MODEL},
     )
-    checkpoint.reseed(ctx.seed, 0, 0)  # the same weights in all ranks ...
+    checkpoint.reseed(ctx.seed, 0, 0)
     model = component_bert.ComponentBertForMaskedLM(config)
     vocabulary = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     model.set_components(table.of_vocabulary(vocabulary, p["component_places"]))
-    checkpoint.reseed(ctx.seed, ctx.rank, 0)  # ... and another dropout in each
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]  # they decay
+    checkpoint.reseed(ctx.seed, ctx.rank, 0)
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]  # they have weight decay
     vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": p["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}],
@@ -147,8 +148,8 @@ def run(ctx):
             parts = [move_to(part, accelerator.device) for part in parts]
         # The loss is the mean over the masked tokens of the global batch, not the mean of the means of ranks and parts,
         # which have different numbers of them. So 8 ranks with 4 lines are the same training as 1 rank with 32.
-        tally = torch.tensor([sum(len(part["targets"]) for part in parts), ctx.stopping], device=accelerator.device)
-        tally = accelerator.reduce(tally)
+        masked_count = sum(len(part["targets"]) for part in parts)
+        tally = accelerator.reduce(torch.tensor([masked_count, ctx.stopping], device=accelerator.device))
         # All ranks stop at the same step if one of them was requested to stop. The tally is read here, because its reduction
         # has waited for the GPU anyway.
         should_stop = bool(tally[1])

@@ -138,7 +138,7 @@ def predict(model, dataset, device):
 
 
 def evaluate(logits, labels):
-    """Return metrics and confusion counts."""
+    """Return metrics, and the counts of true and predicted labels (see `scores.confusion`)."""
     truth, guess = labels.numpy(), logits.argmax(-1).numpy()
     metrics = {
         "macro_f1": scores.macro_f1(truth, guess),

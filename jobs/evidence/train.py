@@ -139,9 +139,10 @@ def predict(model, dataset, device):
 
 def evaluate(logits, tensors, offsets, posts, truth):
     """Return metrics, and the predicted spans of each post."""
-    inside = (tensors[2] == pairs.SECOND).numpy()
-    guess = np.where(inside, logits.argmax(-1).numpy(), spans.IGNORED)
-    chance = np.where(inside, 1 - logits.softmax(-1)[..., spans.OUTSIDE].numpy(), 0.0)
+    _, _, segments, tags = tensors
+    in_post = (segments == pairs.SECOND).numpy()
+    guess = np.where(in_post, logits.argmax(-1).numpy(), spans.IGNORED)
+    chance = np.where(in_post, 1 - logits.softmax(-1)[..., spans.OUTSIDE].numpy(), 0.0)
     predicted = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
     sentences = [
         pair for row, post in enumerate(posts) for pair in spans.sentence_scores(post, truth[row], chance[row], offsets[row])
@@ -151,7 +152,7 @@ def evaluate(logits, tensors, offsets, posts, truth):
         "span_f1": scores.span_f1([set(gold) for gold in truth], predicted),
         "macro_f1": scores.macro_f1(labels, score > 0.5),
         "pr_auc": scores.average_precision(labels, score),
-        "loss": float(loss_of(logits, tensors[3], 1.0, 0.0)),
+        "loss": float(loss_of(logits, tags, 1.0, 0.0)),
     }
     return metrics, predicted
 

@@ -81,10 +81,11 @@ def run(ctx):
     ddp = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     accelerator = Accelerator(mixed_precision=precision, cpu=not gpu, kwargs_handlers=[ddp])
 
-    checkpoint.reseed(ctx.seed, 0, 0)  # the same new weights in all ranks ...
+    # Each rank draws the same new weights, and then another dropout.
+    checkpoint.reseed(ctx.seed, 0, 0)
     model = heads.load_model(p["task"], p["model"], tokenizer, labels=labels, dropout=p["dropout"])
-    checkpoint.reseed(ctx.seed, ctx.rank, 0)  # ... and another dropout in each
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]  # they decay
+    checkpoint.reseed(ctx.seed, ctx.rank, 0)
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]  # they have weight decay
     vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": p["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=p["lr"], fused=True)

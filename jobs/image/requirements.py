@@ -1,4 +1,4 @@
-"""Lists the requirements of pyproject.toml for the images, so that layers of dependencies do not change with the code.
+"""Write the requirements of pyproject.toml to files for the images, so that their layers do not change with the code.
 
     python requirements.py pyproject.toml FOLDER
 
@@ -25,19 +25,20 @@ def name(requirement: str) -> str:
 
 
 def lists(pyproject: str) -> dict[str, list[str]]:
-    """Return the requirements of each layer, sorted.
+    """Return the requirements of each layer, sorted, by the name of its file.
 
     Args:
         pyproject: Text of pyproject.toml.
     """
     project = tomllib.loads(pyproject)["project"]
-    everywhere = set(project["dependencies"])
-    base = {r for r in everywhere if name(r) not in OPERATOR_ONLY}
+    dependencies = set(project["dependencies"])
+    base = {text for text in dependencies if name(text) not in OPERATOR_ONLY}
     extras = project["optional-dependencies"]
-    others = {r for r in (*extras["operator"], *extras["mlflow"]) if name(r) != "trialplane"}  # of the controller's image
-    controller = set(extras["controller"]) | others | (everywhere - base)
+    # The controller's image also serves as the operator's and MLflow's.
+    other_roles = {text for text in (*extras["operator"], *extras["mlflow"]) if name(text) != "trialplane"}
+    controller = set(extras["controller"]) | other_roles | (dependencies - base)
     worker = set(extras["worker"])
-    torch = {r for r in worker if name(r) == "torch"}
+    torch = {text for text in worker if name(text) == "torch"}
     shared = base | (controller & worker) - torch
     parts = {"shared": shared, "torch": torch, "controller": controller - shared - torch, "trial": worker - shared - torch}
     return {part: sorted(requirements) for part, requirements in parts.items()}

@@ -7,9 +7,9 @@
 
 Data: CSV or JSONL with the columns post, criterion, label (0 or 1), spans ([[start, end], ...] in characters). The
 file in the repository is synthetic, see jobs/make_synthetic.py.
-The loss is the label's + the tags' + agreement x the gap between the label's chance and the strongest token's. The label
-that counts is the mean of both chances. Metrics on the held-out fold, of the best epoch: score (mean of macro_f1 and
-span_f1, what the study maximizes), macro_f1 and pr_auc of the label, span_f1 (both ends exact), loss.
+The loss is the label's + the tags' + agreement x the squared difference of two probabilities that the criterion is met: the
+label's and the strongest token's. Their mean is the prediction. Metrics on the held-out fold, of the best epoch: score (mean
+of macro_f1 and span_f1, which the study maximizes), macro_f1 and pr_auc of the label, span_f1 (both ends exact), loss.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def run(ctx):
             label_inputs, tag_inputs, tag, label = cut(batch)
             with accelerator.accumulate(model):
                 by_label, by_tag = model(label_inputs, tag_inputs)
-                loss = loss_of(by_label, by_tag, tag_inputs[2], label, tag, p["agreement"], p["evidence_weight"])
+                _, _, segments = tag_inputs
+                loss = loss_of(by_label, by_tag, segments, label, tag, p["agreement"], p["evidence_weight"])
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), p["clip"])
@@ -143,10 +144,11 @@ def run(ctx):
 
 def cut(batch):
     """Return label inputs, tag inputs, tags and labels of a batch, without columns in which all rows are padding."""
-    label_longest, tag_longest = int(batch[1].sum(1).max()), int(batch[4].sum(1).max())
-    label_inputs = [part[:, :label_longest] for part in batch[0:3]]
-    tag_inputs = [part[:, :tag_longest] for part in batch[3:6]]
-    return label_inputs, tag_inputs, batch[6][:, :tag_longest], batch[7]
+    label_inputs, tag_inputs, (tags, labels) = batch[:3], batch[3:6], batch[6:]  # inputs are ids, mask and segments
+    label_longest, tag_longest = (int(mask.sum(1).max()) for _, mask, _ in (label_inputs, tag_inputs))
+    label_inputs = [part[:, :label_longest] for part in label_inputs]
+    tag_inputs = [part[:, :tag_longest] for part in tag_inputs]
+    return label_inputs, tag_inputs, tags[:, :tag_longest], labels
 
 
 @torch.no_grad()

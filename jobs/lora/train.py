@@ -1,4 +1,4 @@
-"""Low-rank fine-tuning of a causal language model: the base model stays as it is, and a trial trains small adapters for it.
+"""Low-rank fine-tuning of a causal language model: the base model does not change, and a trial trains small adapters for it.
 
     platform submit hpo lora --trials 24 --local                     # a tiny base model, made on first use; no download
     platform submit hpo lora --profile gpu --set params.model=NAME   # on a cluster, a model of the hub
@@ -7,7 +7,7 @@
 
 Data: CSV or JSONL with the columns prompt and completion. What ships is synthetic, see jobs/make_synthetic.py.
 The loss is that of the completion's tokens alone. Metrics on the held-out rows, after each epoch: loss, perplexity, and
-accuracy (the share of completions that are right in all their tokens, each given those before it).
+accuracy (the share of completions of which every token is predicted correctly from the true tokens before it).
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from textjobs import base_models, samples, tables
 from trialplane import errors, standalone
 
 TEXTS = Path(__file__).with_name("synthetic.jsonl")  # what the model `tiny` is made from
-IGNORED = -100  # a target that counts for nothing
-LAYERS = {"attention": ("attn", "attention"), "mlp": ("mlp", "feed_forward"), "all": ("",)}
+IGNORED = -100  # a target without a loss
+LAYERS = {"attention": ("attn", "attention"), "mlp": ("mlp", "feed_forward"), "all": ("",)}  # parts of layers' names
+MAX_EXPONENT = 700  # the exponential of a larger number overflows
 
 
 def load(params, cache):
@@ -41,7 +42,7 @@ def load(params, cache):
 
 
 def run(ctx):
-    """One trial."""
+    """Run one trial."""
     p = ctx.params
     model, tokenizer = base_models.load(p["model"], ctx.cache, TEXTS)
     torch.set_num_threads(ctx.cpus)
@@ -54,13 +55,13 @@ def run(ctx):
     path = ctx.path("data")
     rows = tables.read_rows(path, (p["prompt"], p["completion"]))[: p["max_rows"]]
     coded = encode(rows, tokenizer, p["prompt"], p["completion"], p["max_length"])
-    away = np.array([samples.is_held_out(row[p["prompt"]], p["held_out"]) for row in rows])
-    training, validation = ([coded[row] for row in np.flatnonzero(side)] for side in (~away, away))
+    held_out = np.array([samples.is_held_out(row[p["prompt"]], p["held_out"]) for row in rows])
+    training, validation = ([coded[row] for row in np.flatnonzero(side)] for side in (~held_out, held_out))
     if not (training and validation):
         raise errors.InputError(f"{path}: {len(validation)} of {len(rows)} rows are held out; change params.held_out")
 
     # -------------------------------------------------------------------------------------------------------------
-    # adapters: the base model's own weights are never written, so forks go on sharing them
+    # adapters; the base model's own weights are never written, so forked trials share them all the time
 
     names = layers(model, p["targets"])
     config = peft.LoraConfig(
@@ -82,13 +83,13 @@ def run(ctx):
         # ---------------------------------------------------------------------------------------------------------
         # train; score after each epoch. A checkpoint has the adapters and not the base model
 
-        metrics, done = {}, 0
-        if state := ctx.restored:  # of a trial that was paused, or lost
+        metrics, first_epoch = {}, 0
+        if state := ctx.restored:  # the trial was paused or lost
             peft.set_peft_model_state_dict(adapter, state["adapter"])
             optimizer.load_state_dict(state["optimizer"])
             schedule.load_state_dict(state["schedule"])
-            metrics, done = state["metrics"], state["step"] + 1
-        for epoch in range(done, p["epochs"]):
+            metrics, first_epoch = state["metrics"], state["step"] + 1
+        for epoch in range(first_epoch, p["epochs"]):
             adapter.train()
             for batch in loader:
                 loss, _, _ = loss_of(adapter, batch)
@@ -108,19 +109,23 @@ def run(ctx):
 
 
 def encode(rows, tokenizer, prompt, completion, max_length):
-    """Rows as (tokens, how many of the last are to be predicted); what is too long loses its beginning."""
+    """Return for each row its tokens, and how many of the last ones are predicted. Too long a row is cut in front."""
     end = tokenizer.eos_token_id
     prompts = tokenizer([f"{row[prompt]}\n" for row in rows], add_special_tokens=False)["input_ids"]
     completions = tokenizer([str(row[completion]) for row in rows], add_special_tokens=False)["input_ids"]
     coded = []
-    for asked, answer in zip(prompts, completions, strict=True):
-        ids = [*asked, *answer, end][-max_length:]
-        coded.append((ids, min(len(answer) + 1, len(ids) - 1)))
+    for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
+        ids = [*prompt_ids, *completion_ids, end][-max_length:]
+        predicted_count = min(len(completion_ids) + 1, len(ids) - 1)  # with the end; the first token cannot be predicted
+        coded.append((ids, predicted_count))
     return coded
 
 
 def collate(rows):
-    """Tensors of a batch, padded to its longest: tokens, mask, and for each token the next one, where it counts."""
+    """Return the tensors of a batch, padded to its longest row: tokens, mask, and each token's target.
+
+    The target of a token is the next token, or IGNORED outside of the completion.
+    """
     ids = [torch.tensor(tokens) for tokens, _ in rows]
     mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
     targets = [torch.tensor([IGNORED] * (len(tokens) - count - 1) + tokens[-count:]) for tokens, count in rows]
@@ -132,7 +137,11 @@ def collate(rows):
 
 
 def layers(model, which):
-    """The names of the linear layers that get adapters: those of attention, of the MLPs, or all but the head."""
+    """Return the names of the linear layers that get adapters: those of attention, of the MLPs, or all but the head.
+
+    Raises:
+        InputError: There is no such kind, or the model has no layers of this kind.
+    """
     if which not in LAYERS:
         raise errors.InputError(f"targets is {which!r}; it is one of: {', '.join(LAYERS)}")
     head = model.get_output_embeddings()
@@ -147,7 +156,7 @@ def layers(model, which):
 
 @contextlib.contextmanager
 def adapted(model, config):
-    """The base model with new adapters, which are taken out of it again at the end."""
+    """Context manager that provides the base model with new adapters, and removes them from it at the end."""
     # peft 0.21 reads a property that transformers 5.24 has renamed.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     adapter = peft.get_peft_model(model, config)
@@ -158,7 +167,7 @@ def adapted(model, config):
 
 
 def loss_of(model, batch):
-    """The mean loss of the tokens that count, the predictions, and what they should be."""
+    """Return the mean loss of the tokens with a target, the predicted tokens, and the targets."""
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1].float()
     targets = batch["targets"]
     return (
@@ -170,16 +179,18 @@ def loss_of(model, batch):
 
 @torch.no_grad()
 def evaluate(model, rows, size, device):
-    """Metrics on held-out rows."""
+    """Return metrics on held-out rows."""
     model.eval()
-    total, count, right = 0.0, 0, 0
+    loss_sum, token_count, correct_rows = 0.0, 0, 0
     for batch in DataLoader(rows, batch_size=size, collate_fn=collate):
-        loss, guessed, targets = loss_of(model, {name: tensor.to(device) for name, tensor in batch.items()})
-        counts = targets != IGNORED
-        number = int(counts.sum())
-        total, count = total + float(loss) * number, count + number
-        right += int(((guessed == targets) | ~counts).all(1).sum())
-    return {"loss": total / count, "accuracy": right / len(rows), "perplexity": math.exp(min(total / count, 700))}
+        loss, predicted, targets = loss_of(model, {name: tensor.to(device) for name, tensor in batch.items()})
+        has_target = targets != IGNORED
+        batch_tokens = int(has_target.sum())
+        loss_sum += float(loss) * batch_tokens
+        token_count += batch_tokens
+        correct_rows += int(((predicted == targets) | ~has_target).all(1).sum())
+    mean = loss_sum / token_count
+    return {"loss": mean, "accuracy": correct_rows / len(rows), "perplexity": math.exp(min(mean, MAX_EXPONENT))}
 
 
 if __name__ == "__main__":

@@ -43,9 +43,10 @@ _NORTH_CLOCKWISE = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0),
 _KNIGHT = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))
 _UNDER = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
 _BLACK = 56  # square ^ 56 is the square after a flip of the ranks
+_LAST_RANK = 56  # first square of the last rank
 
 
-def _kinds() -> tuple[dict[tuple[int, int, int], int], list[tuple[int, int, int]]]:
+def _tables() -> tuple[dict[tuple[int, int, int], int], list[tuple[int, int, int]]]:
     """Return the action of each (from, to, promotion), and the (from, to, promotion) of each action, (0, 0, 0) if unused.
 
     The promotion is 0 unless it is to knight, bishop or rook.
@@ -64,26 +65,27 @@ def _kinds() -> tuple[dict[tuple[int, int, int], int], list[tuple[int, int, int]
     return action_of_move, moves
 
 
-_NUMBER, _MEANING = _kinds()
+_ACTION_OF_MOVE, _MOVE_OF_ACTION = _tables()
 
 
 def action_of(move: chess.Move, turn: chess.Color) -> int:
     """Return the action of a move, from the view of the side that makes it."""
     flip = 0 if turn else _BLACK
     promotion = move.promotion or 0
-    return _NUMBER[move.from_square ^ flip, move.to_square ^ flip, 0 if promotion == chess.QUEEN else promotion]
+    return _ACTION_OF_MOVE[move.from_square ^ flip, move.to_square ^ flip, 0 if promotion == chess.QUEEN else promotion]
 
 
 def move_of(action: int, board: chess.Board) -> chess.Move:
     """Return the move of an action on a board. An illegal action gives an illegal move."""
-    source, target, promotion = _MEANING[action]
-    if not promotion and target >= 56 and board.piece_type_at(source ^ (0 if board.turn else _BLACK)) == chess.PAWN:
-        promotion = chess.QUEEN
+    source, target, promotion = _MOVE_OF_ACTION[action]
     flip = 0 if board.turn else _BLACK
+    is_pawn = board.piece_type_at(source ^ flip) == chess.PAWN
+    if is_pawn and target >= _LAST_RANK and not promotion:
+        promotion = chess.QUEEN
     return chess.Move(source ^ flip, target ^ flip, promotion or None)
 
 
-def legal(board: chess.Board) -> tuple[list[chess.Move], np.ndarray]:
+def legal_moves(board: chess.Board) -> tuple[list[chess.Move], np.ndarray]:
     """Return the legal moves and their actions, in the order of the actions."""
     turn = board.turn
     moves = sorted((action_of(move, turn), move) for move in board.legal_moves)

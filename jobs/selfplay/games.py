@@ -1,4 +1,7 @@
-"""A game of self-play, from its seed to its record. Many games are played at the same time, independently."""
+"""Play a game of the network against itself, from its seed to its record.
+
+A worker plays many games at the same time. They are independent, but their positions are evaluated together.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +58,8 @@ class Game:
     def move(self) -> None:
         """Make the most visited move. In the first moves of a game, draw one in proportion to its visits instead."""
         root = self.search.root
-        early = len(self._actions) < self._p["temperature_moves"]
-        index = choice(root, self._rng) if early else int(root.visits.argmax())
+        is_early = len(self._actions) < self._p["temperature_moves"]
+        index = draw_index(root, self._rng) if is_early else int(root.visits.argmax())
         self._views.append(self._line.view())
         self._actions.append(int(root.actions[index]))
         self._legal.append(root.actions)
@@ -81,8 +84,8 @@ class Game:
         }
 
 
-def choice(root: Node, rng: np.random.Generator, temperature: float = 1.0) -> int:
-    """Return the index of a move drawn by its visits. A low temperature prefers the most visited one."""
+def draw_index(root: Node, rng: np.random.Generator, temperature: float = 1.0) -> int:
+    """Draw a move by its visits, and return its index. A low temperature prefers the most visited move."""
     weights = (root.visits / root.visits.max()) ** (1 / temperature)
     return int(rng.choice(len(weights), p=weights / weights.sum()))
 

@@ -9,8 +9,8 @@ import games
 import numpy as np
 from search import Search, simulate_all
 
-_NORMAL_95 = 1.96
-_TEMPERATURE = 0.25
+_NORMAL_95 = 1.96  # standard errors on each side of a 95 % interval
+_TEMPERATURE = 0.25  # of the drawn moves; see `games.draw_index`
 
 
 class Pairing:
@@ -27,7 +27,7 @@ class Pairing:
         self.line = encoding.Line()
         rng = self._rng = np.random.default_rng(opening)
         self.half_moves = 0
-        while self.half_moves < p["match_opening"] and (moves := encoding.legal(self.line.board)[0]):
+        while self.half_moves < p["match_opening"] and (moves := encoding.legal_moves(self.line.board)[0]):
             self.line.push(moves[rng.integers(len(moves))])
             self.half_moves += 1
         self.searches = [Search(self.line, simulations=p["simulations"], exploration=p["exploration"]) for _ in range(2)]
@@ -51,7 +51,7 @@ class Pairing:
         always made, two beginners would move their rooks to and fro until the game is a draw by repetition.
         """
         root = self.searches[self.player].root
-        move = root.moves[games.choice(root, self._rng, temperature=_TEMPERATURE)]
+        move = root.moves[games.draw_index(root, self._rng, temperature=_TEMPERATURE)]
         self.line.push(move)
         for search in self.searches:
             search.advance(move)
@@ -59,8 +59,8 @@ class Pairing:
         self.over = games.ending(self.line, self.half_moves, self._p)
 
 
-def match(new, old, p, seed) -> list[float]:
-    """Return the points of the new network in each game, with two games from each opening.
+def play_match(new, old, p, seed) -> list[float]:
+    """Play a match; return the points of the new network in each game. Each opening is played with both colors.
 
     Args:
         new: Evaluator of the new network.

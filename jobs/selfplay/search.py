@@ -96,7 +96,7 @@ class Search:
         self._back_up(node)
 
     def advance(self, move: chess.Move) -> None:
-        """Make the node after a move the new root. The caller makes the move on the line. It may be one without a node."""
+        """Make the node after a move the new root; there is none if the move was never tried. The caller makes the move."""
         root, self.root = self.root, None
         if root is not None:
             self.root = root.children[root.moves.index(move)]
@@ -105,11 +105,11 @@ class Search:
 
     def _leaf(self) -> Node:
         """Return a new node for the current position of the line, and put it into the tree."""
-        moves, actions = encoding.legal(self._line.board)
+        moves, actions = encoding.legal_moves(self._line.board)
         node = Node(moves, actions)
         if not moves:
             node.over, node.value = True, -1.0 if self._line.board.is_check() else 0.0
-        elif self._path and self._line.draw_rule():  # not at a root, where the caller knows that the game goes on
+        elif self._path and self._line.draw_rule():  # at a root the caller has checked that the game is not over
             node.over = True
         if self._path:
             parent, index = self._path[-1]
@@ -117,9 +117,9 @@ class Search:
         return node
 
     def _choose(self, node: Node) -> int:
-        tried = node.visits
-        mean = node.totals / np.maximum(tried, 1)
-        bonus = self._exploration * node.priors * (np.sqrt(tried.sum() + 1) / (1 + tried))
+        """Return the index of the move to try: the one with the largest sum of mean value and exploration bonus (PUCT)."""
+        mean = node.totals / np.maximum(node.visits, 1)
+        bonus = self._exploration * node.priors * (np.sqrt(node.visits.sum() + 1) / (1 + node.visits))
         return int((mean + bonus).argmax())
 
     def _back_up(self, node: Node) -> None:

@@ -110,7 +110,7 @@ def learn(ctx, results):
     # strength of the new weights
 
     new, old = (network.Evaluator(network.build(p, tree), p["batch"]) for tree in (weights, ctx.weights))
-    points = rating.match(new, old, p, [ctx.seed, ctx.iteration])
+    points = rating.play_match(new, old, p, [ctx.seed, ctx.iteration])
     elo, low, high = rating.elo(points)
     log_games(game_records[: p["pictures"]], ctx.iteration)
     return {

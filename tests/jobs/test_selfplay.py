@@ -38,7 +38,7 @@ def views(count, seed=0):
     rng, line, found = np.random.default_rng(seed), encoding.Line(), []
     while len(found) < count:
         found.append(line.view())
-        moves, _ = encoding.legal(line.board)
+        moves, _ = encoding.legal_moves(line.board)
         if not moves:
             line = encoding.Line()
             continue
@@ -123,7 +123,7 @@ def test_a_record_has_what_a_game_is(playing):
 
         line, at = encoding.Line(), 0
         for row, action in enumerate(game["actions"]):
-            legal = encoding.legal(line.board)[1]
+            legal = encoding.legal_moves(line.board)[1]
             assert np.array_equal(np.flatnonzero(game["legal_masks"][row]), legal)
             assert np.array_equal(game["states"][row], encoding.planes([line.view()])[0])
             visits = dict(zip(legal.tolist(), game["visits"][at : at + len(legal)].tolist(), strict=True))

@@ -55,7 +55,7 @@ def squares(plane):
 
 
 def check_actions(board):
-    moves, actions = encoding.legal(board)
+    moves, actions = encoding.legal_moves(board)
     assert set(moves) == set(board.legal_moves)
     assert len(moves) == len(actions) == len(set(actions.tolist()))
     assert (np.diff(actions) > 0).all()
@@ -84,7 +84,7 @@ def test_rare_moves_are_actions_and_back(fen):
 @pytest.mark.parametrize("fen", [chess.STARTING_FEN, *RARE])
 def test_no_action_that_the_mask_leaves_out_is_legal(fen):
     board = chess.Board(fen)
-    flags = encoding.mask(encoding.legal(board)[1])
+    flags = encoding.mask(encoding.legal_moves(board)[1])
     # The package also takes "king takes rook" for castling, so what a move is in its own words counts.
     moves = set(board.legal_moves)
     legal = [action for action in range(encoding.ACTIONS) if encoding.move_of(action, board) in moves]
@@ -95,7 +95,7 @@ def test_no_action_that_the_mask_leaves_out_is_legal(fen):
 @given(st.integers(0, 2**32), st.integers(0, 80))
 def test_an_action_is_the_same_for_both_sides(seed, half_moves):
     board = wander(seed, half_moves).board
-    assert encoding.legal(board)[1].tolist() == encoding.legal(board.mirror())[1].tolist()
+    assert encoding.legal_moves(board)[1].tolist() == encoding.legal_moves(board.mirror())[1].tolist()
 
 
 @pytest.mark.parametrize(

@@ -110,20 +110,20 @@ def test_a_position_in_the_replay_is_small(playing):
 def test_a_match_is_fair_and_seeded(playing):
     """Against itself a network gets exactly half: from each opening both colours are played, with the same chance."""
     evaluate = network.Evaluator(network.build(playing.params), 4)
-    points = rating.match(evaluate, evaluate, playing.params | {"match_games": 6}, seed=1)
+    points = rating.play_match(evaluate, evaluate, playing.params | {"match_games": 6}, seed=1)
     assert len(points) == 6
     assert sum(points) == 3
     weights = network.weights_of(network.build(playing.params | {"first_weights": 1}))
     other = network.Evaluator(network.build(playing.params, weights), 4)
-    twice = [rating.match(evaluate, other, playing.params | {"match_games": 6}, seed=2) for _ in range(2)]
+    twice = [rating.play_match(evaluate, other, playing.params | {"match_games": 6}, seed=2) for _ in range(2)]
     assert twice[0] == twice[1]
-    there, back = (rating.match(*pair, playing.params, seed=3) for pair in ((evaluate, other), (other, evaluate)))
+    there, back = (rating.play_match(*pair, playing.params, seed=3) for pair in ((evaluate, other), (other, evaluate)))
     assert sum(there) + sum(back) == len(there)
 
 
 def test_an_odd_match_has_one_game_more(playing):
     evaluate = network.Evaluator(network.build(playing.params), 4)
-    assert rating.match(evaluate, evaluate, playing.params | {"match_games": 1}, seed=1) in ([0.5, 0.5], [0, 1], [1, 0])
+    assert rating.play_match(evaluate, evaluate, playing.params | {"match_games": 1}, seed=1) in ([0.5, 0.5], [0, 1], [1, 0])
 
 
 def test_an_opening_may_be_the_whole_game(playing):
@@ -154,7 +154,7 @@ def test_who_knows_more_wins(playing):
         return np.zeros((len(asked), encoding.ACTIONS), np.float32), np.zeros(len(asked))
 
     params = playing.params | {"simulations": 60, "max_half_moves": 30, "match_games": 6}
-    assert np.mean(rating.match(counts, knows_nothing, params, seed=0)) > 0.7
+    assert np.mean(rating.play_match(counts, knows_nothing, params, seed=0)) > 0.7
 
 
 def test_elo_has_a_number_and_an_interval_for_any_score():

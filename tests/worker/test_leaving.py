@@ -26,7 +26,7 @@ BELOW = ["--below", str(os.getpid())]
 
 def test_nothing_to_wait_for(tmp_path: Path) -> None:
     with Bench(tmp_path, MODULES):
-        assert leaving.trials(os.getpid()) == {}
+        assert leaving.trial_parents(os.getpid()) == {}
         assert subprocess.run([*COMMAND, *BELOW], check=False, timeout=60).returncode == 0
 
 
@@ -35,7 +35,7 @@ def test_a_trial_saves_itself_before_its_pod_ends(tmp_path: Path, ranks: int, sp
     code = MODULES["train"] + (THREAD if spawned else "")
     with Bench(tmp_path, {"train": code}, ranks=ranks) as bench:
         event = bench.slot.run(bench.request("stops"))
-        (trial,) = leaving.trials(os.getpid())
+        (trial,) = leaving.trial_parents(os.getpid())
         done = subprocess.run([*COMMAND, "50", *BELOW], check=False, timeout=60, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert not alive(trial)
@@ -53,7 +53,7 @@ def test_a_trial_saves_itself_before_its_pod_ends(tmp_path: Path, ranks: int, sp
 def test_a_trial_that_does_not_end_is_named(tmp_path: Path) -> None:
     with Bench(tmp_path, MODULES) as bench:
         bench.slot.run(bench.request("asks_and_hangs"))
-        (trial,) = leaving.trials(os.getpid())
+        (trial,) = leaving.trial_parents(os.getpid())
         done = subprocess.run([*COMMAND, "0.2", *BELOW], check=False, timeout=60, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (1, f"1 trial(s) had not ended after 0.2 s: pid {trial}\n")
         bench.slot.kill(FailureClass.STOPPED, "enough")
@@ -101,7 +101,7 @@ def test_a_trial_that_was_told_saves_itself_though_its_slot_is_gone(tmp_path: Pa
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as slot:
         assert slot.stdout is not None
         assert slot.stdout.readline() == "reported\n"
-        ((trial, template),) = leaving.trials(slot.pid).items()
+        ((trial, template),) = leaving.trial_parents(slot.pid).items()
         if told:
             hook = subprocess.Popen([*COMMAND, "50", "--below", str(slot.pid)])
         else:
@@ -146,7 +146,7 @@ def test_what_a_trial_has_forked_into_a_session_of_its_own_is_no_trial(tmp_path:
     """Else the trial is taken for a template, and dies of the signal for one before it has saved itself."""
     with Bench(tmp_path, {"train": SESSIONS}) as bench:
         bench.slot.run(bench.request(""))
-        [trial] = leaving.trials(os.getpid())
+        [trial] = leaving.trial_parents(os.getpid())
         wait_until(lambda: os.getsid(children(trial)[0]) == children(trial)[0], "its child has a session of its own")
         assert subprocess.run([*COMMAND, "50", *BELOW], check=False, timeout=60).returncode == 0
         outcome = bench.slot.answer().outcome
@@ -162,7 +162,7 @@ def test_a_slot_that_is_closed_ends_its_trial_at_once_and_all_that_this_has_star
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with Bench(tmp_path, {"train": SESSIONS}) as bench:
         bench.slot.run(bench.request(""))
-        [trial] = [pid for pid, template in leaving.trials(os.getpid()).items() if template in children(os.getpid())]
+        [trial] = [pid for pid, template in leaving.trial_parents(os.getpid()).items() if template in children(os.getpid())]
         [child] = children(trial)
         began = time.monotonic()
         bench.slot.close()

@@ -159,5 +159,5 @@ def test_the_learner_of_a_crew_writes(tmp_path: Path) -> None:
         units = [unit for shard in manifest(folder)["shards"] for unit in shard["units"]]
         assert sorted(units) == list(range(40))
         assert sorted(set(run.taken)) == list(range(40))
-        assert "of a former attempt are in" in run.log("0000/attempt-2.log")
+        assert "of an earlier attempt are in" in run.log("0000/attempt-2.log")
         assert not list(folder.glob("*.part"))

@@ -1,10 +1,10 @@
-"""Frozen causal language models that trials put adapters on: loaded once per process, so that forks share them.
+"""Load frozen causal language models for adapters, once per process, so that forked trials share their memory.
 
-    python -m textjobs.base_models FOLDER TOKENIZER FILE     # makes the tiny one, as `load` does when it is missing
+    python -m textjobs.base_models FOLDER TOKENIZER FILE     # trains the preset, as `load` does when it is missing
 
-The preset `tiny` is a GPT-2 of two layers that has learned to write the texts of a file: what it is asked there, and what is
-answered, but not which answer belongs to what. It is made in a process of its own, as gradients may start threads and open a
-GPU, after which a template could not fork. Heavy libraries are imported inside the functions.
+The preset `tiny` is a GPT-2 of two layers that has learned to write the texts of a file, prompts and completions, but not
+which completion belongs to which prompt. It is trained in a process of its own, because a training may start threads and
+open a GPU, after which a template could not fork. Heavy libraries are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -27,37 +27,43 @@ if TYPE_CHECKING:
 
 TINY = "tiny"
 COLUMNS = ("prompt", "completion")
-_STEPS, _BATCH, _LENGTH = 120, 32, 64  # of the tiny one's training
+_STEPS, _BATCH, _LENGTH = 120, 32, 64  # of the preset's training: steps, texts of a batch, tokens of a text
 
 
 @functools.cache
 def load(name: str, cache: Path, file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The base model `name`, frozen, in float32 on the CPU, and its tokenizer. A second call in a process is free.
+    """Return a base model, frozen, in float32 on the CPU, and its tokenizer. A second call in a process returns the same.
 
     Args:
-        name: hub name, local folder, or `tiny`.
-        cache: folder shared by all trials.
-        file: what `tiny` is made from, with the columns prompt and completion.
+        name: Name in the hub, local folder, or `tiny`.
+        cache: Folder shared by all trials.
+        file: Table with the columns prompt and completion, on which `tiny` is trained.
 
     Raises:
-        InputError: there is no such model, or the tiny one cannot be made.
+        InputError: There is no such model, or `tiny` cannot be trained.
     """
     import torch
 
-    torch.set_num_threads(1)  # threads would keep a template from forking; each trial sets its own number
-    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # for the same reason
-    source = str(_tiny(cache, file)) if name == TINY else name
+    # A template with threads cannot fork. Each trial sets its own number of threads.
+    torch.set_num_threads(1)
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
+    source = str(_tiny_folder(cache, file)) if name == TINY else name
     _, tokenizer = heads.load_tokenizer(source, cache)
     model = heads.load_model("causal", source, tokenizer)
     return model.requires_grad_(False).eval(), tokenizer
 
 
-def _tiny(cache: Path, file: Path) -> Path:
-    """The folder of the tiny model in the cache, made if it is not there yet."""
+def _tiny_folder(cache: Path, file: Path) -> Path:
+    """Return the folder of the preset in the cache; train it first if it is not there yet.
+
+    Raises:
+        InputError: It cannot be trained.
+    """
     digest = hashlib.sha256(file.read_bytes() + Path(__file__).read_bytes()).hexdigest()
     target = cache / "models" / f"{TINY}-{digest[:16]}"
 
-    def make() -> None:
+    def build() -> None:
+        """Train the preset in another process, and rename its folder when it is complete."""
         part = target.with_name(f"{target.name}{building.PART}")
         tokenizer, _ = heads.load_tokenizer(tiny_gpt2.NAME, cache, _texts(file))
         path = os.pathsep.join(sys.path)
@@ -68,24 +74,24 @@ def _tiny(cache: Path, file: Path) -> Path:
             raise errors.InputError(f"the model {TINY!r} could not be made:\n{ended.stderr.strip()[-2000:]}")
         part.rename(target)
 
-    building.build_once(target, make)
+    building.build_once(target, build)
     return target
 
 
 def _texts(file: Path) -> list[str]:
-    """The prompts and the completions, each as a text of its own."""
+    """Return the prompts and the completions of a file, each as a text of its own."""
     return [text for row in tables.read_rows(file, COLUMNS) for text in (row["prompt"], row["completion"])]
 
 
-def make_tiny(folder: Path, tokenizer_folder: Path, file: Path) -> None:
-    """Train the tiny model, and write it with its tokenizer as transformers loads them."""
+def train_tiny(folder: Path, tokenizer_folder: Path, file: Path) -> None:
+    """Train the preset on a file's texts, and write it to a folder with its tokenizer, as transformers loads them."""
     import torch
     from torch import nn
     from transformers import AutoTokenizer
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    chance = random.Random(0)
+    rng = random.Random(0)
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder, local_files_only=True)
     tokenizer.pad_token = tokenizer.eos_token
     model = heads.load_model("causal", tiny_gpt2.NAME, tokenizer, dropout=0.0)
@@ -93,7 +99,7 @@ def make_tiny(folder: Path, tokenizer_folder: Path, file: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=_STEPS, pct_start=0.1)
     for _ in range(_STEPS):
-        batch = chance.sample(texts, min(_BATCH, len(texts)))
+        batch = rng.sample(texts, min(_BATCH, len(texts)))
         ids = nn.utils.rnn.pad_sequence(batch, batch_first=True)
         mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in batch], batch_first=True)
         logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
@@ -109,4 +115,4 @@ def make_tiny(folder: Path, tokenizer_folder: Path, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    make_tiny(*map(Path, sys.argv[1:4]))
+    train_tiny(*map(Path, sys.argv[1:4]))

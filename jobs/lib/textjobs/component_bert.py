@@ -124,6 +124,7 @@ class ComponentBertModel(BertModel):  # type: ignore[misc]
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
+        """Set the initial weights of a module, as transformers requires."""
         super()._init_weights(module)
         if isinstance(module, ComponentEmbeddings):
             with torch.no_grad():

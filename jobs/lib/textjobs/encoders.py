@@ -5,6 +5,7 @@ Heavy libraries are imported inside the functions. Must not import optuna or kub
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,9 @@ def prepare(
     rows: torch.utils.data.Dataset[Any],
     p: Mapping[str, Any],
 ) -> tuple[Any, ...]:
-    """Prepare the model, AdamW with a learning rate per layer, the loader of rows, and the schedule with accelerate.
+    """Make an optimizer, a loader and a schedule for a model, and prepare all four with accelerate.
+
+    The optimizer is AdamW with a learning rate for each layer.
 
     Args:
         accelerator: Accelerator of the trial.
@@ -70,6 +73,9 @@ def prepare(
         rates: Learning rate of the top layer of each encoder in `model`.
         rows: Training rows.
         p: Parameters of the trial: lr, layer_decay, head_lr, weight_decay, batch, accumulate, epochs, schedule, warmup.
+
+    Returns:
+        The prepared model, optimizer, loader and schedule.
     """
     import torch
     from transformers import get_scheduler
@@ -77,7 +83,7 @@ def prepare(
     groups = parameter_groups(rates, model, decay=p["layer_decay"], head_lr=p["lr"] * p["head_lr"], weight=p["weight_decay"])
     optimizer = torch.optim.AdamW(groups, fused=True)
     loader = torch.utils.data.DataLoader(rows, batch_size=p["batch"], shuffle=True)
-    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
+    steps = math.ceil(len(loader) / p["accumulate"]) * p["epochs"]
     schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
     prepared: tuple[Any, ...] = accelerator.prepare(model, optimizer, loader, schedule)
     return prepared

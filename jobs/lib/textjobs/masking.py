@@ -77,15 +77,18 @@ class Masking:
         sample = batches.mix(batches.mix(batches.mix(np.full(rows, self.seed, dtype=np.uint64)) + epochs) + numbers)
         position = np.arange(columns)
         score = batches.mix(sample[:, None] + position.astype(np.uint64))
+        # Words are ordered by the hash of their first position, and special tokens come last. All tokens of a word are
+        # chosen if its first one is among the first `chosen_count`.
         candidate = ~self.special[ids]
         word_start = np.where(self.continues[ids] & self.whole_words, 0, position)
-        word_start = np.maximum.accumulate(word_start, axis=1)  # first position of the word
+        word_start = np.maximum.accumulate(word_start, axis=1)  # first position of each token's word
         order = np.where(candidate, np.take_along_axis(score, word_start, axis=1), np.uint64(2**64 - 1))
-        rank = np.empty_like(word_start)
+        rank = np.empty_like(word_start)  # place of each token in this order
         np.put_along_axis(rank, np.argsort(order, axis=1, kind="stable"), np.broadcast_to(position, ids.shape), axis=1)
         chosen_count = np.maximum(np.rint(self.rate * candidate.sum(axis=1)), 1)
         chosen = candidate & (np.take_along_axis(rank, word_start, axis=1) < chosen_count[:, None])
 
+        # Two more hashes of each position draw another token, and in which of the three ways a chosen token is replaced.
         other = self.plain[batches.mix(score + np.uint64(1)) % np.uint64(len(self.plain))]
         draw = (batches.mix(score + np.uint64(2)) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1)
         replaced = np.where(draw < _TO_MASK, self.mask, np.where(draw < _TO_OTHER, other, ids))
@@ -143,6 +146,7 @@ class KeyedBatches:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[list[Key]]:
+        """Yield the batches, each as the epoch and the number of each of its samples."""
         for number, batch in enumerate(self.sampler):
             step = self.sampler.start + number // self.sampler.per_step
             epoch = step // self.sampler.order.steps_per_epoch

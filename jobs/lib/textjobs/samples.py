@@ -49,10 +49,9 @@ class Pieces:
     def __call__(self, batch: Batch) -> Batch:
         """Return a row for each piece of at least two tokens, as one token alone has nothing to predict."""
         texts = _checked_texts(batch, self.column)
+        encodings = _load_tokenizer(self.tokenizer).encode_batch_fast(texts, add_special_tokens=False)
         rows: Batch = {"input_ids": [], "held_out": []}
-        for text, encoded in zip(
-            texts, _load_tokenizer(self.tokenizer).encode_batch_fast(texts, add_special_tokens=False), strict=True
-        ):
+        for text, encoded in zip(texts, encodings, strict=True):
             ids = [*encoded.ids, self.end]
             pieces = [ids[first : first + self.max_length] for first in range(0, len(ids), self.max_length)]
             pieces = [piece for piece in pieces if len(piece) > 1]
@@ -132,9 +131,9 @@ def _checked_texts(batch: Batch, column: str) -> list[str]:
         InputError: A value is not a text.
     """
     texts = batch[column]
-    invalid = next((text for text in texts if not isinstance(text, str)), "")
-    if invalid != "":
-        raise errors.InputError(f"the column {column} holds {invalid!r}; it must hold a text in every row")
+    invalid = [text for text in texts if not isinstance(text, str)]
+    if invalid:
+        raise errors.InputError(f"the column {column} holds {invalid[0]!r}; it must hold a text in every row")
     return texts
 
 

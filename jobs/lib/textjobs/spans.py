@@ -103,7 +103,8 @@ def sentence_scores(
     for start, end in sentences(post):
         tokens = (offsets[:, 0] < end) & (offsets[:, 1] > start)
         score = float(chance[tokens].max()) if tokens.any() else 0.0
-        rows.append((any(a < end and b > start for a, b in spans), score))
+        has_evidence = any(span_start < end and span_end > start for span_start, span_end in spans)
+        rows.append((has_evidence, score))
     return rows
 
 

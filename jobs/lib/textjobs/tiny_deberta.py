@@ -99,10 +99,10 @@ def write(corpus: Sequence[str], folder: Path) -> None:
 
 
 def _seed_pieces(corpus: Sequence[str]) -> str:
-    """Return the words of a text and the parts that words share, as lines `piece<tab>count`, ranked_pieces frequent first.
+    """Return the words of a text and the parts that words share, as lines `piece<tab>count`, the most frequent first.
 
-    SentencePiece itself only takes strings that repeat across different words as seeds. In a text of few hundred distinct
-    words, ranked_pieces whole words would be missing, and rows would be twice as long.
+    SentencePiece itself only takes strings that repeat across different words as seeds. In a text of a few hundred distinct
+    words, most whole words would be missing, and rows would be twice as long.
     """
     words = Counter(word for line in corpus for word in re.findall(r"\w+", line))
     pieces: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """The preset `tiny-gpt2`: a language model and a tokenizer that need neither a hub nor a GPU.
 
-It is a GPT-2 with two layers, random weights that depend on the seed, and a byte-level BPE bpe from the job's text. It
+It is a GPT-2 with two layers, random weights that depend on the seed, and a byte-level BPE trained from the job's text. It
 learns a toy text in seconds on one core, and runs through the same code as `gpt2`.
 """
 

@@ -1,4 +1,4 @@
-"""The state of a training in checkpoints: model, optimizer, schedule, gradient scaler, order of the batches and generators.
+"""Save and restore a training: model, optimizer, schedule, gradient scaler, order of the batches and random generators.
 
 Heavy libraries are imported inside the functions.
 """

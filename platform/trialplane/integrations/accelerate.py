@@ -29,7 +29,7 @@ from trialplane.integrations import saves
 from trialplane.integrations.reports import Reports, numbers
 from trialplane.training.steps import record
 
-_KEEP = 2  # with two, one that cannot be read has one before it
+_KEEP = 2  # checkpoints; if the newest cannot be read, there is an older one
 
 
 class TrialTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no types
@@ -116,13 +116,13 @@ def stop(accelerator: Accelerator, step: int) -> None:
     ctx = trialplane.current()
     if ctx is None:
         return
-    requested, is_last = ctx.stopping, ctx.is_last(step)
+    is_requested, is_last = ctx.stopping, ctx.is_last(step)
     if ctx.world_size > 1:
-        flags = torch.tensor([int(requested), int(is_last)], device=accelerator.device)
-        requested, is_last = (bool(flag) for flag in accelerator.reduce(flags, "sum"))
-    if requested or is_last:
+        flags = torch.tensor([int(is_requested), int(is_last)], device=accelerator.device)
+        is_requested, is_last = (bool(flag) for flag in accelerator.reduce(flags, "sum"))
+    if is_requested or is_last:
         save(accelerator, step)
-    if requested:
+    if is_requested:
         raise ctx.stopped(step)
 
 
@@ -155,6 +155,7 @@ def resume(accelerator: Accelerator) -> int:
 
 
 def _folder(location: str) -> Path:
+    """Return the folder at a location of checkpoints; raise InputError for a URL."""
     return saves.folder(location, "accelerator.save_state")
 
 

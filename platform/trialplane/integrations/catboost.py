@@ -97,10 +97,10 @@ class TrialCallback:
         if taken_over is not None and info.iteration == 1:  # CatBoost only warns, and begins anew
             self._pending = errors.CheckpointDamaged(f"CatBoost cannot read the snapshot {taken_over}; its warning is above")
             return False
-        newest = {f"{data}-{name}": values[-1] for data, by in info.metrics.items() for name, values in by.items()}
+        newest = {f"{data}-{name}": values[-1] for data, metrics in info.metrics.items() for name, values in metrics.items()}
         try:
             ctx.report(info.iteration, **numbers(newest))
-        except Exception as error:  # noqa: BLE001  raised again at the end of the block, where CatBoost lets it be
+        except Exception as error:  # noqa: BLE001  raised again at the end of the block, where CatBoost does not change it
             self._pending = error
         else:
             if ctx.stopping:

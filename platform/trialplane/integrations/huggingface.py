@@ -142,19 +142,25 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         control.should_save = control.should_save or self._pauses
 
     def _add(self, state: TrainerState, metrics: Mapping[str, Any] | None) -> None:
+        """Collect metrics of the current step; after the training, report them at once."""
         self._reports.add(state.global_step, metrics or {})
         if not self._training:
             self._reports.send()
 
 
-def _report_once(logger: type[TrainerCallback]) -> None:
-    """Keep another callback of transformers from recording metrics that are reported anyway."""
+def _mute_in_trials(logger: type[TrainerCallback]) -> None:
+    """Make a callback of transformers record nothing twice in a trial whose Trainer has a `TrialCallback`.
+
+    The callback for MLflow logs no metrics there, because reports are recorded in MLflow too. What the others log is not
+    captured.
+    """
     log = logger.on_log
 
     @functools.wraps(log)
     def on_log(
         self: TrainerCallback, args: TrainingArguments, state: TrainerState, *positional: Any, **keywords: Any
     ) -> None:
+        """Log as the callback does outside of such a trial; in it, log without being captured, or not at all."""
         ctx = trialplane.current()
         if ctx is None or not TrialCallback.is_used:
             log(self, args, state, *positional, **keywords)
@@ -166,7 +172,7 @@ def _report_once(logger: type[TrainerCallback]) -> None:
 
 
 for _logger in (integration_utils.MLflowCallback, integration_utils.TensorBoardCallback, integration_utils.WandbCallback):
-    _report_once(_logger)
+    _mute_in_trials(_logger)
 
 
 def output_dir(otherwise: str) -> str:
@@ -241,7 +247,7 @@ def _is_complete(checkpoint: Path, step: int) -> bool:
 
 
 def _is_requested(args: TrainingArguments) -> bool:
-    """Whether a stop is requested in any rank. All ranks call this at the same step."""
+    """Return whether a stop is requested in any rank. All ranks call this at the same step."""
     ctx = trialplane.current()
     if ctx is None:
         return False
@@ -253,5 +259,5 @@ def _is_requested(args: TrainingArguments) -> bool:
 
 
 def _is_kept(args: TrainingArguments, checkpoints: str) -> bool:
-    """Whether the next attempt will have the Trainer's checkpoints."""
+    """Return whether the Trainer's checkpoints are in the trial's folder, where the next attempt finds them."""
     return Path(args.output_dir).absolute().is_relative_to(Path(checkpoints.removeprefix("file://")).absolute())

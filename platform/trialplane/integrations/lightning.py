@@ -47,10 +47,10 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         self._handler: Any = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Make SIGTERM a request to stop, before Lightning sets its own handler."""
+        """Make SIGTERM a request to stop, before Lightning sets its own handler, and keep this handler."""
         ctx = trialplane.current()
         if ctx is not None and threading.current_thread() is threading.main_thread():
-            _ = ctx.stopping
+            _ = ctx.stopping  # the first read installs the handler
             self._handler = signal.getsignal(signal.SIGTERM)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
@@ -117,7 +117,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         return new
 
     def _is_requested(self, trainer: Any) -> bool:
-        """Whether a stop is requested in any rank. All ranks call this at the same time."""
+        """Return whether a stop is requested in any rank. All ranks call this at the same time."""
         ctx = trialplane.current()
         if ctx is None:
             return False
@@ -126,6 +126,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         return bool(trainer.strategy.reduce_boolean_decision(ctx.stopping, all=False))
 
     def _stop(self, trainer: Any) -> None:
+        """Save a checkpoint, and raise the exception that ends the attempt."""
         ctx = trialplane.current()
         assert ctx is not None, "a stop is requested in a trial"
         self._save(trainer)

@@ -1,6 +1,6 @@
-"""The objective that a script passes to `study.optimize`, for an entrypoint: a lambda, a partial, or a function with data.
+"""Get the objective that a script passes to `study.optimize`, even if it is a lambda, a partial or a local function.
 
-A module beside the script, with `entrypoint: optuna:search_objective:objective` in job.yaml:
+Write a module beside the script, and `entrypoint: optuna:search_objective:objective` in job.yaml:
 
     # search_objective.py
     from trialplane.integrations.optuna import objective_of
@@ -22,7 +22,9 @@ from typing import Any, NoReturn
 import trialplane
 
 
-class _Reached(BaseException):  # which `except Exception` in the script lets pass
+class _Reached(BaseException):
+    """Raised by `study.optimize` to end the script. It is no Exception, so that the script does not catch it by accident."""
+
     def __init__(self, objective: Callable[..., Any]) -> None:
         super().__init__()
         self.objective = objective
@@ -58,31 +60,34 @@ def objective_of(script: str) -> Callable[..., Any]:
     main = types.ModuleType("__main__")
     main.__file__ = str(file)
     creators = [(module, name) for module in (optuna, optuna.study) for name in ("create_study", "load_study")]
-    with contextlib.ExitStack() as restored:
+    with contextlib.ExitStack() as restore:  # undoes each change of the process at the end
         for module, name in creators:
-            restored.callback(setattr, module, name, getattr(module, name))
+            restore.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, lambda *args, **kwargs: _Study())
-        restored.callback(setattr, sys, "argv", sys.argv)
-        restored.callback(setattr, sys, "path", list(sys.path))
-        restored.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+        restore.callback(setattr, sys, "argv", sys.argv)
+        restore.callback(setattr, sys, "path", list(sys.path))
+        restore.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
         sys.argv, sys.modules["__main__"] = [str(file)], main
         sys.path.insert(0, str(file.parent))
-        restored.enter_context(contextlib.chdir(file.parent))
+        restore.enter_context(contextlib.chdir(file.parent))
         try:
             exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), main.__dict__)
         except _Reached as reached:
             objective = reached.objective
 
             def objective_with_files(trial: Any) -> Any:
-                _copy(file.parent)
+                _copy_files(file.parent)
                 return objective(trial)
 
             return objective_with_files
     raise LookupError(f"{script} ended without a call of study.optimize")
 
 
-def _copy(folder: Path) -> None:
-    """Copy the files of the script's folder into the working directory of a trial, except those that it has already."""
+def _copy_files(folder: Path) -> None:
+    """Copy the files of the script's folder into the working directory of a trial, except those that it has already.
+
+    Does nothing outside of a trial.
+    """
     if trialplane.current() is None:
         return
     for entry in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Reports of the metrics that a library logs."""
+"""Collect the metrics that a library logs, and report each step once. The callbacks of this package use it."""
 
 from __future__ import annotations
 

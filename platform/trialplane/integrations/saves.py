@@ -1,4 +1,4 @@
-"""Checkpoints that consist of one file written by a library: complete or absent, in a folder or at a URL."""
+"""Save and read checkpoints of one file that a library writes: complete or absent, in a folder or at a URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialplane import errors
 from trialplane.training.steps import record, stores
 from trialplane.wire import paths
 
-_PIECE = 8 << 20
+_PIECE = 8 << 20  # bytes that are copied at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,12 @@ class Saves:
         return None if newest is None else SavedFile(newest[0].step, newest[1])
 
     def _copy(self, store: stores.Store, saved: record.Saved, workdir: Path) -> Path:
-        """Copy the file of a checkpoint to `workdir`, and compare its checksum. Return the copy."""
+        """Copy the file of a checkpoint to `workdir`, and return the path of the copy.
+
+        Raises:
+            CheckpointDamaged: The file is not as it was written.
+            CheckpointError: The checkpoint is of another library.
+        """
         if self._file not in saved.parts:
             raise errors.CheckpointError(
                 f"{saved.location} contains {', '.join(saved.parts)}, but not {self._file}, which this library reads. Give "
@@ -141,7 +146,9 @@ class Saves:
 
 def none_at(ctx: trialplane.Context, location: str) -> str:
     """Return the message for a run or trial to start from that has no checkpoint at its location."""
-    saver, advice = ("run", ". To start from step 0, submit without --resume") if not ctx.needs_newest else ("trial", "")
+    saver, advice = "run", ". To start from step 0, submit without --resume"
+    if ctx.needs_newest:  # a trial of a population continues from another trial
+        saver, advice = "trial", ""
     return f"there is no checkpoint to continue from at {location}: the {saver} has saved none, or it was deleted{advice}"
 
 

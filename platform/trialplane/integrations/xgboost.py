@@ -59,9 +59,19 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Report the round, and save a checkpoint if it is due."""
+        """Report the round, and save a checkpoint if it is due. XGBoost calls this after each round.
+
+        Returns:
+            False: XGBoost would end the training for True.
+
+        Raises:
+            Pruned: The pruner ends the trial.
+            Stopped: A stop is requested.
+        """
         done = self._done + epoch + 1
-        newest = {f"{data}-{name}": _mean(values[-1]) for data, by in evals_log.items() for name, values in by.items()}
+        newest = {
+            f"{data}-{name}": _mean(values[-1]) for data, metrics in evals_log.items() for name, values in metrics.items()
+        }
         if newest:
             trialplane.report(done, **numbers(newest))
         ctx = trialplane.current()
@@ -78,5 +88,5 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
 
 
 def _mean(value: Any) -> Any:
-    """Return the mean; in xgb.cv a value comes with its standard deviation."""
+    """Return the mean of a value, which in xgb.cv comes with its standard deviation; any other value unchanged."""
     return value[0] if isinstance(value, tuple) else value

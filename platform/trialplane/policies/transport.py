@@ -85,7 +85,7 @@ class Packing:
             size = _padded(array.nbytes)
             layout = (array.dtype, kind, array.shape)
             if size and layout == last_layout:
-                entries[-1][3] += 1
+                entries[-1][3] += 1  # its count
             else:
                 entries.append([kind or array.dtype.str, array.shape, offset, 1])
                 last_layout = layout
@@ -235,7 +235,11 @@ class _Leaves:
             self._torch.cuda.current_stream(device).synchronize()
 
     def _strip(self, node: Any) -> Any:
-        """Collect the arrays of a node, and return the node with markers instead of them."""
+        """Add the arrays of a node to `arrays`, and return the node for JSON, with markers instead of them.
+
+        Raises:
+            TransportError: A value in the node cannot be sent.
+        """
         kind = type(node)
         if kind in (float, bool, str) or node is None:
             return node
@@ -285,7 +289,11 @@ class _Leaves:
         return {_ARRAYS: [first, len(stripped)]} if only_arrays and stripped else stripped
 
     def _descend(self) -> None:
-        """Add a level to the path of the current node."""
+        """Add a level to the path of the current node, for its children.
+
+        Raises:
+            TransportError: The tree is too deep.
+        """
         if len(self._path) >= _MAX_DEPTH:
             raise self._refusal_error(f"is {_MAX_DEPTH} levels deep, which is not allowed. Does it contain itself?")
         self._path.append("")
@@ -296,6 +304,8 @@ class _Leaves:
 
         if isinstance(node, (np.ndarray, np.generic)):
             array, kind = np.asarray(node), ""
+            # Only objects (O), variable-length strings (T), structures and other libraries' types (V), and subclasses of
+            # array can have a special dtype.
             if array.dtype.kind in "OTV" or type(node) is not np.ndarray:
                 kind = self._special_dtype(array.dtype, node)
                 array = array.view(np.uint16) if kind else array
@@ -323,9 +333,10 @@ class _Leaves:
             raise self._refusal_error("is a structured array; return its fields as arrays of their own")
         if hasattr(node, "mask"):
             raise self._refusal_error("is a masked array; return its data and its mask")
-        if dtype.isbuiltin == 2 and dtype.name != _BFLOAT16:  # a type that another library has added to numpy
+        is_added = dtype.isbuiltin == 2  # numpy's number for a type that another library has added
+        if is_added and dtype.name != _BFLOAT16:
             raise self._refusal_error(f"has the dtype {dtype.name}, which numpy does not support; return its bits")
-        return _BFLOAT16 if dtype.isbuiltin == 2 else ""
+        return _BFLOAT16 if is_added else ""
 
     def _from_tensor(self, tensor: Any, torch: Any) -> tuple[Array, str]:
         """Return a tensor as an array, and the name of its dtype if numpy lacks it, or "".

@@ -25,7 +25,7 @@ from trialplane.training import process, progress
 from trialplane.wire import paths
 from trialplane.worker import context
 
-# Torchrun's variable → its default for a single process: rank, rank on this node, number of ranks.
+# torchrun's variables, each with its value for a single process: rank, rank on this node, number of ranks.
 _RANK_VARIABLES = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
@@ -74,7 +74,7 @@ def main(
 
 
 def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: Callable[..., Any] | None) -> None:
-    """Run one trial; see `main`."""
+    """Run one trial and print its result, as `main`, but raise errors in the user's input."""
     parser = argparse.ArgumentParser(
         description=f"Run one trial of {Path(file).resolve().parent.name} alone.",
         epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
@@ -114,8 +114,8 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "seed": arguments.seed,
             "run": "standalone",
             "attempt": 1,
-            # All ranks of a training share the whole machine. Sums in studies and collections depend on the number of
-            # threads, which must be the same as on the platform.
+            # All ranks of a training share the whole machine. A study and a collection get as many threads as on the
+            # platform, because the last digits of their results depend on that number.
             "cpus": process.cores() if isinstance(job, Training) else job.resources.threads,
             "gpus": job.resources.gpu_count,
             "code": folder,
@@ -137,18 +137,18 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         except context.Stopped as stopped:
             if rank == 0:
                 sys.stderr.write(f"{stopped}\n")
-            sys.exit(128 + signal.SIGTERM)  # the exit code a shell would report
+            sys.exit(128 + signal.SIGTERM)  # the exit code that a shell reports for a process ended by SIGTERM
     if rank == 0:
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
 
 
 def _checkpoints(job: Job, workdir: Path) -> str:
-    """Return the checkpoint location; a scratch folder for a study, as the next trial may have other parameters."""
+    """Return the location of checkpoints; for a study a scratch folder, because the next trial may have other parameters."""
     return str(workdir / "checkpoints" if isinstance(job, Study) else Path("checkpoints", job.name).absolute())
 
 
 def _with_size_options(job: Collection, arguments: Sequence[str]) -> tuple[Collection, list[str]]:
-    """Apply `--units` and `--iterations` to a collection; return it, and the other arguments."""
+    """Return a collection with the size that `--units` and `--iterations` give, and the other arguments."""
     parser, collect = argparse.ArgumentParser(add_help=False, allow_abbrev=False), job.collect
     parser.add_argument("--units", "--games", type=int, default=collect.units)
     parser.add_argument("--iterations", type=int, default=collect.iterations)
@@ -160,7 +160,7 @@ def _with_size_options(job: Collection, arguments: Sequence[str]) -> tuple[Colle
 def _run_collection(
     job: Collection, play: Callable[..., Any], learn: Callable[..., Any] | None, fields: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Run a collection and print the metrics of each iteration; return those of the last."""
+    """Run a collection and print the metrics of each iteration; return the result of the last one."""
     from trialplane.worker.collect import alone as collecting  # no other kind needs it
 
     resources = job.roles()[-1].resources
@@ -199,7 +199,7 @@ def _flag_values(arguments: Sequence[str], param_names: Names[str]) -> dict[str,
     """Return the values of `--name value` and `--name=value` for parameters of the job.
 
     Raises:
-        InputError: An argument is no parameter, or has no value.
+        InputError: An argument is not a parameter, or has no value.
     """
     values = {}
     remaining = iter(arguments)

@@ -1,7 +1,7 @@
-"""The environment of a slot's template and of its trials: threads, policies, and packages that the pod has installed.
+"""Set the environment of a slot's template and of its trials: threads, policies, and packages that the pod has installed.
 
-The packages that a trial pod installs are added to PYTHONPATH and PATH here. In the pod's manifest they would replace the
-image's own PYTHONPATH, and Ray would start with them.
+The packages that a trial's pod installs are added to PYTHONPATH and PATH here, not in the pod's manifest. There they would
+replace the image's own PYTHONPATH, and Ray would start with them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ def template_variables(config: SlotConfig) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",  # telemetry starts a thread and makes network calls
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
-        # A user's own value of a policy's variable wins; the policy warns.
+        # If the user has set a policy's variable, that value is used, and the policy warns.
         **{name: value for name, value in policies.trial_env().items() if name not in os.environ},
         **config.env,
     }
     variables |= _gpu_memory(config, variables)
     variables[env.BLAS_THREADS] = variables.get(_OPENBLAS, "")
-    # numpy's threads start at import, and would make forks unsafe. A trial sets its own number by `use_cores`.
+    # numpy starts its threads when it is imported, and a template with threads cannot fork safely. A trial sets its own
+    # number of threads by `use_cores`.
     variables[_OPENBLAS] = "1"
     if packages := os.environ.get(env.PACKAGES):
         for name, first in (("PYTHONPATH", packages), ("PATH", f"{packages}/bin")):
@@ -63,7 +64,8 @@ def _gpu_memory(config: SlotConfig, variables: Mapping[str, str]) -> dict[str, s
 def use_cores(count: int) -> None:
     """Set the number of threads of numpy and torch in this process, a trial or a rank, unless the user has set it.
 
-    Call it after the fork, as the template must have one thread only. Libraries that are loaded later read the variable.
+    Call it after the fork, because the template must have one thread only. Libraries that are loaded later read the
+    variable that this sets.
     """
     threads = os.environ.get(env.BLAS_THREADS) or str(count)
     if threads != os.environ.get(_OPENBLAS):

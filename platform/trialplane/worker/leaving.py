@@ -1,10 +1,10 @@
 """Let a pod's trials save a checkpoint before the pod ends: `python -m trialplane.worker.leaving [SECONDS]`, a preStop hook.
 
 Kubernetes runs the hook before it ends the pod's own process, so slot and controller still run and receive the outcomes.
-The hook sends SIGTERM to every trial and waits until they are gone, or the seconds are over; without trials it ends at once.
-Outside of a pod it would stop all trials of all runs: `--below PID` limits it to the trials of one process.
+The hook sends SIGTERM to every trial and waits until they have ended, or the seconds are over; without trials it ends at
+once. Outside of a pod it would stop all trials of all runs: `--below PID` limits it to the trials of one process.
 
-Uses the standard library only, and does not communicate with the slots, so that it is quick and works in any pod.
+It uses the standard library only, and does not communicate with the slots, so that it is quick and works in any pod.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 REMOVAL_SIGNAL = signal.SIGUSR1  # tells a template that its pod is being removed: it waits for its trials if its slot ends
 _TEMPLATE = b"trialplane.worker.template"
@@ -25,7 +26,7 @@ _TRIAL = b"trialplane.worker.roles"  # a spawned trial; a forked one has the tem
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stop the trials; return 0 when all are gone, 1 when some are left."""
+    """Stop the trials; return 0 when all have ended, 1 if some still run when the time is over."""
     parser = argparse.ArgumentParser(
         prog="python -m trialplane.worker.leaving", description=(__doc__ or "").partition("\n")[0]
     )
@@ -33,12 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--below", type=int, metavar="PID", help="only trials of slots below this process")
     options = parser.parse_args(argv)
     deadline = time.monotonic() + options.seconds
-    handles = {}
-    for pid, template in trials(options.below).items():
+    handles = {}  # descriptor of each trial's process → its pid
+    for pid, template in trial_parents(options.below).items():
         with contextlib.suppress(ProcessLookupError):
-            os.kill(template, REMOVAL_SIGNAL)  # before SIGTERM, as the slot may be gone a moment later
-            handles[os.pidfd_open(pid)] = pid
-            signal.pidfd_send_signal(next(reversed(handles)), signal.SIGTERM)
+            os.kill(template, REMOVAL_SIGNAL)  # before SIGTERM, because the slot may end right after it
+            handle = os.pidfd_open(pid)
+            handles[handle] = pid
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
     while handles:
         ended, _, _ = select.select(list(handles), [], [], max(0.0, deadline - time.monotonic()))
         if not ended:
@@ -51,41 +53,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def trials(below: int | None = None) -> dict[int, int]:
-    """Return the pids of trial processes, each with its template's: children of a template that lead a session of their own.
+class _Process(NamedTuple):
+    """A process: the pid of its parent, the id of its session, and the words of its command line."""
+
+    parent: int
+    session: int
+    command: list[bytes]
+
+
+def trial_parents(below: int | None = None) -> dict[int, int]:
+    """Return the pid of each trial's process, with that of its template.
+
+    A trial is a child of a template that leads a session of its own.
 
     Args:
-        below: Pid of a process; only trials of slots below it. None for all.
+        below: Pid of a process; only trials of slots below it are returned. None for all.
     """
-    facts = {
-        int(entry.name): fact
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and (fact := _process_facts(entry))
-    }
+    processes = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (process := _read_process(entry)) is not None:
+            processes[int(entry.name)] = process
 
     def is_below(pid: int) -> bool:
+        """Return whether a process is the one with pid `below`, or has it among its ancestors."""
         while pid and pid != below:
-            pid = facts[pid][0] if pid in facts else 0
+            pid = processes[pid].parent if pid in processes else 0
         return pid == below
 
-    parents = {
-        pid: parent
-        for pid, (parent, session, command) in facts.items()
-        if session == pid
-        and (_TEMPLATE in command or _TRIAL in command)
-        and parent in facts
-        and _TEMPLATE in facts[parent][2]
-        and (below is None or is_below(pid))
-    }
-    # A trial's own fork in a session of its own has a template's command line too, but its parent is a trial.
+    parents = {}
+    for pid, process in processes.items():
+        parent = processes.get(process.parent)
+        has_template = parent is not None and _TEMPLATE in parent.command
+        is_trial = process.session == pid and (_TEMPLATE in process.command or _TRIAL in process.command)
+        if has_template and is_trial and (below is None or is_below(pid)):
+            parents[pid] = process.parent
+    # A process that a trial has forked has the template's command line too. It is left out, because its parent is a trial.
     return {pid: parent for pid, parent in parents.items() if parent not in parents}
 
 
-def _process_facts(process: Path) -> tuple[int, int, list[bytes]] | None:
-    """Return parent, session and command line of a process; None if it has just ended."""
+def _read_process(folder: Path) -> _Process | None:
+    """Return the process with this folder in /proc; None if it has just ended."""
     try:
-        status = (process / "stat").read_text().rpartition(")")[2].split()
-        return int(status[1]), int(status[3]), (process / "cmdline").read_bytes().split(b"\0")
+        # The fields after the name of the program: state, parent, process group, session.
+        _, parent, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+        return _Process(int(parent), int(session), (folder / "cmdline").read_bytes().split(b"\0"))
     except OSError:
         return None
 

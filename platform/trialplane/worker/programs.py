@@ -349,6 +349,7 @@ def report_size_at_exit(config: records.SlotConfig, channel: TrialChannel) -> No
     pid, log = os.getpid(), Path("/proc/self/fd/1").resolve()
 
     def report() -> None:
+        """Send the size, unless this is a process that the program has forked."""
         if os.getpid() == pid:
             process.flush()
             with contextlib.suppress(OSError):  # the slot has ended, or the log was removed

@@ -1,4 +1,4 @@
-"""Ray's object store, as a slot uses it."""
+"""Move large files of a slot into Ray's object store, and read objects from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialplane import errors
 
 
 class RayStore:
-    """Objects that outlive the slot's call that created them, until nothing refers to them."""
+    """Ray's object store. An object in it exists as long as something refers to it, on any node."""
 
     def put(self, file: Path) -> ray.ObjectRef[Any]:
         """Move a file into the store, and return the reference to its bytes."""

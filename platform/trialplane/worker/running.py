@@ -107,6 +107,7 @@ class RunningTrial:
     send_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # for messages to the process
 
     def __post_init__(self) -> None:
+        """Set the timers of the start."""
         self.pause = pausing.Pause(self.request.segment)
         self.channel.set_patience(SEND_PATIENCE)
         now = time.monotonic()

@@ -1,7 +1,7 @@
-"""The calls of one slot, by which a controller runs trials in it and gets their results as references.
+"""The methods of one slot that a controller calls from another process, with messages as bytes.
 
-The slot is in a Ray actor, or in a process of its own (`slot_process`). `run` and `answer` return the next messages of the
-trial in the slot. All other calls have threads of their own (`THREADS`), so that they need not wait for these.
+The slot is in a Ray actor, or in a process of its own (`slot_process`). `run` and `answer` wait for the next messages of the
+trial in the slot, and return them. Most other methods have threads of their own (`THREADS`), so they need not wait for that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trialplane.worker.slot import Slot
 if TYPE_CHECKING:
     from trialplane.worker.ray_store import RayStore
 
-# Method → its thread: one for quick calls, one for calls that copy results, and one for files that are sent to MLflow.
+# Method → its thread: "control" for quick calls, "data" for calls that copy results, "files" for files that go to MLflow.
 THREADS = {"control": "control", "fetch": "data", "feed": "data", "remove": "data", "send_files": "files"}
 
 # The answer of a call about a trial: messages as bytes, which the receiver checks, and files as references by name.
@@ -30,7 +30,10 @@ Answer = tuple[list[bytes], dict[str, Any]]
 
 
 class SlotActor:
-    """One slot. Calls about a process name its serial number, as they may arrive when the next process already runs.
+    """One slot, for calls from another process.
+
+    A call about a trial's process has the serial number of the process. It may arrive when the next process already runs,
+    and has no effect then.
 
     Args:
         config: Configuration of all slots of the role.
@@ -135,12 +138,15 @@ class SlotActor:
 
     @contextlib.contextmanager
     def _while_newest(self, serial: int) -> Iterator[bool]:
-        """Provide whether `serial` is the newest process. Within the block no other process starts."""
+        """Provide whether the newest process has this serial number. Within the block no other process starts."""
         with self._serial_lock:
             yield serial == self._serial
 
     def _encoded_answer(self, sent_messages: tuple[FromSlot, ...]) -> Answer:
-        """Return the encoded messages, and a reference to each file of a trial's end: without a store, its path."""
+        """Return the encoded messages, and a reference to each file that comes with a trial's end, by name.
+
+        Without a store, the reference is the file's path.
+        """
         encoded = [messages.encode(message) for message in sent_messages]
         last = sent_messages[-1] if sent_messages else None
         if not isinstance(last, TrialEnded):

@@ -1,7 +1,8 @@
-"""`python -m trialplane.worker.slot_process FD PARENT`: a slot in a process of its own, on the machine of its controller.
+"""Run a slot in a process of its own: `python -m trialplane.worker.slot_process FD PARENT`.
 
-FD is a socket on which the controller, process PARENT, sends the slot's SlotConfig and name, and then calls. Each call gets
-an answer with its number. The process ends with its controller, and the trial in the slot ends with the process.
+Its controller, process PARENT, runs on the same machine. FD is a socket on which the controller sends the slot's SlotConfig
+and name, and then calls. Each call gets an answer with its number. The process ends with its controller, and the trial in
+the slot ends with the process.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def main() -> None:
 
 
 def pickled_answer(number: int, method: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Call a method; return the pickled answer: the call's number, its return value and its error."""
+    """Call a method; return the pickled answer: the call's number, and the return value or the error (the other is None).
+
+    An error that cannot be pickled, or read by the caller, is replaced by a SlotError with its text.
+    """
     try:
         return pickle.dumps((number, method(*arguments), None))
     except Exception as error:  # noqa: BLE001  the caller handles it

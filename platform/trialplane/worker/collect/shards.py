@@ -133,7 +133,7 @@ def write(ctx: Learner, results: Results) -> Mapping[str, float]:
     """Write the results of an iteration, as the learner of a job with `collect.write`; return its metrics."""
     written: Shards = ctx.shards
     if written.units:
-        print(f"{errors.counted(len(written.units), 'unit')} of a former attempt are in {written.location}", flush=True)  # noqa: T201
+        print(f"{errors.counted(len(written.units), 'unit')} of an earlier attempt are in {written.location}", flush=True)  # noqa: T201
     written.write(results)
     return {"shards": float(len(written.shards)), "written_gigabytes": sum(shard.bytes for shard in written.shards) / 1e9}
 

@@ -64,9 +64,12 @@ class Placement:
         return trial_workdir if self.local == 0 else trial_workdir / f"rank-{self.rank}"
 
     def env(self, trial_workdir: Path) -> dict[str, str]:
-        """Return torchrun's variables and the rank's numbers of threads; `trial_workdir` is the trial's scratch folder."""
+        """Return torchrun's variables, and those of threads and the scratch folder; `trial_workdir` is the trial's."""
         host, _, port = self.address.rpartition(":")
-        local = {"GLOO_SOCKET_IFNAME": "lo"} if host == meeting.LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ else {}
+        gloo = {}
+        if host == meeting.LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ:
+            # Otherwise gloo resolves this machine's name by DNS, and may use another interface.
+            gloo = {"GLOO_SOCKET_IFNAME": "lo"}
         return {
             "RANK": str(self.rank),
             "LOCAL_RANK": str(self.local),
@@ -80,7 +83,7 @@ class Placement:
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
             "TMPDIR": str(self.workdir(trial_workdir)),
-            **local,  # otherwise gloo resolves this machine's name by DNS, and may use another interface
+            **gloo,
         }
 
 
@@ -89,7 +92,7 @@ class Job:
     """The work that all ranks of a trial share.
 
     Attributes:
-        run: Function of the job; None if the rank is to import it.
+        run: Function of the job; None if the rank must import it.
         config: Configuration of the slot.
         request: Request of the trial.
         workdir: Scratch folder of the trial.
@@ -129,6 +132,7 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
     """
 
     def serve() -> int:
+        """Run the job, send the outcome to the supervisor, and return the exit code."""
         _set_up_process(job, placement)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the supervisor blocked it until here
 
@@ -157,12 +161,13 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
 
 def _set_up_process(job: Job, placement: Placement) -> None:
     """Set up this process, which has the trial's log and environment, for the rank."""
+    # In a fork, faulthandler is enabled, but the supervisor has replaced its handler of SIGABRT.
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
-    faulthandler.disable()  # it is enabled already in a fork, but its handler of SIGABRT was replaced
+    faulthandler.disable()
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
-    # The id is the same in all attempts, as that of torchrun. By it torch recognizes torchrun.
+    # torch recognizes torchrun by this id, which torchrun also gives to all attempts of a job.
     os.environ.update({**placement.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})
     trial.enter_mlflow(job.config, job.request)
     tempfile.tempdir = None  # read TMPDIR again
@@ -175,6 +180,7 @@ def _set_up_process(job: Job, placement: Placement) -> None:
 
 
 def _main() -> None:
+    """Run a spawned rank: read its work from the supervisor's channel, and run the job."""
     channel: RankChannel = Channel(socket.socket(fileno=int(sys.argv[1])), messages.TO_RANK)
     message = channel.receive()
     assert isinstance(message, messages.RunRank), "a supervisor sends RunRank first"

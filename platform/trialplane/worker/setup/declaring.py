@@ -65,6 +65,7 @@ class _Parsers:
         parse_known = argparse.ArgumentParser.parse_known_args
 
         def parse_known_args(parser: argparse.ArgumentParser, args: Any = None, *others: Any, **kwargs: Any) -> Any:
+            """Add the parser's arguments and end, unless it is a small parser before the main one."""
             if args is not None and not args and self._is_called_with_empty_list():
                 return self.end("it reads none, as it calls `parse_args([])`")
             self._add_argparse(parser)
@@ -123,6 +124,7 @@ class _Parsers:
             return command_line_configs[-1]
 
         def merge_until_command_line(*configs: Any) -> Any:
+            """Merge configurations; if one is of the command line, add the values of the result and end."""
             merged = merge(*configs)
             if not any(config is recorded for config in configs for recorded in command_line_configs):
                 return merged

@@ -176,6 +176,7 @@ def _end_after_parse(parse: Callable[..., Any], unfinished_calls: list[object]) 
     """
 
     def parse_and_end(self: object, *args: Any, **kwargs: Any) -> Any:
+        """Read the arguments as `parse`; end the process unless another call has called this one."""
         unfinished_calls.append(self)
         parsed = parse(self, *args, **kwargs)
         unfinished_calls.pop()

@@ -123,6 +123,7 @@ def _replace_writer(module: ModuleType) -> None:
 
     @functools.wraps(add_scalar)
     def add_and_report(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Write a scalar as `add_scalar`, and report it; calls without a step are counted."""
         written = add_scalar(writer, tag, scalar_value, global_step, *args, **kwargs)
         step = counts.get(tag, 0) if global_step is None else int(global_step)
         counts[tag] = step + 1

@@ -78,7 +78,7 @@ class Trial:
         """Return a whole number from `low` to `high`, both included.
 
         Raises:
-            ValueError: As of `suggest_float`.
+            ValueError: As in `suggest_float`.
         """
         low, high, step = int(low), int(high), int(step)
         value = int(self._suggest(messages.Suggest(name, "int", low, high, step, bool(log))))
@@ -89,7 +89,7 @@ class Trial:
 
         Raises:
             TypeError: A choice has no JSON form. Choose among names, and look the objects up.
-            ValueError: As of `suggest_float`.
+            ValueError: As in `suggest_float`.
         """
         plain_choices = tuple(_json_value(name, choice) for choice in choices)
         index = int(self._suggest(messages.Suggest(name, "categorical", choices=plain_choices)))
@@ -204,6 +204,7 @@ class Trial:
         return dict(self._constraints)
 
     def __getattr__(self, name: str) -> Any:
+        """Raise an error that lists the attributes of a trial here, which are fewer than Optuna's."""
         raise AttributeError(
             f"trial.{name} does not exist: the study is in the controller. A trial's process has suggest_float, "
             "suggest_int, suggest_categorical, report, should_prune, set_user_attr, set_constraint, number, params, "

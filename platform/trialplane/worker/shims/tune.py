@@ -162,6 +162,7 @@ class TrialContext:
         return importlib.import_module("ray.tune").PlacementGroupFactory([bundle])
 
     def __getattr__(self, name: str) -> Any:
+        """Return a function about ranks, of which a trial has one, or raise an error that lists all functions."""
         if name in _SINGLE_PROCESS:
             return lambda: _SINGLE_PROCESS[name]
         raise AttributeError(

@@ -121,6 +121,7 @@ class _Values(MutableMapping[str, Any]):
     """A mapping whose values are attributes too."""
 
     def __getattr__(self, name: str) -> Any:
+        """Return the value with this name, or raise an error that lists all names."""
         if name.startswith("__"):
             raise AttributeError(name)
         try:
@@ -164,6 +165,7 @@ class Config(_Values):
         return self.as_dict()[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
+        """Set a value of the script, which has no effect if it is a parameter of the trial."""
         params = context.params()
         if name in params and params[name] != value:
             _log_once(f"wandb.config.{name} = {value!r}", f"is ignored: the trial's parameter {name} is {params[name]!r}")
@@ -201,6 +203,7 @@ class Summary(_Values):
         return self._values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
+        """Set a value, and report it if it is another number than before."""
         before = dict(capture.numbers({name: self._values.get(name)}))
         self._values[name] = value
         if before != dict(capture.numbers({name: value})):
