@@ -1,6 +1,7 @@
-"""Recognition of passwords, keys and tokens by their names, and command lines without them. Pure.
+"""Recognizes passwords, keys and tokens by their names, and removes them from command lines. Pure.
 
-Everyone who may see a run sees its job, its parameters and the command that submitted it. None of these may have a secret.
+Everyone who may see a run sees its job, its parameters and the command that submitted it. So none of these may contain a
+secret.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# Last words of a name that mean a secret, whatever stands before them.
+# Words that mark a secret if they are the last word of a name.
 _SECRETS = ("password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials", "apikey")
-# Words of a name that make the key at its end a secret: `--api-key`, and not `--label-key`.
+# A name that ends in "key" is a secret if it has one of these words or services: `--api-key`, but not `--label-key`.
 _KINDS_OF_KEYS = ("api", "access", "secret", "private", "account", "auth", "signing", "encryption", "license")
-_SERVICES = ("hf", "wandb", "openai", "anthropic", "comet", "neptune", "kaggle")  # whose keys are secrets, too
-# Words of a name that make the token at its end a part of a text: `--pad-token "<pad>"`.
+_SERVICES = ("hf", "wandb", "openai", "anthropic", "comet", "neptune", "kaggle")
+# A name that ends in "token" is not a secret if it has one of these words, but a part of a text: `--pad-token "<pad>"`.
 _KINDS_OF_TEXT = ("pad", "mask", "eos", "bos", "unk", "sep", "cls", "special", "start", "end", "image", "stop", "oov")
-_INHERITED = re.compile(r'^(?:(\w+)="\$\1"\s+)+')  # a program inherits the variable in any case
+_INHERITED = re.compile(r'^(?:(\w+)="\$\1"\s+)+')  # NAME="$NAME" before a command, which inherits the variable anyway
 _NUMBER_OR_SWITCH = re.compile(r"[-+]?[.\d]+(?:e[-+]?\d+)?|true|false|none|null|yes|no|on|off", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$.*|\{[^{}]*\}")  # $TOKEN of a shell, {token} of a job
 _PASSWORD_IN_URL = re.compile(r"(?<=://)([^/?#\s:@]*:)(?!\$)[^/?#\s@]+(?=@)")
@@ -29,11 +30,11 @@ _VALUE = re.compile(
 
 
 def is_secret(name: str, value: Any) -> bool:
-    """Return whether a value is a password, a key or a token, by its name, or is a URL with a password.
+    """Whether a value is a password, a key or a token, according to its name, or is a URL with a password.
 
     Args:
         name: Name of a parameter, an option or a variable: `hf-token`, `logger.wandb.api_key`, `AWS_SECRET_ACCESS_KEY`.
-        value: The value. What is not a text, an empty text and a reference such as `$TOKEN` are not secrets.
+        value: The value. It is not a secret if it is not a text, is empty, or is a reference such as `$TOKEN`.
     """
     if not isinstance(value, str) or not value or _REFERENCE.fullmatch(value):
         return False
@@ -50,9 +51,9 @@ def is_secret(name: str, value: Any) -> bool:
 
 
 def extract(command: str) -> tuple[str, dict[str, str]]:
-    """Replace the secrets in a command line by variables of the shell: `--api-key x` by `--api-key "$API_KEY"`.
+    """Return a command line with variables of the shell in place of its secrets: `--api-key "$API_KEY"` for `--api-key x`.
 
-    An assignment `API_KEY=x` at its beginning is removed.
+    An assignment `API_KEY=x` at its beginning is removed, because the command inherits the variable.
 
     Args:
         command: Command line as a user types it.
@@ -61,7 +62,7 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
         The command line without secrets, and the value of each environment variable that it needs instead.
     """
     variables: dict[str, str] = {}
-    pieces, end = [], 0
+    pieces, end = [], 0  # parts of the new command line, and the end of the part of `command` that they replace
     for match in _VALUE.finditer(command):
         name = match["flag"] or match["key"]
         value = re.sub(r"""['"]""", "", match["value"])
@@ -70,7 +71,9 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
             pieces += [command[end : match.start("value")], f'"${variable}"']
             end = match.end()
             variables[variable] = value
-    return (_INHERITED.sub("", "".join([*pieces, command[end:]])), variables) if variables else (command, {})
+    if not variables:
+        return command, {}
+    return _INHERITED.sub("", "".join([*pieces, command[end:]])), variables
 
 
 def masked(words: Sequence[str]) -> list[str]:
@@ -78,14 +81,17 @@ def masked(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     for word in words:
         if re.search(r"\s", word):  # a command line for a shell
-            shown.append(extract(word)[0])
+            command_line, _ = extract(word)
+            shown.append(command_line)
             continue
         previous = shown[-1] if shown else ""
+        # A word may have several "=" with a name before each. In `--set=params.api_key=x`, the second one is a secret's.
         equals = [index for index, character in enumerate(word) if character == "="]
-        # The name before each "=": of `--set=params.api_key=x`, the second one is that of the secret.
-        ends = [end for end in equals if is_secret(word[:end].rpartition("=")[2].lstrip("-"), word[end + 1 :])]
-        if ends and "://" not in word:
-            shown.append(f"{word[: ends[0]]}=***")
+        secret_equals = [
+            index for index in equals if is_secret(word[:index].rpartition("=")[2].lstrip("-"), word[index + 1 :])
+        ]
+        if secret_equals and "://" not in word:
+            shown.append(f"{word[: secret_equals[0]]}=***")
         elif previous.startswith("-") and "=" not in previous and is_secret(previous.lstrip("-"), word):
             shown.append("***")
         else:

@@ -89,7 +89,7 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a path is that of a file. One that cannot be accessed is not."""
+    """Whether a path is a file. False for a path that cannot be accessed."""
     try:
         return path.is_file()
     except OSError:  # the name is too long, or the folder is not accessible
@@ -129,7 +129,7 @@ def load_job(
         job_file = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
     profiles, issues = _profiles(job_file)
     has_objective = "objective" in job_file.data
-    base = Draft.from_document(job_file, skip=("profiles",))
+    base = Draft.from_document(job_file, skip=("profiles",))  # the job without a profile and overrides
     base.data["name"] = _job_name(folder / script)
     if "name" in job_file.data:
         message = "is the name of the job's folder; drop this line"
@@ -147,7 +147,8 @@ def load_job(
     _apply_environment(job_draft, environ or {})
     if params:
         fixed_params.fix_parameters(job_draft, params, accepts_new=bool(script))
-    # With an unknown profile, the user may have meant any of them.
+    # With an unknown profile, the user may have meant any of them. So the parameters of all profiles are known names, which
+    # avoids further issues.
     possible_profiles = profiles if profile is not None and profile not in profiles else ()
     profile_data = [job_file.data["profiles"][name] for name in possible_profiles]
     known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)

@@ -113,7 +113,7 @@ def _file_schema(definition: dict[str, Any]) -> dict[str, Any]:
     properties = {key: value for key, value in definition["properties"].items() if key != "name"}
     for key in ("sampler", "pruner"):
         if key in properties:
-            properties[key].pop("default", None)
+            properties[key].pop("default", None)  # it is a mapping with `options`, which users do not write
     if "space" in properties:
         _space_parameters(definition)["additionalProperties"] = False  # refuses names that do not match the pattern
     properties["objective"] = {

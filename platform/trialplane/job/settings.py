@@ -216,7 +216,7 @@ def _yaml_text(value: Any) -> str:
 
 
 def _toml_text(value: Any) -> str:
-    """Return a value in the notation of TOML, which is that of YAML except for infinity and NaN."""
+    """Return a value in the notation of TOML, which differs from `_yaml_text` in infinity and NaN."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml_text, value))}]"
     text = _yaml_text(value)

@@ -18,6 +18,7 @@ from trialplane.job import models, program
 FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_LONGEST_FOREIGN = 200  # characters of another tool's name that are kept; MLflow allows 250 in a name
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")  # one part of it: a number and a unit
 _CORES = re.compile(r"0*[1-9]\d*(?:\.\d+)?m?|0+\.\d{0,2}[1-9]\d*")  # at least a thousandth of a core
 _QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([kMGT]i?|Ki)?")
@@ -138,10 +139,10 @@ def parameter(foreign_name: str, taken: Container[str]) -> str:
         foreign_name: Name in that tool. Characters that a job does not allow are replaced by _.
         taken: Names that are in use. _ is added to the name until it is not one of them.
     """
-    name = foreign_name[:200]
+    name = foreign_name[:_LONGEST_FOREIGN]
     if not re.fullmatch(NAME, name):
         name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
-    name = name if re.fullmatch(NAME, name) else f"_{name}"
+    name = name if re.fullmatch(NAME, name) else f"_{name}"  # it may begin with a digit, or be empty
     while name in taken:
         name += "_"
     return name

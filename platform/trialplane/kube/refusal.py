@@ -43,15 +43,15 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
     Returns:
         An InputError if another request of the user may succeed, else a TargetError.
     """
-    answer = _status(data)
-    message = str(answer.get("message") or data[:300].decode(errors="replace").strip() or f"HTTP {status}")
+    status_object = _status(data)
+    message = str(status_object.get("message") or data[:300].decode(errors="replace").strip() or f"HTTP {status}")
     target = f"namespace {namespace} of {context}"
     if status == 401:
         return TargetError(
             f"the cluster {context} does not accept your credentials, which may have expired; log in again as for kubectl: "
             f"`kubectl --context {context} auth whoami` shows who you are ({message})"
         )
-    if status == 403 and "cannot" in message and "denied" not in message:
+    if status == 403 and "cannot" in message and "denied" not in message:  # from RBAC: `User "ann" cannot get resource …`
         return TargetError(_forbidden_message(message, verb, resource, namespace, context))
     if status == 403 or (status == 422 and _POLICY.search(message)):
         return InputError(f"{target} refuses the request: {denial(message)}")
@@ -66,7 +66,7 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
             "this `platform`; a cluster administrator runs `kubectl apply --server-side -f charts/platform/crds/`, then "
             "`helm upgrade`, see `platform docs upgrades`"
         )
-    if status == 404 and answer.get("details", {}).get("kind") == "namespaces":
+    if status == 404 and status_object.get("details", {}).get("kind") == "namespaces":
         return InputError(f"there is no namespace {namespace} in {context}; choose another with --namespace")
     if status == 409 or (status == 422 and message.startswith(_FAILED_TEST)):
         return TargetError(f"{target}: {message}; it was changed concurrently: try again")
@@ -78,9 +78,9 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
 
 
 def denial(message: str) -> str:
-    """Return the reason in a message about a denied request: that of an admission policy, a webhook or a quota.
+    """Return the reason why an admission policy, a webhook or a quota denied a request, from the API server's message.
 
-    The API server's text around it is removed. Any other message is returned unchanged.
+    The API server's text around the reason is removed. Any other message is returned unchanged.
     """
     match = _POLICY.search(message)
     if match:

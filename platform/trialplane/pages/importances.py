@@ -106,7 +106,7 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 
 def _optuna_trial(row: TrialRow, distributions: dict[str, Any], optuna: Any) -> Any:
-    """Return a trial of Optuna with the values of a trial, and with those of its parameters that have a distribution."""
+    """Return a trial of Optuna with the values of a trial and its parameters, except those without a distribution."""
     own_distributions = {name: distribution for name, distribution in distributions.items() if name in row.params}
     params = {
         name: columns.text(row.params[name]) if hasattr(distribution, "choices") else row.params[name]

@@ -25,9 +25,9 @@ class Lineage:
 
     Attributes:
         row: Newest attempt of the trial, with the seconds of all segments.
-        pauses: Steps at which the trial was paused and from which it was promoted, in ascending order; in a population,
-            those at which it took over the state of another trial.
-        rungs: Rungs that the trial has reached, in ascending order; empty without promotion.
+        pauses: Steps at which the trial was paused and then promoted, in ascending order. In a population, the steps at
+            which it took over the state of another trial.
+        rungs: Rungs that the trial has reached, in ascending order. Empty if trials are not paused.
     """
 
     row: TrialRow
@@ -59,14 +59,19 @@ class RungCount:
 
 
 def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
-    """Return the lineage of each trial, ordered by trial."""
+    """Return the lineage of each trial, ordered by trial.
+
+    Args:
+        job: Job of the run.
+        attempts: All attempts of the run, in any order.
+    """
     by_trial: dict[int, list[TrialRow]] = collections.defaultdict(list)
     for attempt in sorted(attempts, key=lambda attempt: attempt.number):
         by_trial[attempt.trial].append(attempt)
     trial_lineages = [_lineage(job, by_trial[trial]) for trial in sorted(by_trial)]
     if job.search.population is None:
         return trial_lineages
-    copies = {trial: tuple(sorted({row.done for row in copied})) for trial, copied in _copies(attempts).items()}
+    copies = _copy_steps(attempts)
     return [dataclasses.replace(lineage, pauses=copies.get(lineage.row.trial, ())) for lineage in trial_lineages]
 
 
@@ -80,7 +85,7 @@ def segments(attempts: Sequence[TrialRow]) -> list[TrialRow]:
 
 
 def donors(attempts: Sequence[TrialRow]) -> dict[int, int]:
-    """Return the trial whose checkpoint a segment continues, by number of the attempt; a first segment has none."""
+    """Return the trial whose checkpoint each segment continues, by the segment's number. First segments are missing."""
     trials = {attempt.number: attempt.trial for attempt in attempts}
     return {row.number: trials[row.parent] for row in attempts if row.parent is not None and row.parent in trials}
 
@@ -124,7 +129,7 @@ def join_segments(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence
 def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
     """Return the numbers of trials at each rung, from the lowest, and of complete trials at the end.
 
-    Empty if trials are not paused.
+    Empty if trials are not paused, and for a population, which drops no trial.
     """
     ladder = job.search.ladder
     if ladder is None or job.search.population is not None:
@@ -140,13 +145,14 @@ def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
     return [*counts, RungCount(ladder.top, reached=complete, promoted=0, paused=0, dropped=0)]
 
 
-def _copies(attempts: Sequence[TrialRow]) -> dict[int, list[TrialRow]]:
-    """Return the segments that continue the checkpoint of another trial, by their own trial."""
-    of_trial, copies = donors(attempts), collections.defaultdict(list)
+def _copy_steps(attempts: Sequence[TrialRow]) -> dict[int, tuple[int, ...]]:
+    """Return the steps at which members of a population took over the state of another one, by trial, in ascending order."""
+    donor_by_number = donors(attempts)
+    steps: dict[int, set[int]] = collections.defaultdict(set)
     for row in segments(attempts):
-        if of_trial.get(row.number, row.trial) != row.trial:
-            copies[row.trial].append(row)
-    return copies
+        if donor_by_number.get(row.number, row.trial) != row.trial:
+            steps[row.trial].add(row.done)
+    return {trial: tuple(sorted(trial_steps)) for trial, trial_steps in steps.items()}
 
 
 def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:

@@ -1,4 +1,4 @@
-"""The ranks of a training: the time per step of each, and those that held the others up."""
+"""The ranks of a training on its page: the own time per step of each, and the ranks that delayed the others."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from trialplane.pages.columns import Column
 from trialplane.wire import ranks
 from trialplane.wire.records import ReportRow
 
-_MAX_STEPS = 400  # of the times of all ranks
+_MAX_STEPS = 400  # limit of the steps whose times the page draws
 
 
 @dataclasses.dataclass
 class Straggler:
-    """A rank that held the others up.
+    """A rank that delayed the others.
 
     Attributes:
         rank: Number of the rank.
-        reports: Number of reports that name it.
-        first, last: Steps of the first and the last of them.
-        factor: Its own time per step, as the largest multiple of that of the others.
+        reports: Number of reports that name it as the slowest.
+        first, last: Lowest and highest step of these reports.
+        factor: Its own time per step as a multiple of that of the others, the largest one of these reports.
     """
 
     rank: int
@@ -32,24 +32,26 @@ class Straggler:
 
 
 def stragglers(reports: Sequence[ReportRow]) -> list[Straggler]:
-    """Return the ranks that reports name as the slowest, the one that is named most often first."""
-    named: dict[int, Straggler] = {}
+    """Return the ranks that reports name as the slowest, ordered by the number of these reports, the highest first."""
+    straggler_by_rank: dict[int, Straggler] = {}
     for report in reports:
         rank, factor = report.metrics.get(ranks.SLOWEST_RANK), report.metrics.get(ranks.SLOWEST_RANK_FACTOR, 0.0)
         if rank is None:
             continue
-        straggler = named.setdefault(int(rank), Straggler(int(rank), 0, report.step, report.step, factor))
+        first_report = Straggler(int(rank), reports=0, first=report.step, last=report.step, factor=factor)
+        straggler = straggler_by_rank.setdefault(int(rank), first_report)
         straggler.reports += 1
-        straggler.first, straggler.last = min(straggler.first, report.step), max(straggler.last, report.step)
+        straggler.first = min(straggler.first, report.step)
+        straggler.last = max(straggler.last, report.step)
         straggler.factor = max(straggler.factor, factor)
-    return sorted(named.values(), key=lambda straggler: -straggler.reports)
+    return sorted(straggler_by_rank.values(), key=lambda straggler: -straggler.reports)
 
 
 def time_columns(reports: Sequence[ReportRow]) -> Iterator[Column]:
-    """Yield the columns of the table `ranks`: own seconds per step of each rank at the reported steps, rank by rank.
+    """Yield the columns of the table `ranks`: the own seconds per step of each rank at reported steps, rank by rank.
 
-    A step that was trained again, after a restart, has its newest times. Ranks of many steps have the times of at most
-    `_MAX_STEPS` of them.
+    If a step was trained again after a restart, its newest times count. Of more than `_MAX_STEPS` steps, evenly spaced ones
+    are taken.
     """
     times: dict[int, dict[int, float]] = {}  # step → rank → seconds
     for report in reports:

@@ -1,4 +1,4 @@
-"""Seconds that the attempts of a run have taken and lost, and an estimate of those that pruning and promotion saved."""
+"""The time that the attempts of a run have taken and lost, and an estimate of what pruning and promotion saved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ METHOD = (
 
 
 def busy(attempts: Iterable[TrialRow]) -> Busy:
-    """Return the time that attempts have taken."""
-    times = ((attempt.seconds or 0.0, attempt.workers) for attempt in attempts)
-    return sum((Busy(seconds, seconds * workers) for seconds, workers in times), Busy())
+    """Return the time that attempts have taken, of themselves and of their workers. An attempt that runs counts as 0."""
+    total = Busy()
+    for attempt in attempts:
+        seconds = attempt.seconds or 0.0
+        total += Busy(seconds, seconds * attempt.workers)
+    return total
 
 
 def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active: bool = False) -> float:
@@ -51,5 +54,5 @@ def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active:
 
 
 def lost(attempts: Iterable[TrialRow]) -> Busy:
-    """Return the time of attempts that failed or were lost."""
+    """Return the time of the attempts that failed or were lost."""
     return busy(attempt for attempt in attempts if attempt.state in (TrialState.FAILED, TrialState.LOST))

@@ -83,7 +83,7 @@ def _run_schema() -> Schema:
     spec["description"] = "The job to run, and its desired state."
     status["description"] = "Current state of the run, written by the operator."
     spec["properties"]["job"] = {**_job_schema(), "description": spec["properties"]["job"]["description"]}
-    spec["properties"]["submission"][_ANY_VALUE] = True
+    spec["properties"]["submission"][_ANY_VALUE] = True  # the API server would drop fields that a schema does not name
     spec["properties"]["code"][_RULES] = [
         _rule("self == oldSelf", "the code of a run cannot change; submit it under another name"),
     ]

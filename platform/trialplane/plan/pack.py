@@ -356,7 +356,7 @@ def _exclusion_message(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether a path is that of a hidden file or folder."""
+    """Whether a path is a hidden file or folder, by its name."""
     return _base_name(name).startswith(".")
 
 
@@ -370,7 +370,7 @@ def _is_harmless(path: Path) -> bool:
 
 
 def _is_cache(name: str) -> bool:
-    """Whether a path is that of a file or folder with compiled Python code."""
+    """Whether a path is a file or folder with compiled Python code, by its name."""
     return _base_name(name) == "__pycache__" or name.endswith(".pyc")
 
 

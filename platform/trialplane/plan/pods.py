@@ -112,15 +112,16 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
     """
     home = Path(cluster.HOME)
     folder = RunPaths.of(home, plan.run).root
-    # Only this run's folder of the volume with all runs.
+    # The volume has the folders of all runs, of which the container gets only the folder of this run.
     run_folder = {**_mount("runs", str(folder)), "subPath": str(folder.relative_to(home))}
-    command = ["python", "-m", "trialplane.controller", "--run-dir", str(folder)]
+    submitted_folder = PurePosixPath(cluster.SPEC_MOUNT).parent  # with the mounts of the spec and of the code
+    command = ["python", "-m", "trialplane.controller", "--run-dir", str(folder), "--submitted", str(submitted_folder)]
     return {
         "name": cluster.CONTROLLER,
         "image": site.images.controller,
         "imagePullPolicy": site.images.pull_policy,
         "restartPolicy": "Always",
-        "command": [*command, "--submitted", str(PurePosixPath(cluster.SPEC_MOUNT).parent)],
+        "command": command,
         "env": variables.controller(plan, site, Saving.of(plan.job, site.checkpoints)),
         "resources": sizes.controller(plan.job, site),
         "securityContext": container_security(),

@@ -35,7 +35,13 @@ def head(site: Site) -> list[dict[str, Any]]:
 
 
 def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
-    """Return the variables of the controller: those of Ray's container, and its token."""
+    """Return the variables of the controller's container, with the addresses of ledger and MLflow and with Ray's token.
+
+    Args:
+        plan: Plan of the run.
+        site: Description of the chart.
+        saving: Location of the checkpoints of its trials. None if they save none.
+    """
     ledger_path = ledger.namespace_path(site.namespace)
     values = {
         # A sampler's matrices are small. torch would use as many threads as the node has cores, and wait for them.

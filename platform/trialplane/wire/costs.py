@@ -43,12 +43,18 @@ class Prices:
 
 @dataclasses.dataclass(frozen=True)
 class Busy:
-    """Time of attempts, and of the workers in them: an attempt of a minute with four workers has 240 worker-seconds."""
+    """The time of attempts.
+
+    Attributes:
+        seconds: Sum of their durations.
+        worker_seconds: Sum of the durations of their workers: 240 for an attempt of one minute with four workers.
+    """
 
     seconds: float = 0.0
     worker_seconds: float = 0.0
 
     def __add__(self, other: Busy) -> Busy:
+        """Return the time of the attempts of both."""
         return Busy(self.seconds + other.seconds, self.worker_seconds + other.worker_seconds)
 
 
@@ -75,22 +81,32 @@ class Demand:
         )
 
     def has_price(self, prices: Prices) -> bool:
-        """Whether the prices suffice for a budget: that of a GPU if an attempt uses any, otherwise that of a core."""
+        """Whether the prices suffice for a budget: the price of a GPU if an attempt uses GPUs, otherwise that of a core."""
         return (prices.gpu_hour if self.gpus else prices.cpu_hour) > 0
 
 
 @dataclasses.dataclass(frozen=True)
 class JobDemand:
-    """Demand of an attempt without the workers of a collection, and of one such worker. In other jobs the latter is 0."""
+    """The demand of an attempt in two parts, because the number of a collection's workers may change during a run.
+
+    Attributes:
+        attempt: Demand of an attempt without the workers of a collection.
+        worker: Demand of one such worker. All numbers are 0 for other jobs.
+    """
 
     attempt: Demand
     worker: Demand
 
     @classmethod
     def of(cls, job: Job) -> JobDemand:
-        """Return the demand of a job, whatever its number of workers is."""
-        attempt, wider = Demand.of(job.widened(0)), Demand.of(job.widened(1))
-        return cls(attempt, Demand(wider.slots - attempt.slots, wider.gpus - attempt.gpus, wider.cpus - attempt.cpus))
+        """Return the demand of a job's attempts."""
+        without_workers, with_one = Demand.of(job.widened(0)), Demand.of(job.widened(1))
+        worker = Demand(
+            slots=with_one.slots - without_workers.slots,
+            gpus=with_one.gpus - without_workers.gpus,
+            cpus=with_one.cpus - without_workers.cpus,
+        )
+        return cls(without_workers, worker)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +123,14 @@ class Usage:
         """Return the usage of the attempts of a run.
 
         Args:
-            busy: Time of all attempts, and of their workers.
-            demand: Demand of each attempt.
+            busy: Time of all attempts and of their workers.
+            demand: Demand of each attempt and of each worker.
             prices: Prices for the cost.
         """
-        slot_hours, gpu_hours, cpu_hours = (
-            (of_attempt * busy.seconds + of_worker * busy.worker_seconds) / _HOUR
-            for of_attempt, of_worker in zip(*map(dataclasses.astuple, (demand.attempt, demand.worker)), strict=True)
-        )
+        attempt, worker = demand.attempt, demand.worker
+        slot_hours = (attempt.slots * busy.seconds + worker.slots * busy.worker_seconds) / _HOUR
+        gpu_hours = (attempt.gpus * busy.seconds + worker.gpus * busy.worker_seconds) / _HOUR
+        cpu_hours = (attempt.cpus * busy.seconds + worker.cpus * busy.worker_seconds) / _HOUR
         cost = gpu_hours * prices.gpu_hour + cpu_hours * prices.cpu_hour
         return cls(slot_hours, gpu_hours, cpu_hours, cost if prices.are_known else None)
 

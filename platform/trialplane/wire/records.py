@@ -351,7 +351,7 @@ class TrialOutcome:
 
     @property
     def seconds(self) -> float | None:
-        """The time for which the attempt held its slots; None if it is unknown."""
+        """Seconds for which the attempt held its slots. None if its start or its end is unknown."""
         return max(0.0, self.ended - self.started) if self.ended and self.started else None
 
     @property

@@ -48,7 +48,7 @@ class Offer:
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """A result that is sent from a worker to the learner. `bytes` and `items` are those of its offer."""
+    """A result that is sent from a worker to the learner. For `bytes` and `items`, see `Offer`."""
 
     unit: int
     worker: int

@@ -360,19 +360,15 @@ def _placeholder_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
         job: The job.
         names: Names of its parameters.
     """
-    argument_fields: tuple[tuple[Place, tuple[str, ...]], ...] = (
-        (("command",), job.command or ()),
-        (("arguments",) if job.arguments is None else ("arguments", "items"), _arguments_of(job).items),
-    )
-    null_params: dict[str, str] = {}  # parameters without a value → the argument that needs one
-    for field_path, items in argument_fields:
+    null_params: dict[str, str] = {}  # parameter without a value → the first argument that needs one
+    for field, items in (("command", job.command or ()), ("arguments", _arguments_of(job).items)):
         for index, name in arguments.placeholders(items):
             if name in job.params and job.params[name] is None:
                 null_params.setdefault(name, items[index])
             if not arguments.is_known(name, items[index], names):
                 hint = errors.nearest(name, [*names, *arguments.FACTS])
                 message = f"{{{name}}} is no parameter, and no fact about the trial; {hint}".rstrip("; ")
-                yield Issue((field_path[0], index), f"{message}; write {{{{ and }}}} for braces that are none")
+                yield Issue((field, index), f"{message}; write {{{{ and }}}} for braces that are none")
     for name, argument in null_params.items():
         yield Issue(("params", name), f"has no value, and the argument {argument} needs one: write it here")
 

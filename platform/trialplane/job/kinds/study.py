@@ -451,9 +451,10 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
         problem = "bound the result of a whole trial, and members are compared at every interval, by their losses; drop them"
         yield Issue(("constraints",), problem)
     if isinstance(steps, str) and steps not in job.params:
-        searched = "is searched, and must be the same in all trials" if steps in job.search.names else ""
-        hint = searched or f"is no parameter in params; {errors.nearest(steps, job.params)}".rstrip("; ")
-        yield Issue(("population", "steps"), f"{steps} {hint}")
+        problem = f"is no parameter in params; {errors.nearest(steps, job.params)}".rstrip("; ")
+        if steps in job.search.names:
+            problem = "is searched, and must be the same in all trials"
+        yield Issue(("population", "steps"), f"{steps} {problem}")
     else:
         number = job.params[steps] if isinstance(steps, str) else steps
         if type(number) is not int or number < 1:
@@ -636,7 +637,7 @@ def _duplicates_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of the treatment of repeated parameters, `duplicates` and `reuse`, that the search does not support."""
     name = job.sampler.name
     if job.duplicates == "redraw" and (name in ("grid", "bruteforce") or job.sampler.is_tune_searcher):
-        reason = "draws no point twice" if not job.sampler.is_tune_searcher else "draws by itself"
+        reason = "draws by itself" if job.sampler.is_tune_searcher else "draws no point twice"
         yield Issue(("duplicates",), f"cannot be redraw: {name} {reason}; drop it")
     if job.search.suggests and (job.reuse or job.duplicates != "allow"):
         field = "reuse" if job.reuse else "duplicates"

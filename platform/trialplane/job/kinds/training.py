@@ -108,7 +108,7 @@ class Training(Ranked):
         )
 
     def grace(self, of_chart: float | None = None) -> float:
-        """Return the grace period, in seconds: that of the job, else that of the chart, else 120. See `Base.grace`."""
+        """Return the grace period in seconds, as the job sets it, else as the chart sets it, else 120. See `Base.grace`."""
         return self.checkpoints.grace or of_chart or _GRACE
 
     def gpu_advice(self, field: str, gpus: int, nodes: int = 0) -> str:
