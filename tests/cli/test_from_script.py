@@ -356,7 +356,7 @@ def test_options_that_are_not_searched_are_named_with_the_command_that_searches_
     result = platform("init", "--from", "src/fit.py")
     last = result.stderr.splitlines()[-1]
     words = "platform submit hpo src --space beta-one=LOW..HIGH --local"
-    assert last == f"`{words}` searches beta-one, too, or window like this"
+    assert last == f"to search another option (beta-one, window): `{words}`"
     words = words.replace("LOW..HIGH", "0.1..0.9").split()[1:]
     result = platform(*words, "--dry-run", "-o", "json")
     assert result.exit_code == 0 and set(json.loads(result.stdout)["job"]["space"]) == {"lr", "beta-one"}, result.output

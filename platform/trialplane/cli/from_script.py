@@ -376,8 +376,7 @@ def _make(
     exit_code = _written(folder, _text(new_job, result), summary, new_files)
     if new_job.searchable:
         words = f"platform submit hpo {importing.shell_path(folder)} --space {new_job.searchable[0]}=LOW..HIGH --local"
-        also = f", or {', '.join(new_job.searchable[1:])} like this" if new_job.searchable[1:] else ""
-        output.note(f"`{words}` searches {new_job.searchable[0]}, too{also}")
+        output.note(f"to search another option ({', '.join(new_job.searchable)}): `{words}`")
     return exit_code
 
 
@@ -414,7 +413,8 @@ def _refuse_unknown(
         ended = bounded.run([*compose, *values], code, _variables(scratch), scratch / "composed.log", _PATIENCE)
         if ended.code == 0:
             return
-        reason = f" ({' '.join(ended.log.read_text(errors='replace').split())[-_LONGEST_REASON:]})"
+        text = ended.log.read_text(errors="replace").partition("Set the environment variable HYDRA_FULL_ERROR")[0]
+        reason = f" ({' '.join(text.split())[-_LONGEST_REASON:]})"
     hints = [f"{name}; {errors.nearest(name, known_names)}".rstrip("; ") for name in unknown_names]
     raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}; nothing was changed")
 
@@ -801,7 +801,7 @@ def _job(
         params=params,
         space=space,
         further=further,
-        searchable=[key for key in [*likely, *_numbers(options)] if key not in space][:_MOST_SHOWN],
+        searchable=[key for key in _numbers(options, list(likely)) if key not in space][:_MOST_SHOWN],
         start=defaults,
         comments=comments,
         preload=[*top, *late] if late else [],
@@ -810,9 +810,11 @@ def _job(
     )
 
 
-def _numbers(options: Sequence[Option]) -> list[str]:
-    """Return the names of the options that are numbers, and that may affect what a script learns."""
-    return [option.name for option in options if option.kind in ("int", "float") and guess.is_searchable(option)]
+def _numbers(options: Sequence[Option], likely: Sequence[str]) -> list[str]:
+    """Return the names of the options that are numbers and may affect what a script learns, those in `likely` first."""
+    numbers = [option for option in options if option.kind in ("int", "float") and not option.choices]
+    names = [option.name for option in numbers if option.name in likely or guess.is_searchable(option)]
+    return sorted(names, key=lambda name: likely.index(name) if name in likely else len(likely))
 
 
 def _is_secret(option: Option) -> bool:

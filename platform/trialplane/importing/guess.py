@@ -141,7 +141,8 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
 
 def is_searchable(option: Option) -> bool:
     """Return whether a search of an argument could change what a script learns, by the argument's name and default."""
-    return not option.lists and option.default is not None and not set(_words(option.name)) & _NO_SEARCH
+    is_switch = option.kind == "int" and option.default in (0, 1)  # `--is_training 1`
+    return not (option.lists or is_switch or option.default is None or set(_words(option.name)) & _NO_SEARCH)
 
 
 def value(option: Option, files: Sequence[str]) -> Any:
