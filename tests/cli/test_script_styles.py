@@ -844,6 +844,130 @@ def test_a_metric_behind_its_value_is_found_once(platform, written: Path) -> Non
     assert "its metrics: validation-rmse\n" in platform("init", "--from", str(written / "fit.py")).stderr
 
 
+CONFIG_ARGUMENTS = """
+import argparse, sys
+
+class Parser(argparse.ArgumentParser):  # as ConfigArgParse's: a file has arguments, which typed ones override
+    def parse_known_args(self, args=None, namespace=None):
+        args = list(sys.argv[1:] if args is None else args)
+        file = args[args.index("--config") + 1]
+        lines = [line.split(" = ") for line in open(file).read().splitlines()]
+        words = [word for name, value in lines for word in ([f"--{name}"] if value == "True" else [f"--{name}", value])]
+        return super().parse_known_args(words + args, namespace)
+
+parser = Parser()
+parser.add_argument("--config")
+parser.add_argument("--lrate", type=float, default=5e-4)
+parser.add_argument("--netwidth", type=int, default=256)
+parser.add_argument("--nodes", type=int, default=1)
+parser.add_argument("--use_bias", action="store_true")
+parser.add_argument("--epochs", "-e", type=int, default=9)
+args = parser.parse_args()
+assert args.use_bias
+print(f"val_loss={args.lrate * args.netwidth * args.epochs}")
+"""
+
+
+@pytest.mark.parametrize("is_in_folder", [False, True])
+def test_arguments_that_a_typed_command_does_not_name_are_appended_to_it(
+    platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, is_in_folder: bool
+) -> None:
+    folder = workplace / "src" / "run" if is_in_folder else workplace / "src"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(workplace / "src")
+    (folder / "fit.py").write_text(CONFIG_ARGUMENTS)
+    (folder / "lego.txt").write_text("netwidth = 64\nuse_bias = True\n")
+    command = "python fit.py --config lego.txt -e 2"
+    result = platform("init", "--from", f"cd run && {command} 2>&1 | cat" if is_in_folder else command)
+    assert result.exit_code == 0 and "--use_bias: is on in the command or its file" in result.stderr, result.output
+    monkeypatch.chdir(workplace)
+    job = made()
+    assert set(job.search.parameters) == {"lrate", "netwidth"} and job.params == {"e": 2}
+    assert (job.search.parameters["netwidth"].low, job.search.parameters["netwidth"].high) == (32, 128), "by the file"
+    assert set(given(job)) >= {"--lrate=0.0005", "--netwidth=64"}
+    shell = ("bash", "-c", 'cd run && python fit.py --config lego.txt -e {e} "$@" 2>&1 | cat', "bash")
+    assert job.command == (shell if is_in_folder else ("python", "fit.py", "--config", "lego.txt", "-e", "{e}"))
+    assert job.objectives[0].metric == "val_loss" and "its metrics: val_loss" in result.stderr
+
+
+def test_values_that_a_configurator_overrides_are_appended_as_arguments(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (written / "configurator.py").write_text(
+        "import sys\nfor word in sys.argv[1:]:\n    if word.endswith('.py'):\n        exec(open(word).read())\n    else:\n"
+        "        key, value = word[2:].split('=')\n        assert type(eval(value)) is type(globals()[key])\n"
+        "        globals()[key] = eval(value)\n"
+    )
+    script_text = "learning_rate = 6e-4\nn_layer = 12\ndropout = 0.0\nseed = 1\nexec(open('configurator.py').read())\n"
+    (written / "fit.py").write_text(f"{script_text}print(f'val_loss={{learning_rate * n_layer}}')\n")
+    (written / "small.py").write_text("n_layer = 4\n")
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py small.py --learning_rate=0.001")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    monkeypatch.chdir(written.parent)
+    job = made()
+    assert set(job.search.parameters) == {"learning_rate", "n_layer", "dropout"}
+    assert (job.search.parameters["n_layer"].low, job.search.parameters["n_layer"].high) == (2, 8)
+    assert job.command == ("python", "fit.py", "small.py", "--learning_rate={learning_rate}")
+    assert {"--n_layer=4", "--dropout=0.0"} <= set(given(job))
+
+
+def test_an_argument_and_the_value_of_its_name_in_the_file_are_set_together(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+        import argparse, yaml
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--config")
+        parser.add_argument("--lr", type=float)
+        parser.add_argument("--seed", type=int, default=1)
+        args = parser.parse_args()
+        values = yaml.safe_load(open(args.config))["train"]
+        print(f"val_loss={(args.lr or values['lr']) * values['dropout']}")
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    (written / "fit.yaml").write_text("train: {lr: 0.1, dropout: 0.5}\n")
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py --config fit.yaml --seed 3")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    monkeypatch.chdir(written.parent)
+    job = made()
+    assert set(job.search.parameters) == {"train.lr", "train.dropout"} and job.params == {"seed": 3}
+    assert job.arguments is not None and job.arguments.file == "fit.yaml"
+    assert job.arguments.items == ("--lr={train.lr}", "{flags}"), job.arguments
+
+
+def test_the_objective_is_the_test_and_not_the_training(platform, written: Path) -> None:
+    text = """
+        lr = 0.1
+        for epoch in (1, 2):
+            for batch in (1, 2):
+                print(f"Train Epoch: {epoch} [{batch}/2] Loss: {epoch / batch}")
+            print(f"\\nTest set: Average loss: {lr / epoch}\\n")
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert "its metrics: test_loss, train_Loss\n" in result.stderr, result.output
+    assert made().objectives[0].metric == "test_loss"
+
+
+def test_a_metric_of_validation_in_event_files_comes_before_a_printed_one_of_training(platform, written: Path) -> None:
+    text = """
+        import tensorboardX
+        lr = 0.1
+        print("  | Name | Type     | Params\\n--------------------------\\n0 | acc  | Accuracy | 0     ")
+        with tensorboardX.SummaryWriter("runs/a") as writer:
+            writer.add_scalar("val/loss", lr, 1)
+        print("train/loss=0.5")
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert job.objectives[0].metric == "val/loss"
+    assert [source.source for source in job.metrics or ()] == ["tensorboard"]
+
+
 PARAMS = "prepare: {batch_size: 4}\ntrain:\n  lr: 0.1 # of Adam\n  seed: 3\n"
 
 

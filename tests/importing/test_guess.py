@@ -31,10 +31,25 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("lrate", 1e-3, {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}),
     ("feature-fraction", 0.9, {"type": "float", "low": 0.1, "high": 1.0}),
     ("nesterov", False, {"type": "categorical", "choices": [False, True]}),
+    ("nhid", 30, {"type": "int", "low": 15, "high": 60, "step": 15}),
+    ("levels", 8, {"type": "int", "low": 4, "high": 16}),
+    ("ksize", 7, {"type": "int", "low": 3, "high": 14}),
+    ("d_model", 64, {"type": "int", "low": 32, "high": 128, "step": 32}),
+    ("netwidth", 64, {"type": "int", "low": 32, "high": 128, "step": 32}),
+    ("bs", 8, {"type": "int", "low": 4, "high": 16, "step": 4}),
+    ("factor_num", 32, {"type": "int", "low": 16, "high": 64, "step": 16}),
+    ("num_ng", 4, {"type": "int", "low": 2, "high": 8}),
+    ("N_samples", 24, {"type": "int", "low": 12, "high": 48}),
+    ("temperature", 0.5, {"type": "float", "low": 0.25, "high": 1.0}),
+    ("projection_dim", 64, {"type": "int", "low": 32, "high": 128, "step": 32}),
+    ("label_smoothing", 0.1, {"type": "float", "low": 0.0, "high": 0.6}),
 ]
 LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("min_lr", None), ("lr", -1.0),
         ("save-model", False), ("val_batch_size", 64), ("momentum", 1.5),
         ("model-ema-decay", 0.9998), ("lr_decay", 0.97), ("eval_dropout", 0.1), ("layers", 0), ("name", "x"),
+        ("nodes", 1), ("nr", 1), ("gpus", 1), ("rank", 1), ("world_size", 2), ("image_size", 32), ("block_size", 64),
+        ("num_classes", 10), ("n_samples", 5000), ("print_freq", 10), ("verbosity", 1), ("start_epoch", 1), ("step_size", 3),
+        ("factor", 8), ("nproc_per_node", 2), ("seq_len", 60), ("test_num_ng", 99), ("image_channels", 3),
         ("eval.dropout", 0.1), ("size", 400), ("input_size", 4), ("out_dim", 4), ("vocab_size", 64)]  # fmt: skip
 KINDS = {int: "int", float: "float", bool: "bool"}
 
@@ -68,12 +83,27 @@ def test_the_most_likely_come_first() -> None:
     assert list(guess.space(options)) == ["lr", "drop", "weight_decay", "train_batch_size", "width", "lr_k", "bias"]
 
 
+def test_heads_come_after_sizes_and_a_variant_of_another_parameter_is_told_apart() -> None:
+    names = ["logistic_batch_size", "netwidth_fine", "batch_size", "n_head", "n_embd", "netwidth"]
+    options = [Option(name, 8, "int") for name in names] + [Option("optimizer", "sgd", choices=("sgd", "adam"))]
+    likely = list(guess.space(options))
+    assert likely == ["batch_size", "logistic_batch_size", "netwidth", "optimizer", "netwidth_fine", "n_embd", "n_head"]
+    assert guess.without_variants(likely) == ["batch_size", "netwidth", "optimizer", "n_embd", "n_head"]
+
+
 def test_choices_are_searched_where_they_are_what_is_learnt() -> None:
     found = guess.parameter(Option("act", "relu", choices=("relu", "gelu")))
     assert found is not None and found[0] == {"type": "categorical", "choices": ["relu", "gelu"]}
     assert guess.parameter(Option("device", "cpu", choices=("cpu", "cuda"))) is None
     assert guess.parameter(Option("act", "relu", choices=("relu",))) is None
     assert guess.parameter(Option("lr", [0.1], "float", lists="spread")) is None
+
+
+def test_choices_that_a_script_compares_an_argument_to_are_its_choices() -> None:
+    compared = {"optimizer": ("adam", "lars"), "dataset": ("a", "b"), "act": ("relu", "gelu")}
+    assert guess.with_choices(Option("optimizer", "adam"), compared).choices == ("adam", "lars")
+    for option in (Option("dataset", "a"), Option("act", "tanh"), Option("optimizer", "adam", choices=("adam", "sgd"))):
+        assert guess.with_choices(option, compared) == option
 
 
 @pytest.mark.parametrize(
@@ -86,6 +116,10 @@ def test_choices_are_searched_where_they_are_what_is_learnt() -> None:
         (["eval/perplexity", "tokens"], ("eval/perplexity", "minimize")),
         (["quality", "seconds"], ("quality", "maximize")),
         (["lr", "time"], None),
+        (["test_loss", "Loss", "val_loss"], ("val_loss", "minimize")),
+        (["train_Loss", "test_loss"], ("test_loss", "minimize")),
+        (["training_acc", "loss"], ("loss", "minimize")),
+        (["val/acc_step", "val/acc_epoch", "val/loss"], ("val/acc_epoch", "maximize")),
         (["eval_mode", "y", "i"], None),
         (["HYDRA_FULL_ERROR"], None),
     ],

@@ -111,6 +111,7 @@ class _Job:
         preload: Modules that the template would not find by itself.
         uses_wandb: Whether the script imports W&B.
         returned: The expression that the script's function returns to Hydra, or "".
+        in_file: Parameters that replace values in a settings file, and are no arguments unless `arguments` names them.
     """
 
     script: str
@@ -125,6 +126,7 @@ class _Job:
     preload: list[str]
     uses_wandb: bool
     returned: str
+    in_file: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[str]:
@@ -233,8 +235,13 @@ def make_of_command(text: str, request: Request) -> int:
         output.note(_without_secrets(list(secrets)))
     if script_file := launcher.script_of(text):  # without any arguments
         return make(Path(script_file), request)
-    config, values = settings_file.named(text, Path.cwd())
-    read = launcher.of_command_line(text, config, values)
+    call = launcher.call_of(text)
+    if call is not None and not (call := _existing_call(call)):
+        call = None
+    words, folder = (text, ".") if call is None else (shlex.join(call.arguments), call.folder)
+    config, values = settings_file.named(words, Path(folder))
+    config = os.path.normpath(Path(folder, config)) if config else ""
+    read = launcher.of_command_line(text, config, values, call)
     return _make(Path(text), Path.cwd() / "command", "", read, request, title=text)
 
 
@@ -247,6 +254,16 @@ def _without_secrets(variables: Sequence[str]) -> str:
         f"can read. Trials on this machine read the environment variable: type `{exports}` before `platform submit`. For a "
         "cluster see `platform docs scripts`"
     )
+
+
+def _existing_call(call: script.Call) -> script.Call | None:
+    """Return a call with the path of its script as it is in the working directory; None if it is not below that."""
+    names = [call.script, f"{call.script.removesuffix('.py')}/__main__.py"] if call.module else [call.script]
+    for name in names:
+        path = Path(os.path.normpath(Path(call.folder, name)))
+        if not path.is_absolute() and os.pardir not in path.parts and path.is_file():
+            return dataclasses.replace(call, script=name)
+    return None
 
 
 def _make(
@@ -308,7 +325,8 @@ def _make(
                 (target / name).write_text(ast.unparse(notebook.parse(text)), encoding="utf-8")
         declared = Declared(in_file.options) if in_file else Declared()
         if in_file is None or (read.style is Style.PARSED and in_file.arguments is None):
-            read, from_parser = _declared(file, read, code, name, start, Path(scratch))
+            declare = _declared_by_call if read.call is not None else _declared
+            read, from_parser = declare(file, read, code, name, start, Path(scratch))
             in_file, from_parser = _by_argument(in_file, from_parser)
             if in_file is None and not _is_of_use(from_parser) and guess.space(read.values):
                 read = dataclasses.replace(read, style=Style.GLOBALS)
@@ -590,7 +608,7 @@ def _declared(
         if declared.overrides:
             return dataclasses.replace(read, style=Style.HYDRA), declared
         if not declared.failure:
-            return read, declared
+            return read, _with_choices(declared, read)
         reason = errors.shortened(declared.failure, 300)
         if has_values and not declared.failure.startswith(("ModuleNotFoundError", "ImportError")):
             output.note(f"{file.name} read no arguments: {reason}; so parameters replace the values in its text")
@@ -608,6 +626,112 @@ def _declared(
         output.note(f"{advice}. Until then, the job is one trial without parameters")
         return dataclasses.replace(read, style=Style.SEARCHES), Declared()
     return read, Declared(read.options)
+
+
+def _declared_by_call(
+    file: Path, read: Script, code: Path, name: str, start: script_folder.Start, scratch: Path
+) -> tuple[Script, Declared]:
+    """Return the options of a command that calls a Python script, and the command with the form of further arguments.
+
+    These are the numbers that are typed; the values of a settings file that the command names; and the arguments that the
+    script declares, which are appended to the command. An argument with the name of a value of the file is set in both
+    places, as either may override the other. The parameters are those of `_declared`.
+
+    Raises:
+        SpecError: There are no parameters, or a file is not Python or YAML.
+    """
+    assert read.call is not None
+    call, in_command = read.call, {key for _, key in arguments.placeholders(read.command)}
+    path = Path(os.path.normpath(code / call.folder / call.script))
+    modules = script_folder.modules(path)
+    called = script.read(modules[Path(path.name)][0], call.script, "\n".join(text for text, _ in modules.values()))
+    declared, appended = _of_called(file, called, call, code, path, start, scratch)
+    by_name = {option.name: option for option in declared.options}
+    typed = {
+        option.name: _with_type(option, by_name.get(option.name)) for option in read.options if option.name in in_command
+    }
+    in_file = {option.name: option for option in read.options if option.name not in in_command}
+    if called.style is Style.CONFIGURATOR:  # its arguments override the file
+        in_file = {}
+    if not (typed or guess.space([*in_file.values(), *declared.options])) and not appended:
+        in_file = {option.name: option for option in called.values}
+        read = dataclasses.replace(read, config=path.relative_to(code).as_posix())
+    # Hydra refuses a value that is given twice. Of the arguments of other parsers, the last one counts.
+    typed_words = {word.partition("=")[0] for word in call.arguments} if appended == arguments.HYDRA else set()
+    further = {key: option for key, option in by_name.items() if option.flag and key not in {*typed, *typed_words}}
+    for key, option in in_file.items():
+        last_part = key.rpartition(".")[2]
+        is_single = sum(other.rpartition(".")[2] == last_part for other in in_file) == 1
+        argument = further.pop(key, None) or (further.pop(last_part, None) if is_single else None)
+        if argument is not None:  # `--lr` for `train.lr`
+            in_file[key] = dataclasses.replace(option, flag=argument.flag, choices=argument.choices)
+    appended_options = [dataclasses.replace(option, required=False) for option in further.values()]
+    options = (*typed.values(), *in_file.values(), *appended_options)
+    if not options:
+        raise launcher.without_parameters(str(file))
+    config = read.config if in_file else ""
+    read = dataclasses.replace(read, options=options, config=config, appended=appended, in_file=tuple(in_file))
+    return read, Declared(options, declared.left_out)
+
+
+def _with_choices(declared: Declared, read: Script) -> Declared:
+    """Return the arguments of a script, with the choices of an optimizer and the like that its text shows."""
+    return dataclasses.replace(
+        declared, options=tuple(guess.with_choices(option, read.compared) for option in declared.options)
+    )
+
+
+def _of_called(
+    file: Path, called: Script, call: script.Call, code: Path, path: Path, start: script_folder.Start, scratch: Path
+) -> tuple[Declared, str]:
+    """Return the arguments of a script that a command calls, and their form: FLAGS, HYDRA, or "" if it declares none.
+
+    Args:
+        file: The command line.
+        called: Content of the script.
+        call: Its call in the command.
+        code: Copy of the job's folder.
+        path: Path of the script in it.
+        start: Start of the command.
+        scratch: Folder for output.
+    """
+    folder = code / call.folder
+    if called.style is Style.PARSED:
+        at_call = dataclasses.replace(start, cwd=call.folder, module=call.module)
+        declared, _ = _parse_in_process(file, code, path.relative_to(code).as_posix(), at_call, scratch, call.arguments)
+        if not declared.failure:
+            return _with_choices(declared, called), arguments.HYDRA if declared.overrides else arguments.FLAGS
+    elif called.style is Style.HYDRA:
+        return _of_hydra(Path(call.script), called, folder, call.script, start, scratch), arguments.HYDRA
+    elif called.style is Style.CONFIGURATOR:
+        return Declared(_with_values(called.options, folder, call.arguments)), arguments.FLAGS
+    elif called.style is Style.ATTRIBUTES:
+        return Declared(called.options), arguments.FLAGS
+    return Declared(), ""
+
+
+def _with_type(option: Option, declared: Option | None) -> Option:
+    """Return an option with a typed value, and with the type and the choices that the script declares for it."""
+    if declared is None or not isinstance(option.default, (int, float)) or declared.kind not in ("int", "float"):
+        return option
+    value = float(option.default) if declared.kind == "float" else option.default
+    return dataclasses.replace(option, default=value, kind=declared.kind, choices=declared.choices)
+
+
+def _with_values(options: Sequence[Option], folder: Path, words: Sequence[str]) -> tuple[Option, ...]:
+    """Return the options of a configurator, with the values of the Python files that a command line names as defaults."""
+    values: dict[str, Any] = {}
+    for word in words:
+        if word.endswith(".py") and script_folder.exists(folder / word):
+            of_file = script.of_settings(script_folder.source(folder / word), word)
+            values |= {option.name: option.default for option in of_file}
+    # A configurator refuses a number without a point for a value that has one, and the other way round.
+    kinds = {int: "int", float: "float", bool: "bool", str: "str"}
+    return tuple(
+        dataclasses.replace(option, default=value, kind=kinds[type(value)])
+        for option in options
+        if type(value := values.get(option.name, option.default)) in kinds
+    )
 
 
 def _of_hydra(file: Path, read: Script, code: Path, name: str, start: script_folder.Start, scratch: Path) -> Declared:
@@ -678,8 +802,18 @@ def _variables(scratch: Path) -> dict[str, str]:
     }
 
 
-def _parse_in_process(file: Path, code: Path, name: str, start: script_folder.Start, scratch: Path) -> tuple[Declared, str]:
+def _parse_in_process(
+    file: Path, code: Path, name: str, start: script_folder.Start, scratch: Path, typed: Sequence[str] = ()
+) -> tuple[Declared, str]:
     """Run the script in another process until it reads its arguments.
+
+    Args:
+        file: Path of the script as the user names it.
+        code: Copy of the job's folder.
+        name: Path of the script in it.
+        start: Start of the script.
+        scratch: Folder for output.
+        typed: Arguments of a command that the user types.
 
     Returns:
         These, and a clause that names the output of a failure.
@@ -689,7 +823,7 @@ def _parse_in_process(file: Path, code: Path, name: str, start: script_folder.St
     if start.path:
         variables["PYTHONPATH"] = os.pathsep.join(str(code / entry) for entry in start.path)
     command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", str(code / name), str(answer)]
-    command += [start.module] if start.module else []
+    command += [start.module, *typed]
     ended = bounded.run(command, code / start.cwd, variables, scratch / "declaring.log", _PATIENCE)
     try:
         declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))
@@ -712,10 +846,12 @@ def _job(
         start: Its start.
         wanted: Parameters to search in place of guessed ones.
     """
-    rest = _REST.get(read.style, arguments.FLAGS)
-    # Other styles leave defaults to the script.
+    rest = read.appended or _REST.get(read.style, arguments.FLAGS)
+    # Other styles leave defaults to the script, and so does a command as it is typed.
     gets_defaults = (
-        rest in (arguments.FLAGS, Style.COMMAND, Style.PROMPTS) and not read.config and read.style is not Style.ATTRIBUTES
+        rest in (arguments.FLAGS, Style.COMMAND, Style.PROMPTS)
+        and not (read.config or read.call)
+        and read.style is not Style.ATTRIBUTES
     )
     params: dict[str, tuple[Any, str]] = {}
     further: tuple[list[str], list[str]] = ([], [])
@@ -730,7 +866,7 @@ def _job(
     options = [option for option in options if not _is_secret(option)]
     options = [_with_value(option, start.folder) for option in options]
     likely = guess.space(options) or guess.any_float(options)
-    space = {name: parameter for name, parameter in likely.items() if name in list(likely)[:_MOST_SEARCHED]}
+    space = {name: likely[name] for name in guess.without_variants(likely)[:_MOST_SEARCHED]}
     if wanted:
         space = {key: (parameter, "") for key, parameter in wanted.items()}
     for option in options:
@@ -751,8 +887,12 @@ def _job(
             further[1].append(_field(option.name, option.default))
             continue
         lacks = option.name in params and params[option.name][0] is None and option.lists != "repeat"
-        words = [] if option.name in in_subcommands else _item(option, rest, style, lacks)
-        if option.flag and option.flag[0] != "-" and rest == arguments.FLAGS:
+        words = _item(option, rest, style, lacks)
+        if option.name in in_subcommands or (read.call is not None and option.name in in_command):
+            words = []
+        elif option.name in read.in_file:  # and not in {flags}, unless an argument overrides the file
+            words = [f"{option.flag}={{{option.name}}}"] if option.flag[:1] == "-" else []
+        if option.flag and option.flag[0] != "-" and rest == arguments.FLAGS and words:
             trailing += words
         else:
             items += words
@@ -787,13 +927,17 @@ def _job(
     if read.style is Style.COMMAND:
         command = [os.path.relpath(name, start.cwd) if word == Path(name).name else word for word in read.command]
         command = [*(["env", "-C", start.cwd] if start.cwd != "." else []), *command]
-    if in_environment:
+    if read.appended and read.config:
+        field_value = {**field, "file": read.config}
+    elif read.appended:
+        pass
+    elif in_environment:
         field_value = (Path(name).parent / read.config).as_posix() if read.config else arguments.FLAGS
     elif read.style is Style.SEARCHES:
         field_value = "none"
     elif command and read.style is Style.GLOBALS:
         field_value = name  # whose values are replaced in its text, as in a settings file
-    is_default = field_value == arguments.FLAGS and (in_environment or not command)
+    is_default = field_value == arguments.FLAGS and not read.appended and (in_environment or not command)
     return _Job(
         script=name,
         arguments=None if is_default else field_value,
@@ -806,6 +950,7 @@ def _job(
         comments=comments,
         preload=[*top, *late] if late else [],
         uses_wandb=not in_environment and any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
+        in_file=read.in_file,
         returned="" if command and read.style is Style.HYDRA else read.returned,  # which no command can report
     )
 
@@ -884,10 +1029,11 @@ def _line(job: _Job) -> list[str]:
         return []
     mapping = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
     items = [f"{{{mapping['items']}}}"] if isinstance(mapping["items"], str) else mapping["items"]
-    fixed = {name: value for name, (value, _) in job.params.items()}
-    return arguments.build(
-        items, {**fixed, **job.start}, {}, mapping.get("booleans", "switch"), mapping.get("lists", "spread")
-    )
+    values = {name: value for name, (value, _) in job.params.items()} | job.start
+    named = {name for _, name in arguments.placeholders(items)}
+    elsewhere = {*job.in_file, *(name for _, name in arguments.placeholders(job.command))} - named
+    values = {name: value for name, value in values.items() if name not in elsewhere}
+    return arguments.build(items, values, {}, mapping.get("booleans", "switch"), mapping.get("lists", "spread"))
 
 
 def _print_result(name: str, result: smoke.Smoke) -> None:
@@ -962,9 +1108,13 @@ def _holds(parameter: dict[str, Any], value: Any) -> bool:
 
 
 def _objective(result: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str]] | None:
-    """Return the source and the field of the metric to optimize; None if no metric has a suitable name."""
+    """Return the source and the field of the metric to optimize; None if no metric has a suitable name.
+
+    Of several sources with equally good metrics, this is the first one: the output comes before files.
+    """
     sources = result.metrics if result else {}
-    return next(((source, best) for source, metrics in sources.items() if (best := guess.objective(metrics))), None)
+    objectives = [(source, best) for source, metrics in sources.items() if (best := guess.objective(metrics))]
+    return max(objectives, key=lambda objective: guess.objective_rank(objective[1]["metric"]), default=None)
 
 
 def _without_objective(job: _Job, result: smoke.Smoke | None, file: str) -> str:

@@ -18,11 +18,12 @@ from trialplane.importing import guess
 from trialplane.job import settings
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
-from trialplane.worker.metrics import elsewhere, reader
+from trialplane.worker.metrics import elsewhere, lines, reader
 
 LONGEST = 60.0  # seconds
 _STDOUT = MetricSource("stdout")
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
+_MOST_CANDIDATES = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
     old_files = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
     process_end = bounded.run(command, folder, variables, log, LONGEST)
     report_log.unlink(missing_ok=True)
-    names = tuple(guess.candidates(log.read_text(encoding="utf-8", errors="replace")[-_MAX_OUTPUT:]))
+    names = _candidates(log.read_text(encoding="utf-8", errors="replace")[-_MAX_OUTPUT:])
     output = reader.Reader(Program(metrics=(_STDOUT,), names=names), report_log, folder, time.time())
     os.link(log, report_log)  # after the reader was created, because a reader skips the content that a file has by then
     output.read(time.monotonic(), ended=True)
@@ -94,6 +95,18 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep(name))))
     return Smoke(metrics_by_source, process_end.seconds, failure, process_end.code is not None)
+
+
+def _candidates(output: str) -> tuple[str, ...]:
+    """Return the names of losses and scores in an output, with the set of data that their line names before them."""
+    names: dict[str, None] = {}
+    for line in output.splitlines():
+        if metrics := guess.candidates(line):
+            data_sets = [data_set for _, data_set in lines.headings_of(line)]
+            names |= dict.fromkeys(metrics) if not data_sets else {}
+            names |= dict.fromkeys(f"{data_set}_{metric}" for data_set in data_sets for metric in metrics)
+            names |= dict.fromkeys(metric for metric in metrics if guess.names_data(metric))
+    return tuple(names)[:_MOST_CANDIDATES]
 
 
 def _spelling(name: str) -> str:

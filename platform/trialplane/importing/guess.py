@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -18,18 +19,25 @@ def _set(words: str) -> frozenset[str]:
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ABBREVIATED = re.compile(r"mAP|m?IoU")
+# Sizes of a model whose names are written as one word, as `nhid`, `netwidth` and `ksize`: a prefix and a known word.
+_SIZE = r"hid|hidden|layers?|levels?|heads?|width|depth|embd?|units|filters|channels|blocks|factors?|neurons"
+_COMPOUND = re.compile(rf"(?:net|num|n)({_SIZE})|k(?:ernel)?size|em(?:bed|b)?size|batchsize|bsz?")
+_OF_MODEL = re.compile(r"(?<![^\W_])d_(model|ff|ffn|inner|hid|hidden|state|emb|embed)(?![^\W_])")  # sizes of a transformer
 _NUMBERED = re.compile(r"(?<![^\W_])(l1|l2|f1|r2|top1)(?![^\W_])")
-# Words of arguments that do not affect what a script learns, but where and how it runs.
+# Words of arguments that do not affect what a script learns, but where and how it runs, for how long, and what it prints.
 _NO_SEARCH = _set(
     "seed device devices cuda gpu gpus cpu mps tpu xpu num_workers workers jobs threads port host rank local world backend "
-    "log logs logging logger verbose quiet debug dry print display interval every freq frequency save saving checkpoint "
+    "node nodes nnodes nproc process processes nr ranks master addr address cluster machine machines slurm id ids "
+    "log logs logging logger verbose verbosity quiet debug dry print display interval every freq frequency save saving "
+    "checkpoint "
     "checkpoints resume load reload download path dir folder file files output outdir input data dataset datasets root url "
     "name project entity group tag tags wandb tensorboard mlflow tracking hub token eval evaluate test val validation "
     "predict inference only profile compile pin memory cache overwrite version config conf epoch epochs step steps "
     "iter iters iterations samples limit max min patience timeout minutes hours distributed ddp fsdp deepspeed accelerator "
     "launcher strategy precision fp16 bf16 tf32 amp half deterministic benchmark plot show report push metric metrics no "
     "disable "
-    "classes labels features in out context type vocab split fold folds train language locale format mode task"
+    "classes labels features in out context type vocab split fold folds train language locale format mode task "
+    "image images img resolution start begin resume chunk"
 )
 _LOGARITHMIC = _set("lr lrate learningrate eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
 _DECAYS = _set("weight wd l2")
@@ -38,12 +46,18 @@ _SCHEDULED = _set(
 )
 _SHARES = _set("dropout drop momentum smoothing prob probability p ratio fraction rate subsample")
 _SIZES = _set(
-    "batch hidden width dim dims embed embedding embd emb units channels filters features size neurons nodes ngf ndf ff "
-    "ffn leaves estimators est trees"
+    "batch hidden hid width dim dims embed embedding embd emb units channels filters features neurons ngf ndf ff ffn "
+    "latent bottleneck mlp rnn lstm gru projection proj leaves estimators est trees"
 )
 _TREES = _set("depth leaf")  # also of `max_depth`, `min_samples_leaf`
-_DATA_SIZES = _set("input output in out classes labels vocab")  # of sizes that the data determine
-_COUNTS = _set("layers layer depth heads head blocks neighbors stages hops leaf degree kernel")
+_DATA_SIZES = _set("input output in out classes labels vocab image img frame")  # of sizes that the data determine
+_COUNTS = _set(
+    "layers layer depth heads head blocks levels neighbors stages hops leaf degree kernel ng negatives negative multires"
+)
+_FACTORS = _set("factor factors")  # of a matrix: `factor_num`, and not the `factor` by which a learning rate decreases
+_MOST_SAMPLES = 256  # of one item, as along a ray; a larger number of samples is that of the data
+# Arguments that name a part of the method. Their values are searched if the script lists them.
+_PARTS = _set("optimizer optim opt activation act nonlinearity scheduler sched norm normalization init loss criterion")
 _SWITCHES = _set(
     "nesterov augment augmentation amsgrad bias batchnorm bn norm residual bidirectional tie tied shuffle mixup cutmix "
     "warmup pretrained freeze balanced bootstrap scale normalize whiten"
@@ -62,25 +76,45 @@ _SCORES = _set(
 _METRIC = re.compile(
     r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
 )
-_MOST_CANDIDATES = 30
-_HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
+_VALIDATION = ("val", "valid", "validation", "eval", "evaluation", "dev")
+_HELD_OUT = (*_VALIDATION, "test")
+_TRAINING = ("train", "training")
 
 
 def _words(name: str) -> list[str]:
     """Return the words of a name: weight and decay for `--weightDecay`, `weight_decay` and `weight-decay`."""
-    name = _ABBREVIATED.sub(lambda match: match[0].lower(), name)
-    return [*_NUMBERED.findall(name.lower()), *(word.lower() for word in _WORDS.findall(name))]
+    name = _OF_MODEL.sub("dim", _ABBREVIATED.sub(lambda match: match[0].lower(), name))
+    words = [*_NUMBERED.findall(name.lower()), *(word.lower() for word in _WORDS.findall(name))]
+    return [_whole_word(word) for word in words]
+
+
+def _whole_word(word: str) -> str:
+    """Return the size that a compound means: `hid` for `nhid`, `batch` for `bs`; another word unchanged."""
+    if not (match := _COMPOUND.fullmatch(word)):
+        return word
+    return match[1] or {"k": "kernel", "e": "embed", "b": "batch"}[word[0]]
 
 
 def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
     """Return the parameters that may be worth a search, by name, the likeliest first. Each has the reason for its range."""
-    ranked: list[tuple[int, int, Option, tuple[dict[str, Any], str]]] = []
-    for option in options:
-        words = _words(option.name)
-        if guess := parameter(option):
-            ranked.append((_rank(option, set(words)), len(words), option, guess))
-    ranked.sort(key=lambda entry: entry[:2])  # stable: otherwise in the script's order
-    return {option.name: guess for _, _, option, guess in ranked}
+    guesses = [(option, guess) for option in options if (guess := parameter(option))]
+
+    def order(entry: tuple[Option, Any]) -> tuple[int, int]:
+        words = _words(entry[0].name)
+        return _rank(entry[0], words), len(words)
+
+    # The sort is stable: parameters of the same order stay in the script's order.
+    return {option.name: guess for option, guess in sorted(guesses, key=order)}
+
+
+def without_variants(names: Collection[str]) -> list[str]:
+    """Return the names of parameters without variants of others, as `netwidth_fine` is of `netwidth`, in their order.
+
+    A variant is a size or a number whose name is that of another parameter with further words.
+    """
+    words_by_name = {name: set(_words(name)) for name in names}
+    sizes = [words for words in words_by_name.values() if words & (_SIZES | _COUNTS)]
+    return [name for name, words in words_by_name.items() if not any(size < words for size in sizes)]
 
 
 def any_float(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
@@ -104,7 +138,13 @@ def _rank(option: Option, words: Collection[str]) -> int:
         return 1
     if "batch" in word_set:
         return 2
-    return 5 if option.kind == "bool" or option.choices else 3 if word_set & (_SIZES | _COUNTS | {"momentum"}) else 4
+    if option.choices and word_set & _PARTS:
+        return 3
+    if option.kind == "bool" or option.choices:
+        return 6
+    if word_set & {"head", "heads"}:  # which rarely matter as much as the width that they divide
+        return 5
+    return 3 if word_set & (_SIZES | _COUNTS | _FACTORS | {"momentum", "temperature"}) else 4
 
 
 def _is_rate(words: Collection[str]) -> bool:
@@ -119,9 +159,13 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     """Return a parameter for an argument, with the reason for its range. None if the argument is not worth a search."""
     words = set(_words(option.name))
     last_words = set(_words(option.name.rpartition(".")[2]))  # of `train.dropout` without the section
+    if words in ({"samples"}, {"n", "samples"}, {"num", "samples"}) and isinstance(option.default, int):
+        low, high = max(1, option.default // 2), 2 * option.default
+        reason = f"from half of {option.default} to twice that"
+        return (search.span("int", low, high), reason) if 1 < option.default <= _MOST_SAMPLES else None
     if option.lists or (last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
         return None
-    if (words & _SIZES and words & _DATA_SIZES) or words == {"size"}:
+    if words & (_SIZES | _COUNTS) and words & _DATA_SIZES:
         return None
     if words & {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}:
         return None
@@ -143,6 +187,20 @@ def is_searchable(option: Option) -> bool:
     """Return whether a search of an argument could change what a script learns, by the argument's name and default."""
     is_switch = option.kind == "int" and option.default in (0, 1)  # `--is_training 1`
     return not (option.lists or is_switch or option.default is None or set(_words(option.name)) & _NO_SEARCH)
+
+
+def with_choices(option: Option, compared: Mapping[str, Sequence[str]]) -> Option:
+    """Return an option for a part of the method, such as an optimizer, with the choices that the script compares it to.
+
+    Any other option, and one with choices of its own, is returned unchanged.
+
+    Args:
+        option: The option.
+        compared: Name in the script → the texts to which the script compares it.
+    """
+    choices = tuple(compared.get(option.name.replace("-", "_"), ()))
+    is_part = option.kind == "str" and not option.choices and not option.lists and bool(set(_words(option.name)) & _PARTS)
+    return dataclasses.replace(option, choices=choices) if is_part and option.default in choices else option
 
 
 def value(option: Option, files: Sequence[str]) -> Any:
@@ -197,7 +255,11 @@ def _integer_range(words: Collection[str], default: int) -> tuple[dict[str, Any]
     if _SIZES & set(words) and default >= 4 and default % 2 == 0:
         half = default // 2
         return search.span("int", half, 2 * default, step=half), f"from half of {default} to twice that"
-    if (_SIZES | _COUNTS) & set(words):
+    has_factors = bool(_FACTORS & set(words)) and bool({"num", "n", "latent", "factors"} & set(words))
+    if has_factors and default >= 4 and default % 2 == 0:
+        half = default // 2
+        return search.span("int", half, 2 * default, step=half), f"from half of {default} to twice that"
+    if (_SIZES | _COUNTS) & set(words) or has_factors:
         return search.span("int", max(1, default // 2), 2 * default), f"from half of {default} to twice that"
     return None
 
@@ -232,18 +294,24 @@ def _round(value: float) -> float:
 def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
     """Return an objective among metrics that a script has printed. None if none of them is named as a loss or a score.
 
-    A metric of held-out data is preferred to one of training, and a score to a loss.
+    The first metric with the highest `objective_rank` is the objective.
 
     Args:
         metrics: Values by name.
     """
-
-    def rank(name: str) -> tuple[bool, bool, bool]:
-        words = set(_words(name))
-        return is_held_out(name), "train" not in words, bool(words & _SCORES)
-
-    best = max(filter(_is_measure, metrics), key=rank, default=None)
+    best = max(filter(_is_measure, metrics), key=objective_rank, default=None)
     return None if best is None else {"metric": best, "direction": direction(best)}
+
+
+def objective_rank(metric: str) -> tuple[int, bool, bool]:
+    """Return the rank of a metric as an objective; the highest is the best.
+
+    A metric of validation is preferred to one of a test, this to one that names no data, and this to one of training. Of
+    the same data, a score is preferred to a loss, and a value of an epoch to one of a step.
+    """
+    words = set(_words(metric))
+    data = 3 if words & set(_VALIDATION) else 2 if "test" in words else 0 if words & set(_TRAINING) else 1
+    return data, bool(words & _SCORES), "step" not in words
 
 
 def unnamed(metrics: Sequence[str]) -> str:
@@ -256,7 +324,12 @@ def candidates(text: str) -> list[str]:
     """Return the names of losses and scores in the output of a program, also in `0.98 accuracy` and `Acc@1 55.2`."""
     pairs = ((prefix.lower().replace("'s", ""), name) for prefix, name in _METRIC.findall(text))
     names = dict.fromkeys(re.sub(r"\W+", "_", prefix + name).strip("_") for prefix, name in pairs)
-    return [name for name in names if _is_measure(name)][:_MOST_CANDIDATES]
+    return [name for name in names if _is_measure(name)]
+
+
+def names_data(metric: str) -> bool:
+    """Return whether a metric names the data on which it is measured, as `train_loss` does."""
+    return bool(set(_words(metric)) & {*_HELD_OUT, *_TRAINING})
 
 
 def is_held_out(metric: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import yaml
 from trialplane import errors
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import guess
-from trialplane.importing.script import Script, Style
+from trialplane.importing.script import Call, Script, Style
 from trialplane.job import credentials, document, settings
 from trialplane.wire.declared import Option
 
@@ -45,6 +46,8 @@ _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
 _ARGUMENT = re.compile(
     r"""^\s*(?:export\s+|local\s+)?(\w+)=["']?\$\{?(\d)(?::?-([^${}`]*))?\}?["']?\s*(?:#.*)?$""", re.MULTILINE
 )
+_TOKEN = re.compile(r"""(?:[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command line, or an operator
+_SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
 _SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")
 _TYPES = {"float": "float", "int": "int"}
 
@@ -122,19 +125,65 @@ def script_of(text: str) -> str:
     return words[0] if len(words) == 1 and words[0].endswith(".py") else ""
 
 
-def of_command_line(text: str, config: str = "", values: Sequence[Option] = ()) -> Script:
+def call_of(text: str) -> Call | None:
+    """Return the call of a Python script in a command line: of several, the last one with numbers, or else the last one.
+
+    None without one. `cd FOLDER` before it is followed.
+    """
+    folder, calls = PurePath(), list[Call]()
+    tokens = [*_TOKEN.finditer(text), None]
+    words: list[tuple[str, int]] = []  # of one simple command, with their ends; without redirections
+    is_redirected = False
+    for token in tokens:
+        if token is not None and token[0] not in _SEPARATORS:
+            is_redirected = is_redirected or token[0] in "<>"
+            if not is_redirected and not (token[0].isdigit() and text[token.end() : token.end() + 1] == ">"):
+                words.append(("".join(_split(token[0])), token.end()))
+            continue
+        if len(words) > 1 and words[0][0] == "cd":
+            folder = folder / words[1][0]
+        elif (call := _call(words, folder.as_posix())) is not None:
+            calls.append(call)
+        words, is_redirected = [], False
+    with_numbers = [call for call in calls if list(settings.words(shlex.join(call.arguments)))]
+    return next(reversed(with_numbers or calls), None)
+
+
+def _call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
+    """Return the call of a Python script in one simple command; None if it starts another program.
+
+    Args:
+        words: Words of the command, each with its end in the command line.
+        folder: Folder in which it is started.
+    """
+    texts = [word for word, _ in words]
+    is_python = any(re.fullmatch(r"(?:\S*/)?python[\d.]*", word) for word in texts)
+    for index, word in enumerate(texts):
+        arguments = tuple(texts[index + 1 :])
+        if word.endswith(".py") and (index > 0 or word.startswith("./")):
+            return Call(os.path.normpath(word), folder, "", arguments, words[-1][1])
+        if index > 0 and texts[index - 1] == "-m" and is_python and not word.startswith("torch.distributed."):
+            return Call(f"{word.replace('.', '/')}.py", folder, word, arguments, words[-1][1])
+    return None
+
+
+def of_command_line(text: str, config: str = "", values: Sequence[Option] = (), call: Call | None = None) -> Script:
     """Return the content of a command line as a user types it.
 
-    Its parameters are the numbers that follow the names of options, and those that are written as {lr=0.1}.
+    Its parameters are the numbers that follow the names of options, and those that are written as {lr=0.1}. With a call,
+    the command takes further arguments at the call's end.
 
     Args:
         text: Command line.
-        config: Settings file that it names, which counts if the command line itself has no parameters.
+        config: Settings file that it names. Without a call, it counts if the command line itself has no parameters.
         values: Values in that file.
+        call: Call of a Python script in the command line.
 
     Raises:
-        SpecError: There are no parameters.
+        SpecError: There are no parameters, and no script that could declare some.
     """
+    if call is not None and (is_shell := _SHELL_SYNTAX.search(text)):
+        text = f'{text[: call.end]} "$@"{text[call.end :]}'
     options: dict[str, Option] = {}
     pieces, end = [], 0
     for name, (start, stop) in settings.words(text):
@@ -144,15 +193,22 @@ def of_command_line(text: str, config: str = "", values: Sequence[Option] = ()) 
     command = "".join([*pieces, _escaped(text[end:])])
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
-    if not options and not config:
-        example = "python train.py --lr 0.1"
-        remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
-        raise SpecError([Issue(("command",), f"has no numbers with names; {remedy}", text)])
-    config, names = ("", ()) if options else (config, values)
+    if not options and not config and call is None:
+        raise without_parameters(text)
+    config, names = ("", ()) if options and call is None else (config, values)
     words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split(command)
+    words += ["bash"] if call is not None and is_shell else []  # $0 of the shell, before the arguments of "$@"
     is_assignment = bool(re.match(r"\w+=", words[0]))
     words = ["env", *words] if is_assignment else words
-    return Script(Style.COMMAND, (*options.values(), *names), config, command=tuple(words))
+    others = [option for option in names if option.name not in options]
+    return Script(Style.COMMAND, (*options.values(), *others), config, command=tuple(words), call=call)
+
+
+def without_parameters(command: str) -> SpecError:
+    """Return the error for a command line without parameters."""
+    example = "python train.py --lr 0.1"
+    remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
+    return SpecError([Issue(("command",), f"has no numbers with names; {remedy}", command)])
 
 
 def _loops(text: str) -> dict[str, tuple[Any, ...]]:

@@ -82,8 +82,28 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
+_COMPARISON = re.compile(r"""\b(\w+)(?:\.lower\(\))?\s*==\s*["']([\w.+-]{1,40})["']""")
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 _HYDRA_KEYS = ("hydra", "defaults")  # keys of a configuration that Hydra itself reads
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The call of a Python script in a command line.
+
+    Attributes:
+        script: Path of the script, relative to `folder`.
+        folder: Folder in which the command starts the script, relative to the one in which the command is typed.
+        module: Name of the module, if the command starts the script by `python -m`; otherwise "".
+        arguments: Arguments of the script.
+        end: Position in the command line behind the last argument, where further ones can stand.
+    """
+
+    script: str
+    folder: str
+    module: str
+    arguments: tuple[str, ...]
+    end: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +129,10 @@ class Script:
         paths: Texts in it that may be paths of files.
         printed: Name for a number that it prints without a name.
         needs_file: Whether its parser has an argument that must name a settings file.
+        call: With COMMAND, the Python script that the command line starts, if it is one.
+        appended: With COMMAND, form of the arguments that can be appended to the command: FLAGS, HYDRA, or "" for none.
+        in_file: With COMMAND, options that the settings file `config` has.
+        compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
     """
 
     style: Style
@@ -128,6 +152,10 @@ class Script:
     paths: tuple[str, ...] = ()
     printed: str = "cost"
     needs_file: bool = False
+    call: Call | None = None
+    appended: str = ""
+    in_file: tuple[str, ...] = ()
+    compared: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 def read(text: str, name: str, module_text: str = "") -> Script:
@@ -208,7 +236,16 @@ def read(text: str, name: str, module_text: str = "") -> Script:
         paths=tuple(dict.fromkeys(_paths(tree))),
         printed=_printed(tree, calls),
         needs_file=bool(_NEEDED_CONFIG.search(both)),
+        compared=_compared(both),
     )
+
+
+def _compared(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the texts to which a script compares each of its names."""
+    values: dict[str, dict[str, None]] = {}
+    for name, value in _COMPARISON.findall(text):
+        values.setdefault(name, {})[value] = None
+    return {name: tuple(texts) for name, texts in values.items()}
 
 
 def _printed(tree: ast.Module, calls: Sequence[ast.Call]) -> str:

@@ -295,12 +295,12 @@ def _context_values(ctx: context.Context) -> Mapping[str, Any]:
 
 
 def _arguments(program: Program, ctx: context.Context) -> list[str]:
-    """Return the program's arguments, without the parameters that its settings file has instead."""
-    params: Mapping[str, Any] = ctx.params
+    """Return the program's arguments, without the parameters that its command or its settings file has instead."""
+    elsewhere = {name for _, name in arguments.placeholders(program.command)}
     if program.file:
-        placeholders = {name for _, name in arguments.placeholders(program.arguments)}
-        in_file = settings.spans((ctx.code / program.file).read_text(encoding="utf-8"), program.file).keys() - placeholders
-        params = {name: value for name, value in params.items() if name not in in_file}
+        elsewhere |= settings.spans((ctx.code / program.file).read_text(encoding="utf-8"), program.file).keys()
+    elsewhere -= {name for _, name in arguments.placeholders(program.arguments)}
+    params = {name: value for name, value in ctx.params.items() if name not in elsewhere}
     return arguments.build(program.arguments, params, _context_values(ctx), program.booleans, program.lists)
 
 

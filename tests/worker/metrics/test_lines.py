@@ -22,8 +22,8 @@ NAMES = ("accuracy", "val_loss")
         ("{'loss': 0.5, 'learning_rate': 1e-05, 'epoch': 1.0}", 1, {"loss": 0.5, "learning_rate": 1e-05}),
         ("{'loss': 0.5, 'epoch': 1.25}", None, {"loss": 0.5}),
         ("Epoch [3/10], Step [100/600], Loss: 0.25", 100, {"Loss": 0.25}),
-        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.300", 1, {"Loss": 2.3}),
-        ("Test set: Average loss: 0.04, Accuracy: 9870/10000 (99%)", None, {"loss": 0.04, "accuracy": 0.987}),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.300", 1, {"train_Loss": 2.3}),
+        ("Test set: Average loss: 0.04, Accuracy: 9870/10000 (99%)", None, {"test_loss": 0.04, "accuracy": 0.987}),
         ("step 250: train loss 1.9, val loss 2.1", 250, {"val_loss": 2.1}),
         ("[10]\ttrain-rmse:0.3\tvalid-auc:0.9", 10, {"train-rmse": 0.3, "valid-auc": 0.9}),
         ("[3/10] train_loss=0.4 val_loss=0.5", 3, {"train_loss": 0.4, "val_loss": 0.5}),
@@ -55,6 +55,36 @@ NAMES = ("accuracy", "val_loss")
 )
 def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
     assert lines.parser((), lines.Names(NAMES))(line)[:2] == (step, pytest.approx(metrics))
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("Train Epoch: 1 [640/60000 (1%)]\tLearning rate: 0.004\tLoss: 2.3", {"train_rate": 0.004, "train_Loss": 2.3}),
+        ("Test set: Average loss: 0.04", {"test_loss": 0.04}),
+        ("[TRAIN] Iter: 100 Loss: 0.5  PSNR: 17.5", {"train_Loss": 0.5, "train_PSNR": 17.5}),
+        ("INFO - Validation - loss=0.5 mae=2", {"validation_loss": 0.5, "validation_mae": 2.0}),
+        ("epoch 3 | train: loss=0.5 | val: loss=0.7", {"train_loss": 0.5, "val_loss": 0.7}),
+        ("epoch 3 {'train': {'loss': 0.5}, 'test': {'loss': 0.7}}", {"train_loss": 0.5, "test_loss": 0.7}),
+        ("Train Loss: 0.5, mae: 2", {"train_Loss": 0.5, "train_mae": 2.0}),
+        ("Train loss: 0.5, val loss: 0.7, time: 3", {"train_loss": 0.5, "val_loss": 0.7, "time": 3.0}),
+        ("train loss: 0.5, loss: 0.6", {"train_loss": 0.5, "loss": 0.6}),
+        ("valid: 3, mae: 2", {"valid": 3.0, "mae": 2.0}),
+        ("the training of loss: 0.5", {"loss": 0.5}),
+    ],
+)
+def test_a_set_of_data_before_several_metrics_belongs_to_their_names(line: str, metrics: dict[str, float]) -> None:
+    assert lines.parser((), lines.Names(NAMES))(line).metrics == metrics
+
+
+def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training() -> None:
+    parse = lines.parser((), lines.Names(("loss",)))
+    assert parse("Train Epoch: 1 Loss: 0.9").metrics == {"train_Loss": 0.9}
+    assert parse("Train Epoch: 1 Loss 0.9").metrics == {}
+    assert parse("Test set: Average loss: 0.8").metrics == {"loss": 0.8}
+    parse = lines.parser((), lines.Names(("loss", "test_loss")))
+    assert parse("Test: [1/3] Loss 0.8").metrics == {"test_loss": 0.8}
+    assert parse("Epoch: [1] Loss 0.9").metrics == {"loss": 0.9}
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,22 @@ def test_a_dump_of_arguments_holds_no_metrics(tmp_path: Path, kind: str) -> None
     assert found(tmp_path, dumps()[kind]) == {"loss": 0.5}
 
 
+LAYERS = """
+  | Name      | Type               | Params | Mode  | FLOPs
+---------------------------------------------------------------
+0 | model     | Sequential         | 5.3 K  | train | 1.2 M
+1 | val_acc   | MulticlassAccuracy | 0      | train | 0
+---------------------------------------------------------------
+5.3 K     Trainable params
+0.021     Total estimated model params size (MB)
+"""
+
+
+@pytest.mark.parametrize("text", [LAYERS, LAYERS.replace("|", "│").replace("  │ Name", "┃   ┃ Name")])
+def test_a_table_of_layers_holds_no_metrics(tmp_path: Path, text: str) -> None:
+    assert found(tmp_path, f"{text}f1: 0.75\n", "MulticlassAccuracy", "val_acc") == {"f1": 0.75, "loss": 0.5}
+
+
 @pytest.mark.parametrize("kind", ["argparse", "with a word", "vars with a word", "config"])
 def test_what_is_certainly_an_argument_is_not_even_the_objective(tmp_path: Path, kind: str) -> None:
     text = dumps()[kind].replace("crop_pct", "best_acc")

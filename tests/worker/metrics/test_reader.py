@@ -207,6 +207,23 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path: Path, monkey
     assert trial.reader.remarks == ["attempt-1.log was not read further: RuntimeError: no such line"]
 
 
+def test_training_and_held_out_values_are_never_one_series(tmp_path: Path) -> None:
+    """A line of training comes first, so a pruner would compare it with the test of another trial."""
+    trial = Trial(tmp_path, STDOUT, names=("loss",))
+    for epoch in (1, 2):
+        trial.prints(f"Train Epoch: {epoch} Loss: 0.{9 - epoch}\n\nTest set: Average loss: 0.{5 - epoch}\n\n")
+    reports = trial.read(ended=True)
+    assert [(step, report["loss"]) for step, report in reports if "loss" in report] == [(1, 0.4), (2, 0.3)]
+    assert trial.reader.newest == {"train_Loss": 0.7, "loss": 0.3}
+
+
+def test_a_metric_of_training_alone_counts_at_the_end_under_the_name_without_training(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT, names=("loss",))
+    trial.prints("Train Epoch: 1 Loss: 0.9\nTrain Epoch: 2 Loss: 0.8\nTrain Epoch: 3\n")
+    assert all("loss" not in report for _, report in trial.read()), "a loss of held-out data may follow"
+    assert trial.read(ended=True)[-1] == (2, {"loss": 0.8})
+
+
 def test_tensorboard(tmp_path: Path) -> None:
     trial = Trial(tmp_path, MetricSource("tensorboard"))
     with warnings.catch_warnings():

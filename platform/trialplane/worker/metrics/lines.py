@@ -10,7 +10,9 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
 - a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers;
 - the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`.
 
-`Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data.
+`Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data. The
+name of the set may also stand before several metrics: `Train Epoch: 1 Loss: 0.3` is `train_Loss`, and `Test set: loss: 0.2`
+is `test_loss`, so no curve mixes the two. If the job names a metric `loss`, this is the one of `Test set: loss: 0.2`.
 
 A number with the name `global_step`, `step`, `iteration`, `epoch` or `round` is the step, as in `Epoch [3/10]`. So is a
 number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`.
@@ -36,12 +38,20 @@ _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][n
 _NUMBER_END = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
 # A set of data before the name of a metric makes it another metric.
 _DATA_SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"
+TRAINING_SETS = ("train", "training")
 _CALL_PREFIX = r"(?:(?:tensor|[aA]rray|np\.\w+)\()?"
 _PAIR = re.compile(
     rf"(?<![\w./@-])(?:({_DATA_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{_CALL_PREFIX}({_NUMBER})"
     rf"(?:\s*+/\s*+(\d{{1,15}}))?{_NUMBER_END}"
 )
 _DATA_SET_BEFORE = re.compile(rf"(?<!\w){_DATA_SET}[\s_-]*$")
+_ANY_DATA_SET = re.compile(r"train|val|test", re.IGNORECASE)  # also in valid and eval
+# A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`.
+_HEADING = re.compile(
+    rf"(?<![\w./@-])({_DATA_SET})(?:[\])]|[\"']?\s?[:|>](?!\s?[-+]?[\d.])|\s-\s|[ _]"
+    r"(?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
+)
+_SET_OF_LINE = re.compile(rf"\W*({_DATA_SET})[ _](?=[^\W\d])")  # before the first of several: `Train loss: 0.3, acc: 0.9`
 _COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _AVERAGES = re.compile(r"\s*+(micro|macro|weighted|samples) avg\s++([\d.]++)\s++([\d.]++)\s++([\d.]++)\s++\d++\s*+$")
 # Names of steps, from the finest to the coarsest. If a line has several, the first of these is the step.
@@ -122,6 +132,15 @@ class Names:
             self._cache[name] = meaning
         return meaning
 
+    def in_data_set(self, name: str, data_set: str) -> str:
+        """Return the name of a metric below the heading of a set of data; without one, the name itself.
+
+        A metric that the job names without a set is that of held-out data.
+        """
+        full_name = f"{data_set}_{name}" if data_set else name
+        is_plain = data_set not in TRAINING_SETS and name.lower() in self.requested
+        return name if is_plain and full_name.lower() not in self.requested else full_name
+
     def keep_requested(self, line: LineMetrics) -> LineMetrics:
         """Return a line with its step, and only the metrics that the job names."""
         metrics = {name: line.metrics[name] for name in self.requested.values() if name in line.metrics}
@@ -187,7 +206,7 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
     """
     arguments_lower = _ARGUMENTS | {name.lower() for name in arguments}
     compiled = [re.compile(pattern) for pattern in patterns]
-    spellings = {} if compiled else {name: _spelling_patterns(name) for name in names.requested.values()}
+    spellings = {} if compiled else {name: _spellings(name) for name in names.requested.values()}
     keys_to_names = {_column_key(name): name for name in names.requested.values()}
     keys = keys_to_names.keys()
     header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
@@ -230,10 +249,14 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
             return without_arguments(names.split_record(numbers), line)
         if (averages := _AVERAGES.match(line)) is not None:
             return names.split_record(dict(_report_averages(averages)))
-        result = names.split_record(_pairs(line, names))
-        for name, name_patterns in spellings.items():
-            if name not in result.metrics and (value := _spelled_value(name_patterns, line)) is not None:
-                result.metrics[name] = value
+        headings = headings_of(line) if _ANY_DATA_SET.search(line) else []
+        result = names.split_record(_pairs(line, names, headings))
+        for name, name_spellings in spellings.items():
+            if name in result.metrics:
+                continue
+            for spelled_name, patterns in name_spellings:
+                if (value := _spelled_value(name, spelled_name, patterns, line, headings, names)) is not None:
+                    result.metrics.setdefault(name, value)
         if result.step is not None or names.has_own_step:
             return result
         return without_arguments(_add_named_step(result, line), line)
@@ -314,12 +337,28 @@ def _json_numbers(line: str) -> dict[str, float] | None:
     return dict(numbers(results))
 
 
-def _pairs(line: str, names: Names) -> dict[str, float]:
+def headings_of(line: str) -> list[tuple[int, str]]:
+    """Return the sets of data that a line names before several metrics, each with the position from which it holds."""
+    if headings := [(match.end(), match[1].lower()) for match in _HEADING.finditer(line)]:
+        return headings
+    match = _SET_OF_LINE.match(line)
+    return [(match.end(), match[1].lower())] if match and not _ANY_DATA_SET.search(line, match.end()) else []
+
+
+def _data_set_at(position: int, headings: Sequence[tuple[int, str]]) -> str:
+    """Return the set of data of a position in a line, by the last heading before it; "" without one."""
+    return next((data_set for begin, data_set in reversed(headings) if begin <= position), "")
+
+
+def _pairs(line: str, names: Names, headings: Sequence[tuple[int, str]]) -> dict[str, float]:
     """Return the numbers of a line by their names; a fraction as its value. Of a repeated name the first number counts."""
     pairs: dict[str, float] = {}
-    for data_set, name, quote, sign, space, text, total in _PAIR.findall(line):
-        if data_set and names.lookup(name).step_rank < 0:
-            name = f"{data_set.lower()}_{name}"
+    for match in _PAIR.finditer(line):
+        data_set, name, quote, sign, space, text, total = match.groups()
+        if names.lookup(name).step_rank < 0:
+            full_name = f"{data_set.lower()}_{name}" if data_set else ""
+            full_name = full_name or names.in_data_set(name, _data_set_at(match.start(), headings))
+            name = name if full_name in pairs and not data_set else full_name  # the second `acc` of a line is another one
         if sign == ":" and not (space or quote or "." in text or "e" in text or name.lower() in names.requested):
             continue  # it looks like localhost:8080
         value = float(text)
@@ -352,13 +391,41 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)
 
 
-def _spelled_value(name_patterns: Sequence[re.Pattern[str]], line: str) -> float | None:
-    """Return the first value that these patterns of a metric find; None if they find none.
+def _spellings(name: str) -> list[tuple[str, tuple[re.Pattern[str], ...]]]:
+    """Return the names under which a metric appears in lines, with the expressions that find them.
 
-    A value of another set of data, as `train accuracy 0.9` for `accuracy`, does not count.
+    These are its name, and for `test_loss` also `loss`, which counts below a heading `Test` alone.
     """
-    for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in name_patterns):
-        if not _DATA_SET_BEFORE.search(line[max(0, match.start() - 20) : match.start()]):
+    data_set = re.match(rf"{_DATA_SET}_", name)
+    names = [name, name[data_set.end() :]] if data_set else [name]
+    return [(spelled_name, _spelling_patterns(spelled_name)) for spelled_name in names]
+
+
+def _spelled_value(
+    name: str,
+    spelled_name: str,
+    patterns: Sequence[re.Pattern[str]],
+    line: str,
+    headings: Sequence[tuple[int, str]],
+    names: Names,
+) -> float | None:
+    """Return the value of a metric in any spelling, except for another set of data, as in `train accuracy`; or None.
+
+    Args:
+        name: Metric that the job names.
+        spelled_name: Its name in the line, perhaps without the set of data that a heading names.
+        patterns: Expressions that find it in any spelling.
+        line: The line.
+        headings: Sets of data that the line names.
+        names: Meanings of names.
+    """
+    is_repeated = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
+    for match in itertools.chain.from_iterable(form.finditer(line) for form in patterns):
+        if _DATA_SET_BEFORE.search(line[max(0, match.start() - 20) : match.start()]):
+            is_repeated = True
+            continue
+        data_set = "" if is_repeated else _data_set_at(match.start(), headings)
+        if names.in_data_set(spelled_name, data_set).lower() == name.lower():
             return float(match[1])
     return None
 

@@ -1,8 +1,8 @@
 """Recognize the passages of a program's output in which numbers are usually not results.
 
-These are tracebacks, stacks as `faulthandler` prints them, lines of the platform itself, and dumps of arguments or
-objects: `Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a heading like `Arguments:` with a setting in each line below.
-In dumps, the metrics that the job names still count as results. Pure: text in, text out.
+These are tracebacks, stacks as `faulthandler` prints them, lines of the platform itself, tables of a model's layers,
+and dumps of arguments or objects: `Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a heading like `Arguments:` with a
+setting in each line below. In dumps, the metrics that the job names still count as results. Pure: text in, text out.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _RESULT_CLASS = re.compile("Output|Result|Metric|Score|Stat|Eval|Report")
 _ARGUMENT_WORD = re.compile(rf"(?<![\w.-])(?:{_WORDS})\b", re.IGNORECASE)
 # Each match of `_WORDS`, and `Namespace`, contains one of these in any case.
 _WORD_PARTS = ("arg", "conf", "param", "opt", "setting", "flags", "cfg", "namespace")
+# The header of a table of a model's layers, as Lightning prints it: `| Name | Type | Params`, `┃ Name ┃ Type ┃ Params ┃`.
+_LAYERS_HEADER = re.compile(r"(?=.*[|│┃])(?=.*\b(?:Type|Layer)\b).*\bParam")
+_LAYERS_ROW = re.compile(r"\s*(?:\d+\s*)?[|│┃┡├└╞]|\s*[-=━─]{3,}")  # a layer, or a rule between the rows
 _DECORATION = " \t=-*#~_>|+:│┃╭╮╰╯─━═"
 _LONGEST_HEADING = 100  # characters
 _SETTING = re.compile(r"([\s|│┃*•+-]*)(['\"]?[^\W\d][\w./-]*(?: [\w./-]+){0,2}['\"]?)\s*(?:[:=|│┃]|\.{3}|\s\s)")
@@ -64,6 +67,7 @@ class Passages:
         self._traceback: str | None = None  # prefix of each line of an unfinished traceback
         self._is_group = False  # whether the traceback is that of an exception group, whose lines are all indented
         self._in_stack = False
+        self._in_layers = False  # whether the lines are those of a table of layers
         self._depth = 0  # open brackets of an unfinished dump
         self._indent: int | None = None  # indentation of the settings below a heading; -1 before the first one
         self._settings: set[str] = set()  # names of these settings
@@ -79,6 +83,9 @@ class Passages:
         if self._in_stack and line[:1].isspace():
             return _NO_RESULT
         self._traceback, self._in_stack = None, False
+        self._in_layers = self._in_layers and _LAYERS_ROW.match(line) is not None
+        if self._in_layers:
+            return _NO_RESULT
         if self._depth > 0:
             self._depth += _open_brackets(line)
             self._lines_left -= 1
@@ -102,6 +109,9 @@ class Passages:
             return _NO_RESULT
         if not self._has_dumps:
             return ResultPart(line)
+        if "Param" in line and _LAYERS_HEADER.match(line):
+            self._in_layers = True
+            return _NO_RESULT
         lower = line.lower()
         has_word = any(part in lower for part in _WORD_PARTS)  # most lines have none, so the search below is skipped
         is_json = line.lstrip().startswith("{")  # `lines` reads it, and leaves out the arguments in it

@@ -17,7 +17,7 @@ from pathlib import Path
 from trialplane.job.program import Program
 from trialplane.wire.records import StopRule
 from trialplane.worker import stopping
-from trialplane.worker.metrics import elsewhere
+from trialplane.worker.metrics import elsewhere, lines
 from trialplane.worker.metrics.burst import Burst
 from trialplane.worker.metrics.lines import LineMetrics
 from trialplane.worker.metrics.steps import Report
@@ -87,6 +87,7 @@ class Reader:
             if source.declaration.source == "stdout":
                 self._tails.append(Tail(log, source, log.stat().st_size if log.exists() else 0))
         self._next_look = -math.inf
+        self._last_step = 0
 
     def read(self, now: float, *, ended: bool = False, printed: int | None = None) -> list[Report]:
         """Return the new reports that are no longer held; steps of one file never decrease.
@@ -125,11 +126,31 @@ class Reader:
                 burst.add(tail.source, report)
             if ended and tail.skipped:
                 self.remarks.append(self._unread_message(tail))
-        return self._due_reports(burst, now, ended)
+        due = self._due_reports(burst, now, ended)
+        self._last_step = max([self._last_step, *(step for step, _ in due)])
+        return [*due, *self._training_values()] if ended else due
 
     def leave_out(self, metrics: Iterable[str]) -> None:
         """Stop reading metrics, because the program reports them itself."""
         self._reported.update(metrics)
+
+    def _training_values(self) -> list[Report]:
+        """Return a report for each metric that the program printed below the heading of its training data alone.
+
+        `Train Epoch: 3 Loss: 0.5` is `train_loss`. If it prints no other loss, the last one is that of a job that names
+        `loss`. Not before the end of the program, as a loss of held-out data may follow.
+        """
+        values: dict[str, float] = {}
+        by_lower_name = {name.lower(): value for name, value in self.finite.items()}
+        requested = {name.lower() for name in self._names}
+        for name in self._names:
+            if name not in self.newest and name not in self._reported:
+                training_names = {f"{data_set}_{name}".lower() for data_set in lines.TRAINING_SETS} - requested
+                if training := [value for key, value in by_lower_name.items() if key in training_names]:
+                    values[name] = training[-1]
+        self.newest.update(values)
+        self.finite.update(values)
+        return [(self._last_step, values)] if values else []
 
     def _due_reports(self, burst: Burst[Source], now: float, ended: bool) -> list[Report]:
         """Hold new reports, and return those that are no longer held, in order and without metrics of other sources."""

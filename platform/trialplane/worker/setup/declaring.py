@@ -3,15 +3,19 @@
 Supported are argparse, click and libraries based on them (typer, simple-parsing, transformers, plac, pydantic-settings),
 optparse, tyro, absl with ml_collections, docopt, fire, jsonargparse with LightningCLI, OmegaConf and yacs.
 
-`python -m trialplane.worker.setup.declaring SCRIPT FILE [MODULE]` is started in the folder in which the script runs, and
-writes FILE, a `Declared` in JSON. It ends before the first argument is read, so the rest of the script does not run, and the
-arguments need not be complete. If the script ends without reading any, its function `main` is called, as an entry point of
-its package would.
+`python -m trialplane.worker.setup.declaring SCRIPT FILE MODULE [ARGUMENT ...]` is started in the folder in which the script
+runs, and writes FILE, a `Declared` in JSON. MODULE is "" for a script that is run as a file. The process ends when the
+script reads its arguments, so the rest of the script does not run, and the arguments need not be complete. If the script
+ends without reading any, its function `main` is called, as an entry point of its package would.
+
+With arguments, these are those of a command that a user types. Defaults are then the values that argparse reads from them,
+also from a settings file that they name, as with ConfigArgParse.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import enum
 import importlib
 import importlib.util
@@ -24,8 +28,9 @@ import re
 import runpy
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
 from trialplane.training import process
@@ -56,6 +61,8 @@ class _Parsers:
         self._trailing: list[str] = []
         self._overrides = False
         self.function = ""
+        self._typed = {word.partition("=")[0] for word in sys.argv[1:]}  # arguments, without values after =
+        self._is_parsing = False  # whether argparse reads the typed arguments, for their values
         # A script may read a few arguments with a small parser and `parse_known_args`, before its main parser reads them all
         # with `parse_args`.
         self._calls_parse_args = "parse_args(" in script.read_text(errors="replace")
@@ -66,9 +73,12 @@ class _Parsers:
 
         def parse_known_args(parser: argparse.ArgumentParser, args: Any = None, *others: Any, **kwargs: Any) -> Any:
             """Add the parser's arguments and end, unless it is a small parser before the main one."""
+            if self._is_parsing:  # a subcommand
+                return parse_known(parser, args, *others, **kwargs)
             if args is not None and not args and self._is_called_with_empty_list():
                 return self.end("it reads none, as it calls `parse_args([])`")
-            self._add_argparse(parser)
+            words = sys.argv[1:] if args is None else list(args)
+            self._add_argparse(parser, self._typed_values(lambda: parse_known(parser, words)) if words else {})
             # Let a small parser read its arguments. It is recognized because it has no --help and is not the main one.
             is_called_by_parse_args = sys._getframe(1).f_code.co_name == "parse_args"
             if self._calls_parse_args and not parser.add_help and not is_called_by_parse_args:
@@ -102,6 +112,22 @@ class _Parsers:
             docopt.docopt = lambda doc="", *args, **kwargs: self._end_at_docopt(docopt.parse_defaults(doc))
         if _is_installed("omegaconf"):
             self._watch_omegaconf(importlib.import_module("omegaconf").OmegaConf)
+
+    def _typed_values(self, parse: Callable[[], tuple[argparse.Namespace, list[str]]]) -> dict[str, Any]:
+        """Return the values that argparse reads from typed arguments, by destination; {} if it refuses them."""
+        self._is_parsing = True
+        try:
+            with Path(os.devnull).open("w") as nothing, contextlib.redirect_stderr(nothing):
+                return vars(parse()[0])
+        except (SystemExit, Exception):  # noqa: BLE001  a type of the script's may raise anything
+            return {}
+        finally:
+            self._is_parsing = False
+
+    def _flag(self, flags: Sequence[str]) -> str:
+        """Return the flag of an option that is typed, or else its first long one, or its first one; "" without any."""
+        typed = next((flag for flag in flags if flag in self._typed), "")
+        return typed or next((flag for flag in flags if flag.startswith("--")), "") or next(iter(flags), "")
 
     def _is_called_with_empty_list(self) -> bool:
         """Return whether the line of the script that calls the parser gives it `[]` in place of its arguments.
@@ -158,7 +184,7 @@ class _Parsers:
         while commands := getattr(command, "commands", None):
             if not (name := _subcommand(commands)):
                 break
-            if len(commands) > 1:
+            if len(commands) > 1 and name not in self._typed:
                 self._left_out.append(f"subcommands ({', '.join(commands)}): {name} is used")
             self._add_click(command, is_group=True)
             self._descend(name)
@@ -299,8 +325,13 @@ class _Parsers:
         self._file.write_text(records.to_json(declared), encoding="utf-8")
         os._exit(0)
 
-    def _add_argparse(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of a parser, and of the subcommand that trains. Record what a job cannot set as left out."""
+    def _add_argparse(self, parser: argparse.ArgumentParser, values: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Add the arguments of a parser of argparse, and those of its subcommand.
+
+        Args:
+            parser: The parser.
+            values: Values that it reads from typed arguments and a settings file, by destination.
+        """
         names: set[str] = {option.name for option in self._options}
         destinations: set[str] = set()
         for action in parser._actions:
@@ -312,8 +343,7 @@ class _Parsers:
             ):  # it is in the help only
                 action.default = shown[1] if shown[1] != "None" else None
                 action.type = _HELP_TYPES.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
-            flag = next((text for text in action.option_strings if text.startswith("--")), "")
-            flag = flag or (action.option_strings[0] if action.option_strings else "")
+            flag = self._flag(action.option_strings)
             name = flag.lstrip("-") or action.dest
             if name in names:
                 continue
@@ -322,10 +352,10 @@ class _Parsers:
                 if not (chosen := _subcommand(action.choices)):
                     self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
                     continue
-                if len(action.choices) > 1:
+                if len(action.choices) > 1 and chosen not in self._typed:
                     self._left_out.append(f"subcommands ({', '.join(action.choices)}): {chosen} is used")
                 self._descend(chosen)
-                self._add_argparse(action.choices[chosen])
+                self._add_argparse(action.choices[chosen], values)
                 return
             if action.nargs in (argparse.REMAINDER, "+", "*") and (settings := _yacs_values()):  # `NAME VALUE …` for yacs
                 self._trailing += [flag] if flag else []
@@ -337,7 +367,11 @@ class _Parsers:
             if obstacle := "" if style == "negated" else _obstacle(action):
                 self._left_out.append(f"{flag or name}: {obstacle}")
                 continue
-            default = False if style == "switch" else self._plain_default(action.default, action.type)
+            value = values.get(action.dest, action.default)
+            if style == "switch" and value != action.default:
+                self._left_out.append(f"{flag or name}: is on in the command or its file, and cannot be switched off")
+                continue
+            default = False if style == "switch" else self._plain_default(value, action.type)
             if isinstance(action, argparse._AppendAction):
                 lists = "repeat"
             elif action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0):
@@ -361,7 +395,11 @@ class _Parsers:
         """Record a subcommand, with the options so far before it, as the parser above it reads them.
 
         A placeholder stands for the value of each option. Options that have no single value, or need none, are dropped.
+        A typed command has the subcommand already, and arguments that are added at its end are none of the parser above.
         """
+        if subcommand in self._typed:
+            self._options = []
+            return
         self._options = [option for option in self._options if option.flag and not option.style and not option.lists]
         self._options = [option for option in self._options if option.default is not None or option.required]
         written = {word.partition("=")[0] for word in self._subcommands}
@@ -385,7 +423,8 @@ class _Parsers:
             if not parameter.expose_value or parameter.name == "help":
                 continue
             is_option = parameter.param_type_name == "option"
-            flag = max(parameter.opts, key=len) if is_option else ""
+            typed = [flag for flag in parameter.opts if flag in self._typed]
+            flag = next(iter(typed), max(parameter.opts, key=len)) if is_option else ""
             name = flag.lstrip("-") if is_option else parameter.name
             is_flag = getattr(parameter, "is_flag", False)
             opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""
@@ -442,11 +481,10 @@ class _Parsers:
 
 
 def _subcommand(names: Iterable[str]) -> str:
-    """Return the subcommand to use: the only one, or by its name the one that trains; "" if there is neither."""
+    """Return the subcommand to use: the only one, the typed one, or by its name the one that trains; "" if there is none."""
     words = list(names)
-    if len(words) == 1:
-        return words[0]
-    return next((word for word in _TRAINING_COMMANDS if word in words), "")
+    candidates = words if len(words) == 1 else (*sys.argv[1:], *_TRAINING_COMMANDS)
+    return next((word for word in candidates if word in words), "")
 
 
 def _leaves(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -550,7 +588,7 @@ def main() -> None:
     script, file = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     module = sys.argv[3] if len(sys.argv) > 3 else ""
     process.end_with_parent()
-    sys.argv = [str(script)]
+    sys.argv = [str(script), *sys.argv[4:]]
     sys.path.insert(0, str(Path.cwd() if module else script.parent))
     parsers = _Parsers(script, file)
     parsers.watch()
