@@ -47,7 +47,7 @@ def job_in(folder: str) -> Study:
         ),
         (
             "cd src && python fit.py --lr {lr=0.1} --layers 2",
-            ("bash", "-c", "cd src && python fit.py --lr {lr} --layers {layers}"),
+            ("bash", "-c", 'cd src && python fit.py --lr {lr} --layers {layers} "$@"', "bash"),
             {"lr": 0.1, "layers": 2},
         ),
         (
@@ -83,7 +83,7 @@ def test_a_command_line_is_a_job(
         ),
         (
             "python src/fit.py --api-key hush1 --lr 0.1 --layers 2",
-            ("bash", "-c", 'python src/fit.py --api-key "$API_KEY" --lr {lr} --layers {layers}'),
+            ("bash", "-c", 'python src/fit.py --api-key "$API_KEY" --lr {lr} --layers {layers} "$@"', "bash"),
         ),
     ],
 )

@@ -90,8 +90,8 @@ def test_sources_of_metrics(job: Path) -> None:
         ('script: train.py\narguments: [--lr, "{lrr}"]\n', "arguments.1", 6, "did you mean lr?"),
         ('script: train.py\narguments: [--lr, "{flags}x"]\n', "arguments.1", 6, "{flags} is no parameter"),
         ('command: [./none.sh, "{lr}"]\n', "command.0", 5, "there is no ./none.sh"),
-        ("command: [./go.sh]\n", "command.0", 5, "is not executable; `chmod +x"),
-        ('command: [sh, "{momentum}"]\n', "command.1", 5, "is no parameter, and no fact about the trial"),
+        ("command: [./go.sh]\narguments: flags\n", "command.0", 5, "is not executable; `chmod +x"),
+        ('command: [sh, "{momentum}"]\narguments: flags\n', "command.1", 5, "is no parameter, and no fact about the trial"),
         ("command: []\n", "command", 5, "needs at least 1"),
         (
             'script: train.py\narguments: ["{data}", "{data}", "{flags}"]\nparams: {data: null}\n',
@@ -99,7 +99,12 @@ def test_sources_of_metrics(job: Path) -> None:
             7,
             "no value",
         ),
-        ('command: [sh, "--data={data}"]\nparams: {data: null}\n', "params.data", 6, "the argument --data={data} needs one"),
+        (
+            'command: [sh, "--data={data}", "{lr}"]\nparams: {data: null}\n',
+            "params.data",
+            6,
+            "the argument --data={data} needs one",
+        ),
         ("arguments: flags\n", "arguments", 5, "is for a script or a command"),
         (
             "script: train.py\narguments: falgs\n",
@@ -163,6 +168,32 @@ def test_globals_are_what_the_script_assigns(job: Path, text: str, message: str)
         assert message in told
     else:
         assert load.load_job(job).script == "tools/fit.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("command: [python, fit.py]\n", "", "write {lr} into command, or `arguments: flags` for --lr=VALUE at its end"),
+        ("command: [python, fit.py]\narguments: none\n", "", ""),
+        ("command: [python, fit.py]\ncapture: wandb\n", "", ""),
+        ("command: [python, fit.py]\n", "from trialplane import params\n", ""),
+        ("script: fit.py\n", "lr = 0.1\n", "fit.py reads no --lr; write `arguments: globals`"),
+        ("script: fit.py\n", "from tools.args import lr\nlr = lr or 0.1\n", ""),
+        ("script: fit.py\n", "import sys\nlr = 0.1\nprint(sys.argv)\n", ""),
+        ("script: fit.py\narguments: globals\n", "lr = 0.1\n", ""),
+    ],
+)
+def test_a_searched_parameter_that_does_not_reach_the_program_is_refused(
+    job: Path, text: str, code: str, message: str
+) -> None:
+    (job / "tools" / "args.py").write_text("import argparse\n" if "tools" in code else "")
+    (job / "fit.py").write_text(f"{code}print('f1=0.5')\n")
+    write(job, text)
+    if message:
+        [(at, _, _, told)] = found(job)
+        assert at == "space.lr" and "it does not reach the program: " in told and message in told
+    else:
+        assert load.load_job(job).kind == "hpo"
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_the_top_rung_is_raised_by_one_value_only(folder: Path) -> None:
         ("from trialplane.integrations import xgboost\ndef run(ctx): ...\n", "", False),
         ("print('f1: 1')\n", "script: train.py\n", True),
         ("print('f1: 1')\n", "script: train.py\narguments: [--out, '{checkpoints}']\n", False),
-        ("print('f1: 1')\n", "command: [python, train.py]\n", False),
+        ("print('f1: 1')\n", "command: [python, train.py]\narguments: flags\n", False),
     ],
 )
 def test_code_that_saves_no_checkpoints_is_refused(folder: Path, code: str, text: str, refused: bool) -> None:
