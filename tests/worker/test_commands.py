@@ -74,10 +74,9 @@ def test_how_a_command_ends(shell: Bench, what: str, failure: FailureClass | Non
 
 def test_a_parameter_in_a_command_is_no_flag_as_well(tmp_path: Path) -> None:
     program = Program(command=("echo", "score={x}"), arguments=("{flags}", "lr={lr}"), metrics=STDOUT, names=("score",))
-    bench = Bench(tmp_path, {}, program=program)
-    outcome = bench.outcome(x=0.5, lr=0.25, width=4)
-    assert "score=0.5 --width=4 lr=0.25\n" in bench.log(outcome)
-    bench.close()
+    with Bench(tmp_path, {}, program=program) as bench:
+        outcome = bench.outcome("works", x=0.5, lr=0.25, width=4)
+        assert "score=0.5 --what=works --width=4 lr=0.25\n" in bench.log(outcome)
 
 
 def test_a_command_finds_the_interpreter_of_the_trial(shell: Bench) -> None:
