@@ -119,7 +119,7 @@ def run(ctx):
         state = encoders.training_state(accelerator, model, optimizer, schedule)
         ctx.save(epoch, {**state, "best": best, "best_table": best_table})
 
-    if os.environ.get("MLFLOW_TRACKING_URI"):  # that of the trial's store, or of another MLflow
+    if os.environ.get("MLFLOW_TRACKING_URI"):  # a trial has one; alone, the user may have set one
         import mlflow
 
         mlflow.log_dict({"rows": "truth 0, 1", "columns": "predicted 0, 1", "counts": best_table}, "confusion.json")

@@ -51,6 +51,7 @@ def _tables() -> tuple[dict[tuple[int, int, int], int], list[tuple[int, int, int
 
     The promotion is 0 unless it is to knight, bishop or rook.
     """
+    # The files, ranks and promotion of each kind of move, in the order of the kinds.
     steps = [(files * distance, ranks * distance, 0) for files, ranks in _NORTH_CLOCKWISE for distance in range(1, 8)]
     steps += [(files, ranks, 0) for files, ranks in _KNIGHT]
     steps += [(files, 1, piece) for files in (0, 1, -1) for piece in _UNDER]
@@ -60,8 +61,9 @@ def _tables() -> tuple[dict[tuple[int, int, int], int], list[tuple[int, int, int
         for kind, (files, ranks, piece) in enumerate(steps):
             file, rank = source % 8 + files, source // 8 + ranks
             if 0 <= file < 8 and 0 <= rank < 8 and not (piece and rank != 7):
-                moves[source * KINDS + kind] = (source, rank * 8 + file, piece)
-                action_of_move[moves[source * KINDS + kind]] = source * KINDS + kind
+                action, move = source * KINDS + kind, (source, rank * 8 + file, piece)
+                moves[action] = move
+                action_of_move[move] = action
     return action_of_move, moves
 
 

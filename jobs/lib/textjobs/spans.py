@@ -110,7 +110,7 @@ def sentence_scores(
 
 def log_examples(posts: Sequence[str], truth: Sequence[Sequence[Span]], predicted: Sequence[Set[Span]]) -> None:
     """Log the first 50 posts with their true and predicted spans to MLflow, if a tracking URI is set."""
-    if not os.environ.get("MLFLOW_TRACKING_URI"):  # that of the trial's store, or of another MLflow
+    if not os.environ.get("MLFLOW_TRACKING_URI"):  # a trial has one; alone, the user may have set one
         return
     import mlflow
 

@@ -21,10 +21,13 @@ _OPENBLAS = "OPENBLAS_NUM_THREADS"
 
 
 def template_variables(config: SlotConfig) -> dict[str, str]:
-    """Return the environment variables of a template."""
+    """Return the environment variables of a template, which its trials inherit.
+
+    The user's variables take precedence over defaults, and the job's `env` over these.
+    """
     threads = str(config.cpus)
     variables = {
-        "PYTHONHASHSEED": "0",
+        "PYTHONHASHSEED": "0",  # the order of sets must be the same in all trials
         **os.environ,
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -37,9 +40,9 @@ def template_variables(config: SlotConfig) -> dict[str, str]:
         **config.env,
     }
     variables |= _gpu_memory(config, variables)
+    # numpy starts its threads when it is imported, and a template with threads cannot fork safely. So it gets one thread
+    # here, and a trial sets its own number by `use_cores`, which needs to know the user's.
     variables[env.BLAS_THREADS] = variables.get(_OPENBLAS, "")
-    # numpy starts its threads when it is imported, and a template with threads cannot fork safely. A trial sets its own
-    # number of threads by `use_cores`.
     variables[_OPENBLAS] = "1"
     if packages := os.environ.get(env.PACKAGES):
         for name, first in (("PYTHONPATH", packages), ("PATH", f"{packages}/bin")):

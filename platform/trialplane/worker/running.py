@@ -181,8 +181,9 @@ class RunningTrial:
                 else:
                     assert self.exchange is not None, "only a collection's process may send these messages"
                     self.exchange.receive(message)
-                    if self.exchange.report_at is not None:
-                        self.timers.set("exchange", self.exchange.report_at, self.take_messages)
+                    moment = self.exchange.report_at
+                    if moment is not None:
+                        self.timers.set("exchange", moment, self.take_messages)
         except (EOFError, errors.MessageError) as error:
             if isinstance(error, errors.MessageError):
                 self.kill(FailureClass.INVALID, f"{error}; the process was killed")

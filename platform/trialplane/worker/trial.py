@@ -58,7 +58,7 @@ def import_job(config: records.SlotConfig) -> context.Run:
     for name in config.preload:
         module, _, function = name.partition(":")
         imported = importlib.import_module(module)
-        if function:
+        if function:  # MODULE:FUNCTION also calls the function, which may load data once for all trials
             getattr(imported, function)(dict(config.params), Path(config.cache))
     if config.program is not None:
         return programs.load(config, config.program)

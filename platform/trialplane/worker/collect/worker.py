@@ -126,7 +126,10 @@ class WorkerUnits:
         self._log_at = 0.0
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
-        """Return units to do, `count` at most; `()` as `Worker.take` says. Request these and some ahead."""
+        """Return units to do, `count` at most, and request more ahead.
+
+        Without `wait`, `()` means that no unit has arrived yet; otherwise that the iteration is complete.
+        """
         self._receive(wait=False)
         count = min(count, MAX_UNITS)
         # Requesting ahead means a whole batch at least. With fewer units the next batch would be incomplete.

@@ -64,7 +64,7 @@ class Burst(Generic[SourceT]):
         if self._count <= MOST:
             return list(self._sample.values())  # `_stride` is still 1
         selected = self._extreme_items | self._ending | self._last
-        room = max(0, MOST - len(selected))
+        room = max(0, MOST - len(selected))  # for reports of the sample, which are spread evenly over it
         numbers = [number for number in self._sample if number not in selected]
         spread = [numbers[len(numbers) * index // room] for index in range(min(room, len(numbers)))]
         selected |= {number: self._sample[number] for number in spread}

@@ -69,7 +69,10 @@ def fork(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[],
 
 
 def spawn(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
-    """Start a rank in a new interpreter, which imports the job itself. `close_inherited` is not needed, and not called."""
+    """Start a rank in a new interpreter, which imports the job itself.
+
+    The arguments are those of `fork`. A new interpreter inherits no descriptors, so `close_inherited` is not called.
+    """
     supervisor_end, rank_end, source, sink = _open_channels(placement)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "trialplane.worker.ranks.rank", str(rank_end.fileno()), str(os.getpid())],

@@ -109,6 +109,9 @@ class Verdict:
     def outcome(self, metrics: Mapping[str, float]) -> TrialOutcome:
         """Return the outcome of the trial, after all ranks have ended.
 
+        It is the one that was decided, or the cause of the failures; PAUSED if all ranks are paused; otherwise the result if
+        it is complete. If nothing of this holds, the ranks were stopped, and the outcome is LOST.
+
         Args:
             metrics: Metrics of the last report, which an outcome without a result gets.
         """

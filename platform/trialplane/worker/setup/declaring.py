@@ -205,6 +205,7 @@ class _Parsers:
             warnings.simplefilter("ignore")  # the function is deprecated, and no other one exists in all versions
             parser = tyro.extras.get_parser(component, **supported)
         for action in parser._actions:
+            # tyro's action for a single value has a list of one, and no default of its type; the help has the default.
             action.nargs = None if action.nargs == 1 else action.nargs
             if action.nargs is None:
                 action.default = argparse.SUPPRESS

@@ -139,6 +139,7 @@ def _replace_trainer(module: ModuleType) -> None:
 
     @functools.wraps(init)
     def with_callback(trainer: Any, *args: Any, **kwargs: Any) -> None:
+        """Create the Trainer, and add the callback in a trial."""
         init(trainer, *args, **kwargs)
         from trialplane.integrations import huggingface  # imports torch and transformers, which are loaded by then
 

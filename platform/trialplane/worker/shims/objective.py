@@ -177,7 +177,7 @@ class Trial:
     @property
     def distributions(self) -> dict[str, Any]:
         """Optuna's distributions of these parameters; needs Optuna in the trial's environment."""
-        # Imported by name, as only an objective that reads this property needs Optuna.
+        # Imported only here, because only an objective that reads this property needs Optuna.
         classes = importlib.import_module("optuna.distributions")
         distributions = {}
         for name, request in self._requests.items():

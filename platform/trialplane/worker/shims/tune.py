@@ -308,7 +308,7 @@ def _replace_tune(module: ModuleType) -> None:
     module.run = module.run_experiments = _stop_at_search  # type: ignore[attr-defined]
 
     def __init__(self: object, *_: object, **__: object) -> None:
-        """Do nothing, as Ray's own would create a folder for results."""
+        """Do nothing, because Ray's own function would create a folder for results."""
 
     module.Tuner.__init__, module.Tuner.fit, module.Tuner.restore = __init__, _stop_at_search, _stop_at_search
 
