@@ -77,6 +77,13 @@ def test_a_study_with_hardly_a_trial_draws(opened: Opened, trials: int) -> None:
     assert ("history" in sections, "trials" in sections) == (trials > 0, trials > 0)
 
 
+def test_webgl_draws_no_more_pixels_than_the_screen_has(opened: Opened) -> None:
+    shown = opened(studies.study(4000, steps=1))
+    shown.show("history")
+    sizes = shown.read("[...document.querySelectorAll('#history canvas')].map(c => [c.width, Math.round(c.clientWidth)])")
+    assert sizes and all(width == shown_width for width, shown_width in sizes)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("trials", [10_000, 50_000])
 def test_a_large_study_draws_and_keeps_its_rows_out_of_the_page(opened: Opened, trials: int) -> None:

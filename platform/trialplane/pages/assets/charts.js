@@ -14,6 +14,9 @@ const STATES = {
 };
 const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
 
+/** Points in WebGL have the pixels of the screen: plotly.js would draw four times as many, which takes long without a GPU. Lines stay finer. */
+const configOf = (traces) => ({ ...CONFIG, plotGlPixelRatio: traces.some((trace) => trace.type === "parcoords") ? 2 : devicePixelRatio });
+
 /** A text as plotly.js shows it unchanged: it reads some tags in texts. */
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
@@ -95,7 +98,7 @@ class Chart {
     if (Chart.used + contexts > CONTEXTS) return;
     Object.assign(this, { mounted: true, contexts });
     this.element.replaceChildren();
-    Plotly.newPlot(this.element, data, layout, CONFIG).then(() => {
+    Plotly.newPlot(this.element, data, layout, configOf(data)).then(() => {
       if (hasWebgl && this.element.querySelector(".no-webgl")) {
         hasWebgl = false;
         this.unmount(); // with the notice that plotly.js puts over the chart
@@ -118,7 +121,7 @@ class Chart {
     if (!this.mounted) return this.mount();
     const { data, layout } = this.draw();
     this.contexts = contextsOf(data);
-    return Plotly.react(this.element, data, layout, CONFIG);
+    return Plotly.react(this.element, data, layout, configOf(data));
   }
 
   static updateAll() {
