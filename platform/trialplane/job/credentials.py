@@ -62,7 +62,7 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
         The command line without secrets, and the value of each environment variable that it needs instead.
     """
     variables: dict[str, str] = {}
-    pieces, end = [], 0  # parts of the new command line, and the end of the part of `command` that they replace
+    pieces, end = [], 0  # pieces of the new command line, which stand for `command` up to the index `end`
     for match in _VALUE.finditer(command):
         name = match["flag"] or match["key"]
         value = re.sub(r"""['"]""", "", match["value"])

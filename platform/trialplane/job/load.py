@@ -54,7 +54,7 @@ def find_job(name_or_path: str, search: Path) -> Path:
     path = path if path.is_absolute() else search / path
     folders = [folder / FOLDER for folder in (search, *search.absolute().parents) if (folder / FOLDER).is_dir()]
     is_name = name_or_path not in ("", ".", "..") and "/" not in name_or_path
-    candidates = [folders[0] / name_or_path, path] if is_name and folders else [path]
+    candidates = [folders[0] / name_or_path, path] if is_name and folders else [path]  # a name may be a folder's path too
     for candidate in candidates:
         if candidate.name == FILE and _is_file(candidate):
             return candidate.parent

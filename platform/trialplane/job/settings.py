@@ -86,8 +86,13 @@ def words(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
         line_start = text[: match.start("value")].rpartition("\n")[2]
         if not line_start.lstrip().startswith("#"):
             positions.setdefault(name, []).append(match.span("value"))
-    single = {name for name, spans in positions.items() if len({text[start:end] for start, end in spans}) == 1}
-    yield from sorted(((name, span) for name in single for span in positions[name]), key=lambda pair: pair[1])
+    unambiguous = [
+        (name, span)
+        for name, name_spans in positions.items()
+        if len({text[start:end] for start, end in name_spans}) == 1  # the same number at all positions
+        for span in name_spans
+    ]
+    yield from sorted(unambiguous, key=lambda name_and_span: name_and_span[1])  # in the order of the text
 
 
 def values(text: str, name: str) -> dict[str, Any]:

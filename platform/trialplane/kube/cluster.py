@@ -296,7 +296,16 @@ class Cluster:
         query = {"container": container, "follow": "true" if follow else "", "previous": "true" if previous else ""}
         path = f"{self._path(kinds.POD, pod)}/log"
         present = {key: value for key, value in query.items() if value}
-        answer = self._send("GET", path, present, None, "", None, None if follow else READ, preload=False)
+        answer = self._send(
+            "GET",
+            path,
+            query=present,
+            body=None,
+            content="",
+            headers=None,
+            timeout=None if follow else READ,
+            preload=False,
+        )
         try:
             if answer.status >= 300:
                 raise self.refused(ApiResponse(answer.status, {}, answer.read()), "get", "pods/log")

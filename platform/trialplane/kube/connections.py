@@ -24,26 +24,26 @@ def settings(context: KubeContext | None) -> Any:
     """
     from kubernetes import client, config  # slow: a quarter of a second
 
-    settings, files = client.Configuration(), kubeconfig.names()
+    configuration, files = client.Configuration(), kubeconfig.names()
     try:
         if context is None:
-            config.load_incluster_config(client_configuration=settings)
-            return settings
-        config.load_kube_config_from_dict(context.document(), client_configuration=settings, persist_config=False)
+            config.load_incluster_config(client_configuration=configuration)
+            return configuration
+        config.load_kube_config_from_dict(context.document(), client_configuration=configuration, persist_config=False)
     except (config.ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         # The package raises the last three for an entry with an unexpected structure.
         raise TargetError(f"the kubeconfig {files} cannot be used: {type(error).__name__}: {error}") from error
     if "tokenFile" in context.user:  # the package would read the file only once, but the token in it is renewed
-        settings.refresh_api_key_hook = lambda settings: settings.api_key.update(
-            dict.fromkeys(settings.api_key, f"Bearer {context.token()}")
+        configuration.refresh_api_key_hook = lambda current: current.api_key.update(
+            dict.fromkeys(current.api_key, f"Bearer {context.token()}")
         )
     # If a credential plugin fails, the package only logs the reason, and continues without credentials.
-    if "exec" in context.user and not settings.api_key and not settings.cert_file:
+    if "exec" in context.user and not configuration.api_key and not configuration.cert_file:
         raise TargetError(
             f"the credential plugin of {context.name} in the kubeconfig {files} gave no credentials (the log line above "
             f"has its reason); log in again as for kubectl: `kubectl --context {context.name} auth whoami` runs it too"
         )
-    return settings
+    return configuration
 
 
 def pool(settings: Any) -> urllib3.PoolManager:

@@ -108,7 +108,7 @@ def pack(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
     directory: list[dict[str, Any]] = []
     block = bytearray()
     for column in columns:
-        block += bytes(-len(block) % _ALIGNMENT)
+        block += bytes(-len(block) % _ALIGNMENT)  # zeros up to the next multiple of eight
         entry: dict[str, Any] = {
             "table": column.table,
             "name": column.name,

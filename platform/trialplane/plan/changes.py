@@ -53,7 +53,7 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
             requested[field] = (value, source)
     for field, (value, source) in requested.items():
         if value is None and not source.startswith("--set"):
-            continue
+            continue  # a flag that was not used; `--set field=null` sets null
         if field.split(".")[0] not in old.changeable and field not in old.changeable:
             issues.append(Issue((field,), _unchangeable_message(old), source))
             continue
@@ -133,7 +133,7 @@ def differences(job: Job, facts: Mapping[str, Any], code: Mapping[str, bytes], p
     lines = changed_fields(job, plan.job)
     if planning.sources_hash(facts) != (plan.sources or plan.pack.sha256):
         file_lines = planning.code_difference(code, contents(plan.pack.data))
-        lines += [f"code: {line}" for line in file_lines] or ["code: modes of files changed"]
+        lines += [f"code: {line}" for line in file_lines] or ["code: modes of files changed"]  # the hash includes the modes
     return lines
 
 

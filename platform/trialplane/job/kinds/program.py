@@ -345,7 +345,7 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     if "entrypoint" in job.model_fields_set and ("entrypoint",) not in broken:
         yield Issue(("entrypoint",), f"stands beside {field}; keep one of them")
     if {("params",), ("space",)} & {field_path[:1] for field_path in broken} or job.search.function:
-        return
+        return  # not all names of parameters are known, which the checks of arguments need
     names = [*job.params, *job.search.names]
     yield from _hydra_name_issues(job, names)
     if job.command and f"{{{arguments.GLOBALS}}}" in _arguments_of(job).items:

@@ -498,7 +498,7 @@ def _replay_issues(job: Study, population: Population) -> Iterator[Issue]:
         if name in _SEARCHING and not is_default:
             yield Issue(("population", name), "has no effect beside schedule, as members are not compared; drop it")
     assert isinstance(job.search.ladder, Intervals)
-    top = job.search.ladder.top
+    top = job.search.ladder.top  # 0 if it is unknown, because the parameter that sets it is invalid
     for index, entry in enumerate(population.schedule):
         if entry.step >= top > 0:
             problem = f"{entry.step} must be under {top}, the steps of a trial"

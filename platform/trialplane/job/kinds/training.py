@@ -161,7 +161,7 @@ def scaled_resources(written: Mapping[str, Any], requested: Mapping[str, Any]) -
     old, new = written.get("resources", {}), requested.get("resources", {})
     if requested.get("kind") != "train" or not isinstance(old, dict) or not isinstance(new, dict):
         return {}
-    if new.get("gpus", 0) in (0, old.get("gpus", 0)):
+    if new.get("gpus", 0) in (0, old.get("gpus", 0)):  # none, or as many as before
         return {}
     old_ranks = _ranks_per_node(written.get("ranks"), old.get("gpus"))
     new_ranks = _ranks_per_node(requested.get("ranks"), new["gpus"])
