@@ -3,7 +3,9 @@
     python -m tests.benchmarks.populations [--members 4] [--slots 2] [--interval 4] [--steps 200]
 
 Prints for each, as medians and 95th percentiles: members that took over another's state per second, from the first report to
-the last; and for ours the time from the end of a member's segment, when its slot is free, to the first report of the next.
+the last; and for ours the time from the end of a segment to the first report of the next one in the same slot, the part of
+it after the decision, and the processor time of a segment's process up to that report. With a quorum of all, the first of
+these contains the wait for the slowest member.
 Not a part of `python -m tests.benchmarks`: it needs `ray[tune]` for the comparison, and leaves that out without it.
 """
 
@@ -33,6 +35,8 @@ def grow(rate, height):
     return max(0.0, height + change + random.gauss(0, 0.5))
 """
 CODE = """
+import time
+
 from toy import grow
 
 
@@ -42,7 +46,7 @@ def run(ctx):
         done, height = state["step"], state["height"]
     for step in range(done + 1, ctx.params["steps"] + 1):
         height = grow(ctx.params["rate"], height)
-        ctx.report(step, height=height)
+        ctx.report(step, height=height, cpu=time.process_time())
         ctx.save(step, {"height": height})
     return {"height": height}
 """
@@ -75,21 +79,30 @@ def ours(options: argparse.Namespace, folder: Path) -> None:
             (json.loads(request), json.loads(outcome))
             for request, outcome in ledger.execute("select request, outcome from attempts order by number")
         ]
-        first = dict(ledger.execute("select number, min(moment) from reports group by number"))
+        query = "select number, min(moment), metrics from reports group by number"  # metrics are those of the first one
+        first = {number: (moment, json.loads(metrics)["cpu"]) for number, moment, metrics in ledger.execute(query)}
         begun, ended = ledger.execute("select min(moment), max(moment) from reports").fetchone()
-    by_number = {request["number"]: outcome for request, outcome in attempts}
-    waits, copies = [], 0
-    for request, _ in attempts:
-        parent = request["segment"]["parent"]
-        if parent is not None and request["number"] in first:
-            waits.append(first[request["number"]] - by_number[request["retry_of"]]["ended"])
-            copies += parent["trial"] != request["trial"]
-    tail, seconds = sorted(waits)[int(0.95 * len(waits))], ended - begun
+    gaps, starts, cpu, copies = [], [], [], 0
+    ends: dict[int, float] = {}  # of the newest attempt in each slot
+    for request, outcome in attempts:
+        if request["segment"]["parent"] is not None and request["number"] in first:
+            moment, seconds = first[request["number"]]
+            gaps.append(moment - ends[outcome["slot"]])
+            starts.append(moment - request["begun"])
+            cpu.append(seconds)
+            copies += request["segment"]["parent"]["trial"] != request["trial"]
+        ends[outcome["slot"]] = outcome["ended"]
+    seconds = ended - begun
     print(  # noqa: T201
-        f"ours: {status.state.value}, {copies} of {len(waits)} segments took over another state, {copies / seconds:.2f} per "
-        f"second; from the end of a segment to the first report of the next {1000 * statistics.median(waits):.0f} ms "
-        f"(95 %: {1000 * tail:.0f} ms), in {seconds:.1f} s"
+        f"ours: {status.state.value}, {copies} of {len(gaps)} segments took over another state, {copies / seconds:.2f} per "
+        f"second; from the end of a segment to the first report of the next in its slot {_times(gaps)}, from the decision "
+        f"{_times(starts)}, with {_times(cpu)} of processor time; in {seconds:.1f} s"
     )
+
+
+def _times(seconds: list[float]) -> str:
+    tail = sorted(seconds)[int(0.95 * len(seconds))]
+    return f"{1000 * statistics.median(seconds):.0f} ms (95 %: {1000 * tail:.0f} ms)"
 
 
 def rays(options: argparse.Namespace, folder: Path) -> None:

@@ -95,6 +95,23 @@ def test_trials_log_where_their_run_is_recorded(
     assert all("http://ann:***@a:5000" in line and "http://b:5000" in line for line in told)
 
 
+@pytest.mark.parametrize("rungs", [True, False])
+def test_slots_import_what_states_need_where_trials_are_paused(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, rungs: bool
+) -> None:
+    pruner = {"pruner": {"name": "asha", "promote": True, "max_resource": 8}} if rungs else {}
+    run.job.write_text(kinds.read(JOB | pruner).model_dump_json())
+    seen: list[bool] = []
+
+    def study(self: session.Session, ledger: Any, board: Any, uri: str) -> RunState:
+        seen.append(self._slot_config(self._job.roles()[0], uri).restores)
+        return RunState.SUCCEEDED
+
+    monkeypatch.setattr(session.Session, "_drive", study)
+    assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
+    assert seen == [rungs]
+
+
 def test_the_time_to_exit_is_the_jobs(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     run.job.write_text(kinds.read(JOB | {"budget": {"exit_timeout": "7s"}}).model_dump_json())
     limits: list[float] = []

@@ -20,10 +20,13 @@ from trialplane.wire.states import FailureClass, TrialState
 
 CODE = """
 import os
+import sys
 
 
 def run(ctx):
     what, done, weight = ctx.params["what"], 0, 0.0
+    if what == "looks":
+        return {"loss": 0.0, "score": float("trialplane.training.states" in sys.modules and "numpy" in sys.modules)}
     if what == "logs":
         ctx.note("wandb", 0, {"samples": 3.0})
     if what == "logs its loss":
@@ -195,3 +198,10 @@ def test_an_optimizer_is_compared_before_its_schedule_and_by_any_of_its_groups()
     assert optimizers.mismatch_message(groups, params) == ""
     assert "learning_rate 0.3 of the trial" in optimizers.mismatch_message(groups, {**params, "learning_rate": 0.2})
     assert "weight_decay 0.1 of the trial" in optimizers.mismatch_message(groups, {**params, "weight_decay": 0.2})
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_slot_of_a_study_with_rungs_imports_once_what_each_segment_needs(tmp_path: Path, restores: bool) -> None:
+    with Bench(tmp_path, {"train": CODE}, restores=restores) as bench:
+        outcome = bench.outcome("looks")
+    assert (outcome.start_method, outcome.metrics["score"]) == ("fork", float(restores))

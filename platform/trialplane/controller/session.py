@@ -392,6 +392,7 @@ class Session:
             keep=job.keep.files if isinstance(job, Study) and job.keep is not None else (),
             requirements=job.requires,
             code_hash=str(self._submission.get("code_hash", "")),
+            restores=job.search.ladder is not None and not role.program,
         )
 
     def _mlflow_patience(self, ending: Ending) -> float:

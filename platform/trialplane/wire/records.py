@@ -201,6 +201,7 @@ class SlotConfig:
         requirements: File of the code with requirements of packages that may have to be installed, or "".
         code_hash: SHA-256 of the content of `pack`, in hex. "" if it is not checked.
         params: Fixed parameters of the job, for functions in `preload`. Empty without such functions.
+        restores: Whether trials are paused at rungs, so that each of their processes restores and saves a state.
     """
 
     run: str
@@ -229,6 +230,7 @@ class SlotConfig:
     requirements: str = ""
     code_hash: str = ""
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    restores: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,6 +63,8 @@ def main() -> None:
             run = trial.import_job(config)
             roles.role_function(config)  # imports the modules of the role once for all trials
             _preload_mlflow()
+            if config.restores:  # after the job's own imports, which may set variables for numpy
+                importlib.import_module("trialplane.training.states")
             if "numpy" in sys.modules and config.cpus > 1:
                 importlib.import_module("threadpoolctl")  # for `environment.use_cores`
         except BaseException as error:  # noqa: BLE001  the border: whatever the job's code raises at import
