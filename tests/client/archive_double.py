@@ -45,7 +45,7 @@ class ArchiveDouble:
             study.images,
         )
 
-    def record(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
+    def record_run(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
         study = self._namespace.studies.get(run)
         if study is not None and new:
             raise errors.RunExists(f"the ledger has a study {run} already")
@@ -58,35 +58,35 @@ class ArchiveDouble:
         if study.status.started is None:
             study.status = planning.pending_status(run, job, float(submission["submitted"]))
 
-    def admit(self, run: str, token: str) -> None:
+    def set_token(self, run: str, token: str) -> None:
         if run in self._namespace.studies:
             self._namespace.studies[run].token = token
 
-    def revoke(self, run: str) -> None:
+    def revoke_tokens(self, run: str) -> None:
         if run in self._namespace.studies:
             self._namespace.studies[run].token = None
 
-    def admitted(self) -> list[str]:
+    def runs_with_token(self) -> list[str]:
         return [run for run, study in self._namespace.studies.items() if study.token is not None]
 
-    def note(self, run: str, change: Change) -> None:
+    def record_change(self, run: str, change: Change) -> None:
         changes = self._namespace.studies[run].changes
         if (change.uid, change.generation) not in [(noted.uid, noted.generation) for noted in changes]:
             changes.append(change)
 
-    def keep_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
+    def add_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
         known = self._namespace.studies[run].images
         for image, digest in images:
             known[image] = tuple(dict.fromkeys((*known.get(image, ()), digest)))
 
-    def remember(self, run: str, uid: str) -> bool:
+    def unmark_for_removal(self, run: str, uid: str) -> bool:
         study = self._namespace.studies[run]
         if study.submission.get(labels.UID) != uid:
             return False
         study.mark = ""
         return True
 
-    def forgotten(self) -> dict[str, str]:
+    def removal_marks(self) -> dict[str, str]:
         return {name: study.mark for name, study in self._namespace.studies.items() if study.mark}
 
     def delete(self, run: str) -> None:
@@ -94,7 +94,7 @@ class ArchiveDouble:
             raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
         del self._namespace.studies[run]
 
-    def desire(self, run: str, changed: Mapping[str, Any]) -> None:
+    def change_desired(self, run: str, changed: Mapping[str, Any]) -> None:
         study = self._namespace.studies.get(run)
         if study is None:
             raise errors.RunNotFound(f"the ledger has no run {run}")

@@ -35,7 +35,7 @@ def report(ledger, batch):
     while True:
         marks = range(50 * batch + 1, 50 * batch + 51)
         deleted = [mark - 50 for mark in marks if mark > 50 and mark % 2 == 0]
-        ledger.storage.report([ReportRow(mark, 0, 1, 0, mark, {"score": 0.5}, 1.0) for mark in marks], deleted)
+        ledger.storage.write_reports([ReportRow(mark, 0, 1, 0, mark, {"score": 0.5}, 1.0) for mark in marks], deleted)
         say("written", batch)
         batch += 1
 

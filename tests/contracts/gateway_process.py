@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 
 from trialplane.ledger.archive import Archive
-from trialplane.ledger.tables import Connections, prepare, runs
+from trialplane.ledger.tables import Connections, create_if_missing, runs
 from trialplane.wire import ledger
 
 TOKEN = "a-token-of-the-run"
@@ -113,18 +113,18 @@ class Door:
 
     def admit(self, run: str, directions: Sequence[str], token: str = TOKEN) -> None:
         """Records a run, if it is not recorded yet, and has a token open it."""
-        prepare(self._engine)
+        create_if_missing(self._engine)
         with self._engine.begin() as connection:
             found = connection.execute(sa.select(runs.c.token).where(runs.c.name == run)).one_or_none()
             if found is None:
                 new = {"name": run, "directions": json.dumps(list(directions)), "epoch": 0, "optuna": "{}"}
                 connection.execute(sa.insert(runs).values(new))
         if found is None or found.token != ledger.token_digest(token):
-            self._archive.admit(run, token)
+            self._archive.set_token(run, token)
 
     def revoke(self, run: str) -> None:
         """Takes the token away."""
-        self._archive.revoke(run)
+        self._archive.revoke_tokens(run)
 
     def kill(self) -> None:
         """Ends the process at once."""

@@ -22,8 +22,8 @@ def test_a_record_is_read_whole(postgres: Postgres) -> None:
     archive = Archive(connections.share())
     assert archive.snapshot("toy") is None, "nothing was ever submitted there"
     job = make_job()
-    archive.record("toy", job, {"submitted": 3.0, "uid": "u"}, b"\0\1\2", new=True)
-    archive.desire("toy", {"state": RunState.PAUSED, "parallel": 3})
+    archive.record_run("toy", job, {"submitted": 3.0, "uid": "u"}, b"\0\1\2", new=True)
+    archive.change_desired("toy", {"state": RunState.PAUSED, "parallel": 3})
     found = archive.snapshot("toy")
     assert found is not None
     assert (found.job, found.submission) == (job, {"submitted": 3.0, "uid": "u"})
@@ -37,11 +37,11 @@ def test_the_digests_of_a_runs_images_add_up(postgres: Postgres) -> None:
     connections = tables.Connections(postgres.new_database())
     archive = Archive(connections.share())
     with pytest.raises(RunNotFound):
-        archive.keep_images("toy", [("a:1", "sha256:1")])
-    archive.record("toy", make_job(), {"submitted": 3.0}, b"\0\1\2", new=True)
+        archive.add_images("toy", [("a:1", "sha256:1")])
+    archive.record_run("toy", make_job(), {"submitted": 3.0}, b"\0\1\2", new=True)
     assert archive.images("toy") == {}
     for digest in ("sha256:1", "sha256:2", "sha256:1"):
-        archive.keep_images("toy", [("a:1", digest), ("b:1", "sha256:3")])
+        archive.add_images("toy", [("a:1", digest), ("b:1", "sha256:3")])
     wanted = {"a:1": ("sha256:1", "sha256:2"), "b:1": ("sha256:3",)}
     found = archive.snapshot("toy")
     assert found is not None and found.images == archive.images("toy") == wanted
@@ -62,7 +62,7 @@ def test_a_damaged_record_says_whose_it_is(postgres: Postgres, column: str, text
     url = postgres.new_database()
     connections = tables.Connections(url)
     archive = Archive(connections.share())
-    archive.record("toy", make_job(), {"submitted": 3.0}, b"\0\1\2", new=True)
+    archive.record_run("toy", make_job(), {"submitted": 3.0}, b"\0\1\2", new=True)
     postgres.execute(f"UPDATE runs SET {column} = '{text}' WHERE name = 'toy'", url)
     with pytest.raises(LedgerCorrupt, match="the ledger's records of toy cannot be read: "):
         archive.snapshot("toy")

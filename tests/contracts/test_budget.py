@@ -46,8 +46,8 @@ class Controller:
     """What may stand behind a run's token."""
 
     def __init__(self, ledgers: Ledgers, run: str, namespace: str = "vision") -> None:
-        archive(ledgers, namespace).record(run, make_job(), FACTS, b"code", new=True)
-        archive(ledgers, namespace).admit(run, "a-token")
+        archive(ledgers, namespace).record_run(run, make_job(), FACTS, b"code", new=True)
+        archive(ledgers, namespace).set_token(run, "a-token")
         self.run, self.connection = run, Connection(LedgerService(ledgers))
         self.connection.admit(Address(namespace, run), "a-token")
         self.connection.answer(OPEN)
@@ -109,7 +109,7 @@ def test_the_runs_of_a_namespace_share_its_budget_and_others_have_their_own(
     second.connection.answer(OPEN)
     second.fill()
     with pytest.raises(LedgerFull, match="the runs in vision use"):
-        archive(ledgers).record("d", make_job(), FACTS, b"z" * 30_000, new=True)
+        archive(ledgers).record_run("d", make_job(), FACTS, b"z" * 30_000, new=True)
     assert [one.run for one in archive(ledgers).runs()] == ["a", "b"], "it leaves nothing behind"
     while other.begun < 300:
         other.begin()
@@ -189,7 +189,7 @@ def test_code_is_stored_once_and_goes_with_the_last_run_that_has_it(ledgers: Led
 def test_a_run_named_as_the_table_of_code_keeps_nobody_out(ledgers: Ledgers) -> None:
     """A controller holds the lock of its run's name for as long as it works."""
     working = Controller(ledgers, "codes")
-    archive(ledgers).record("b", make_job(), FACTS, b"other code", new=True)
+    archive(ledgers).record_run("b", make_job(), FACTS, b"other code", new=True)
     working.begin()
     delete(ledgers, "b")
 
@@ -198,10 +198,10 @@ def test_runs_that_never_start_cannot_fill_the_database_with_code(ledgers: Ledge
     made = 0
     with pytest.raises(LedgerFull, match=r"code 1\d\d.* KiB"):
         for made in range(100):
-            archive(ledgers).record(f"run-{made}", make_job(), FACTS, bytes([made]) * 9000, new=True)
+            archive(ledgers).record_run(f"run-{made}", make_job(), FACTS, bytes([made]) * 9000, new=True)
     assert 10 < made < 22
     delete(ledgers, "run-0")
-    archive(ledgers).record("small", make_job(), FACTS, b"\0" * 9000, new=True)
+    archive(ledgers).record_run("small", make_job(), FACTS, b"\0" * 9000, new=True)
 
 
 def test_what_mlflow_gets_counts_too_and_stays_counted(ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,14 +225,14 @@ def test_what_mlflow_gets_counts_too_and_stays_counted(ledgers: Ledgers, monkeyp
     delete(ledgers, "a")
     with pytest.raises(LedgerFull):
         team.spend(budget.MLFLOW, 30_000, spare=True)
-    archive(ledgers, "speech").record("a", make_job(), FACTS, b"", new=True)
+    archive(ledgers, "speech").record_run("a", make_job(), FACTS, b"", new=True)
     archive(ledgers, "speech").spend(budget.MLFLOW, 2 * MOST, spare=False)
 
 
 def test_artifacts_have_a_budget_of_their_own(ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "AT_ONCE", 1)
-    archive(ledgers).record("a", make_job(), FACTS, b"", new=True)
-    archive(ledgers, "speech").record("a", make_job(), FACTS, b"", new=True)
+    archive(ledgers).record_run("a", make_job(), FACTS, b"", new=True)
+    archive(ledgers, "speech").record_run("a", make_job(), FACTS, b"", new=True)
     archive(ledgers).spend(budget.ARTIFACTS, 900, spare=True)
     with pytest.raises(
         LedgerFull,

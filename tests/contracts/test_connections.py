@@ -59,8 +59,8 @@ def taken(share: tables.Share, number: int) -> Iterator[None]:
 def record(ledgers: Ledgers, namespace: str, run: str = "toy") -> None:
     archive = ledgers.of(namespace)
     assert archive is not None
-    archive.record(run, make_job(), FACTS, b"", new=True)
-    archive.admit(run, f"of-{namespace}")
+    archive.record_run(run, make_job(), FACTS, b"", new=True)
+    archive.set_token(run, f"of-{namespace}")
 
 
 def test_twenty_teams_take_no_more_connections_than_one(postgres: Postgres, url: str) -> None:
@@ -100,13 +100,13 @@ def test_tokens_are_checked_while_two_teams_read_all_that_they_may(url: str, mon
     ledgers = Ledgers(url, "control", ["a", "b", "c"])
     for team in ledgers.namespaces:
         record(ledgers, team)
-        assert _archive(ledgers, team).opens("toy", f"of-{team}"), "it is known now that its tables are there"
+        assert _archive(ledgers, team).is_token_valid("toy", f"of-{team}"), "it is known now that its tables are there"
     monkeypatch.setattr(tables, "TURN_SECONDS", 0.01)
     shares = [_archive(ledgers, team)._connections for team in ("a", "b")]
     with taken(shares[0], tables.SHARE), taken(shares[1], tables.POOL - tables.CHECKS - tables.SHARE):
         for team in ledgers.namespaces:
-            assert _archive(ledgers, team).opens("toy", f"of-{team}")
-            assert not _archive(ledgers, team).opens_mlflow("toy", "x")
+            assert _archive(ledgers, team).is_token_valid("toy", f"of-{team}")
+            assert not _archive(ledgers, team).is_mlflow_token_valid("toy", "x")
     ledgers.close()
 
 

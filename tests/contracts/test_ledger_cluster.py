@@ -47,13 +47,15 @@ def test_a_run_is_described_and_described_anew(backend: Backend) -> None:
     job = make_job()
     facts = {labels.LEDGER_JOB: {"trials": 6}} if backend.door is None else {}
     with backend.open(job) as ledger:
-        ledger.describe({labels.LEDGER_STATUS: status(RunState.RUNNING)} | facts)
+        ledger.write_facts({labels.LEDGER_STATUS: status(RunState.RUNNING)} | facts)
         drive(ledger)
-        ledger.describe({labels.LEDGER_STATUS: status(RunState.SUCCEEDED)}, patient=False)
+        ledger.write_facts({labels.LEDGER_STATUS: status(RunState.SUCCEEDED)}, patient=False)
     with backend.open(job) as ledger:
         if facts:
-            ledger.describe({labels.LEDGER_JOB: {"trials": 12}})
-        said = [storage_of(ledger).document(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)]
+            ledger.write_facts({labels.LEDGER_JOB: {"trials": 12}})
+        said = [
+            storage_of(ledger).read_column(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
+        ]
         assert said == [{"trials": 12} if facts else None, status(RunState.SUCCEEDED), None]
         assert ledger.counts.complete == 6
 
@@ -62,17 +64,17 @@ def test_a_controller_that_was_taken_over_describes_nothing(sqlite: Backend) -> 
     job = make_job()
     first = sqlite.open(job)
     second = sqlite.open(job, lock=sqlite.folder / "other.lock")  # a file system without working locks
-    second.describe({labels.LEDGER_STATUS: "second"})
+    second.write_facts({labels.LEDGER_STATUS: "second"})
     for patient in (True, False):
         with pytest.raises(errors.LedgerFenced):
-            first.describe({labels.LEDGER_STATUS: "first"}, patient=patient)
-    assert storage_of(second).document(labels.LEDGER_STATUS) == "second"
+            first.write_facts({labels.LEDGER_STATUS: "first"}, patient=patient)
+    assert storage_of(second).read_column(labels.LEDGER_STATUS) == "second"
 
 
 def test_how_long_a_run_has_worked_outlives_its_controller(backend: Backend) -> None:
     with backend.open(make_job()) as ledger:
         assert ledger.status is None
-        ledger.describe({labels.LEDGER_STATUS: status(RunState.PAUSED, worked=12.5)})
+        ledger.write_facts({labels.LEDGER_STATUS: status(RunState.PAUSED, worked=12.5)})
     with backend.open(make_job()) as ledger:
         assert ledger.status is not None and ledger.status.worked == 12.5
 
@@ -82,9 +84,9 @@ def test_what_is_written_twice_is_there_once(backend: Backend) -> None:
     with backend.open(make_job(trials=2)) as ledger:
         drive(ledger, count=2)
         first, second = storage_of(ledger).load()[0]
-        storage_of(ledger).begin(first, None)
-        storage_of(ledger).draw(second, None)
-        storage_of(ledger).finish(dataclasses.replace(first, outcome=second.outcome), None)
+        storage_of(ledger).write_start(first, None)
+        storage_of(ledger).write_draw(second, None)
+        storage_of(ledger).write_end(dataclasses.replace(first, outcome=second.outcome), None)
         assert storage_of(ledger).load()[0] == [first, second]
         assert (first.place, second.place) == (1, 2)
 
@@ -142,7 +144,7 @@ def test_a_former_controllers_connection_is_waited_for(remote: Backend) -> None:
     looked = threading.Event()
     count = 0
 
-    def give_up() -> bool:
+    def should_give_up() -> bool:
         nonlocal count
         count += 1
         if count == 3:
@@ -150,7 +152,7 @@ def test_a_former_controllers_connection_is_waited_for(remote: Backend) -> None:
         return False
 
     opened: list[Any] = []
-    thread = threading.Thread(target=lambda: opened.append(remote.open(job, lock_seconds=60, give_up=give_up)))
+    thread = threading.Thread(target=lambda: opened.append(remote.open(job, lock_seconds=60, should_give_up=should_give_up)))
     thread.start()
     assert looked.wait(60), "it looks again and again"
     assert not opened
@@ -163,13 +165,13 @@ def test_waiting_for_a_former_controller_can_be_given_up(remote: Backend) -> Non
     job = make_job()
     remote.open(job)
     with pytest.raises(errors.LedgerLocked):
-        remote.open(job, lock_seconds=600, give_up=lambda: True)
+        remote.open(job, lock_seconds=600, should_give_up=lambda: True)
 
 
 def test_a_broken_connection_that_postgresql_believes_in_is_no_other_controller(remote: Backend) -> None:
     """The network broke: the next connection finds the lock held by the last one, until the server gives that up."""
     looked = threading.Event()
-    ledger = remote.open(make_job(), lock_seconds=60, give_up=lambda: bool(looked.set()))
+    ledger = remote.open(make_job(), lock_seconds=60, should_give_up=lambda: bool(looked.set()))
     request = ask(ledger)
     key = labels.ledger_lock("toy")
     with session(remote) as other:

@@ -85,11 +85,11 @@ def test_what_was_committed_without_an_answer_is_sent_again_and_there_once(serve
     status = {"run": "toy", "job": "toy", "state": "RUNNING", "trials": 3}
     with contextlib.closing(Cut(door(served).port)) as cut:
         url = f"http://:{TOKEN}@127.0.0.1:{cut.port}{PLACE}"
-        storage = remote.Storage(url, "toy", ("maximize",), lock_patience=60, give_up=lambda: False)
+        storage = remote.Storage(url, "toy", ("maximize",), lock_patience=60, should_give_up=lambda: False)
         steps = {
-            "ask": lambda: storage.begin(attempt, {"a": 1}),
-            "tell": lambda: storage.finish(dataclasses.replace(attempt, outcome=outcome), None),
-            "describe": lambda: storage.describe({labels.LEDGER_STATUS: status}),
+            "ask": lambda: storage.write_start(attempt, {"a": 1}),
+            "tell": lambda: storage.write_end(dataclasses.replace(attempt, outcome=outcome), None),
+            "describe": lambda: storage.write_facts({labels.LEDGER_STATUS: status}),
         }
         with contextlib.closing(storage):
             for name, step in steps.items():
@@ -99,7 +99,7 @@ def test_what_was_committed_without_an_answer_is_sent_again_and_there_once(serve
             assert cut.cuts == 1
             assert found == [dataclasses.replace(attempt, outcome=outcome, place=1)]
             assert kept == {"a": 1}
-            assert storage.document(labels.LEDGER_STATUS)["state"] == "RUNNING"
+            assert storage.read_column(labels.LEDGER_STATUS)["state"] == "RUNNING"
 
 
 def test_a_gateway_that_is_away_is_waited_for_with_a_line_in_the_log(
@@ -222,7 +222,7 @@ def test_a_record_that_is_too_large_is_named_and_not_sent(served: Backend) -> No
     request = ask(book)
     outcome = TrialOutcome(request.number, TrialState.FAILED, message="x" * (ledger.MAX_BYTES + 1))
     with pytest.raises(errors.LedgerError, match="a record of toy is too large for its ledger"):
-        book.storage.finish(ledgers.Attempt(request, outcome), None)
+        book.storage.write_end(ledgers.Attempt(request, outcome), None)
 
 
 @pytest.mark.parametrize("moment", [-1.0, 1e11])
@@ -231,7 +231,7 @@ def test_a_report_of_another_time_is_refused_whatever_the_size_of_its_request(se
     request = ask(book)
     report = ReportRow(1, request.trial, request.attempt, request.number, 0, {"score": 0.5}, moment)
     with pytest.raises(errors.LedgerError, match="negative or in the future"):
-        book.storage.report([report], [])
+        book.storage.write_reports([report], [])
 
 
 def test_the_reports_of_a_request_are_counted(served: Backend) -> None:
@@ -239,7 +239,7 @@ def test_the_reports_of_a_request_are_counted(served: Backend) -> None:
     request = ask(book)
     row = (request.trial, request.attempt, request.number, 0, {"score": 0.5}, time.time())
     with pytest.raises(errors.LedgerError, match="may write 1,000 reports"):
-        book.storage.report([ReportRow(mark, *row) for mark in range(1, ledger.MAX_BATCH + 2)], [])
+        book.storage.write_reports([ReportRow(mark, *row) for mark in range(1, ledger.MAX_BATCH + 2)], [])
 
 
 @pytest.mark.parametrize("sent", ["", "POST /runs/toy/led", "POST /runs/toy/ledger HTTP/1.1\r\nContent-Le", "body"])

@@ -65,9 +65,9 @@ def test_a_token_that_is_over_opens_nothing_on_a_connection_that_it_opened(
     connection.answer(ledger.encode(ledger.CloseLedger()))
     match after:
         case "revoked":
-            archive(service).revoke("toy")
+            archive(service).revoke_tokens("toy")
         case "replaced":
-            archive(service).admit("toy", "another")
+            archive(service).set_token("toy", "another")
         case "deleted":
             engine = sa.create_engine(served.url)
             with engine.begin() as database:

@@ -33,8 +33,8 @@ def both(url: str) -> Iterator[Ledgers]:
     for namespace in ("team-a", "team-b"):
         archive = made.of(namespace)
         assert archive is not None
-        archive.record("toy", make_job(), {**FACTS, "user": namespace}, b"", new=True)
-        archive.admit("toy", f"of-{namespace}")
+        archive.record_run("toy", make_job(), {**FACTS, "user": namespace}, b"", new=True)
+        archive.set_token("toy", f"of-{namespace}")
     yield made
     made.close()
 
@@ -55,10 +55,10 @@ def test_a_name_is_taken_in_its_own_namespace_only(both: Ledgers) -> None:
     a, b, control = both.of("team-a"), both.of("team-b"), both.of("control")
     assert a is not None and b is not None and control is not None
     with pytest.raises(RunExists):
-        a.record("toy", make_job(), FACTS, b"", new=True)
+        a.record_run("toy", make_job(), FACTS, b"", new=True)
     assert [one.run for one in a.runs()] == [one.run for one in b.runs()] == ["toy"]
     assert control.runs() == []
-    assert (a.attribute("toy", "submission")["user"], b.attribute("toy", "submission")["user"]) == ("team-a", "team-b")
+    assert (a.column("toy", "submission")["user"], b.column("toy", "submission")["user"]) == ("team-a", "team-b")
     a.delete("toy")
     assert (a.runs(), [one.run for one in b.runs()]) == ([], ["toy"])
 
@@ -73,7 +73,7 @@ def test_two_controllers_of_one_name_work_at_the_same_time(both: Ledgers) -> Non
                 one.answer(
                     ledger.encode(ledger.WriteStatus(RunStatus("toy", "toy", RunState.RUNNING, 6, complete=complete)))
                 )
-    written = [records.from_dict(RunStatus, one.attribute("toy", "status")).complete for one in (a, b)]
+    written = [records.from_dict(RunStatus, one.column("toy", "status")).complete for one in (a, b)]
     assert written == [1, 2]
 
 
@@ -108,14 +108,14 @@ def test_what_happens_to_a_run_does_not_happen_to_its_namesake(both: Ledgers) ->
     a, b = both.of("team-a"), both.of("team-b")
     assert a is not None and b is not None
     with controller(both, "team-b") as working:
-        a.forget("toy")
-        assert (set(a.forgotten()), b.forgotten()) == ({"toy"}, {})
-        assert (a.admitted(), b.admitted()) == ([], ["toy"])
-        a.admit("toy", "another")
-        assert (b.opens("toy", "another"), b.opens("toy", "of-team-b")) == (False, True)
-        a.desire("toy", {"state": RunState.CANCELLED})
-        assert b.attribute("toy", "desired") is None
-        a.revoke("toy")
+        a.mark_for_removal("toy")
+        assert (set(a.removal_marks()), b.removal_marks()) == ({"toy"}, {})
+        assert (a.runs_with_token(), b.runs_with_token()) == ([], ["toy"])
+        a.set_token("toy", "another")
+        assert (b.is_token_valid("toy", "another"), b.is_token_valid("toy", "of-team-b")) == (False, True)
+        a.change_desired("toy", {"state": RunState.CANCELLED})
+        assert b.column("toy", "desired") is None
+        a.revoke_tokens("toy")
         a.delete("toy")
         working.answer(ledger.encode(ledger.WriteStatus(RunStatus("toy", "toy", RunState.RUNNING, 6, complete=3))))
     assert [one.run for one in b.runs()] == ["toy"]
@@ -127,10 +127,10 @@ def test_a_schema_is_made_when_there_is_something_to_record(url: str) -> None:
     assert archive is not None
     assert archive.runs() == []
     assert archive.snapshot("toy") is None
-    archive.revoke("toy")
+    archive.revoke_tokens("toy")
     engine = sa.create_engine(url)
     assert sa.inspect(engine).get_schema_names() == ["information_schema", "public"]
-    archive.record("toy", make_job(), FACTS, b"", new=True)
+    archive.record_run("toy", make_job(), FACTS, b"", new=True)
     made_tables = sorted(sa.inspect(engine).get_table_names("team-a"))
     assert made_tables == ["attempts", "changes", "codes", "reports", "runs", "schema_version", "sizes", "usage"]
     assert sa.inspect(engine).get_table_names("public") == []
@@ -161,7 +161,7 @@ def test_what_was_there_before_is_the_control_namespaces_until_its_schema_is_ren
     before = Ledgers(url, "studies", ["studies"])
     archive = before.of("studies")
     assert archive is not None
-    archive.record("toy", make_job(), FACTS, b"", new=True)
+    archive.record_run("toy", make_job(), FACTS, b"", new=True)
     before.close()
     engine = sa.create_engine(url)
     with engine.begin() as connection:

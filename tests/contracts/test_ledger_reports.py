@@ -92,9 +92,9 @@ def test_what_is_written_twice_is_there_once(backend: Backend) -> None:
     ledger = backend.open(make_job())
     ask(ledger)
     for _ in range(2):
-        ledger.storage.report([row(1, score=1.0), row(2, step=1, score=2.0)], [])
+        ledger.storage.write_reports([row(1, score=1.0), row(2, step=1, score=2.0)], [])
     for _ in range(2):
-        ledger.storage.report([row(3, step=2, score=3.0)], [1])
+        ledger.storage.write_reports([row(3, step=2, score=3.0)], [1])
     assert [(one.mark, one.step) for one in stored(backend)] == [(2, 1), (3, 2)]
 
 
@@ -110,7 +110,7 @@ def test_a_controller_that_was_taken_over_neither_writes_nor_deletes_reports(bac
     with pytest.raises(errors.LedgerFenced):
         first.write_reports(patient=True)
     with pytest.raises(errors.LedgerFenced):
-        first.storage.report([], [one.mark for one in before])
+        first.storage.write_reports([], [one.mark for one in before])
     assert stored(backend) == before != []
     again = ask(second)
     second.report(report(again, 1, score=0.75))
@@ -155,7 +155,7 @@ def test_pages_of_reports_miss_none(backend: Backend) -> None:
     ask(ledger)
     for first_mark in range(1, 2502, MAX_BATCH):
         marks = range(first_mark, min(first_mark + MAX_BATCH, 2502))
-        ledger.storage.report([row(mark, step=mark, score=1.0) for mark in marks], [])
+        ledger.storage.write_reports([row(mark, step=mark, score=1.0) for mark in marks], [])
     first = ledger.storage.reports(0)
     second = ledger.storage.reports(first.rows[-1].mark)
     assert (first.more, second.more) == (True, False)
@@ -203,7 +203,7 @@ def test_reports_without_room_are_left_out_and_deletions_are_written(
         ledger.report(report(request, step, score=0.0))
     ledger.write_reports(patient=True)
     before = [one.step for one in stored(backend)]
-    write = ledger.storage.report
+    write = ledger.storage.write_reports
 
     def full(reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
         if reports:
@@ -213,7 +213,7 @@ def test_reports_without_room_are_left_out_and_deletions_are_written(
     for step in range(5, 17):
         ledger.report(report(request, step, score=0.0))
     with monkeypatch.context() as patch:
-        patch.setattr(ledger.storage, "report", full)
+        patch.setattr(ledger.storage, "write_reports", full)
         ledger.write_reports(patient=True)
     after = [one.step for one in stored(backend)]
     assert set(after) < set(before)

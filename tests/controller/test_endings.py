@@ -281,7 +281,7 @@ def test_a_status_that_the_ledger_refuses_does_not_end_the_run(
             raise errors.LedgerRefused("a run's status may have fewer bytes")
         written.append(attributes["status"])
 
-    monkeypatch.setattr(ledger, "describe", describe)
+    monkeypatch.setattr(ledger, "write_facts", describe)
     for _ in range(2):
         session._record_status(dataclasses.replace(session._status(RunState.RUNNING, "why"), warnings=("of a trial",)))
     assert [(one["state"], one["reason"]) for one in written] == [("RUNNING", "why")] * 2
@@ -295,7 +295,7 @@ def test_while_the_ledger_is_full_trials_that_run_end_and_none_is_started(
     """Their results have cost what they have; the trial that had no room is the next one, once there is some."""
     ledger = opened.open(job(**{**SEARCH, "trials": 4}))
     loop = Loop(ledger, opened.run, None, size=3)
-    begin, refused = ledger.storage.begin, 0
+    begin, refused = ledger.storage.write_start, 0
 
     def begin_two(attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         nonlocal refused
@@ -311,7 +311,7 @@ def test_while_the_ledger_is_full_trials_that_run_end_and_none_is_started(
         assert turns < 100
         return loop.slots.take(())
 
-    monkeypatch.setattr(ledger.storage, "begin", begin_two)
+    monkeypatch.setattr(ledger.storage, "write_start", begin_two)
     monkeypatch.setattr(loop.slots, "events", events)
     if makes_room:
         loop.controller.run()

@@ -51,7 +51,7 @@ def _setting(tmp_path: Path) -> Setting:
 def _recorded(run: RunPaths, status: RunStatus | None) -> None:
     with Ledger(f"sqlite:///{run.ledger}", kinds.read(JOB), "toy", run.code, run.lock) as ledger:
         if status is not None:
-            ledger.describe({labels.LEDGER_STATUS: records.to_dict(status)})
+            ledger.write_facts({labels.LEDGER_STATUS: records.to_dict(status)})
 
 
 def _status(state: RunState, updated: float) -> RunStatus:

@@ -36,29 +36,29 @@ AUTO = Ladder(1, 4, 256, is_auto=True)
 
 def test_rankings_agree_as_long_as_only_equal_trials_change_places() -> None:
     lower = {0: 1.0, 1: 1.1, 2: 3.0, 3: 9.0}
-    assert ranking.agree(lower, {2: 0.3, 1: 0.2, 0: 0.1}, 0.0)
+    assert ranking.is_same(lower, {2: 0.3, 1: 0.2, 0: 0.1}, 0.0)
     swapped = {0: 0.2, 1: 0.1, 2: 0.3}
-    assert not ranking.agree(lower, swapped, 0.05)
-    assert ranking.agree(lower, swapped, 0.2)
-    assert not ranking.agree(lower, {0: 0.3, 1: 0.2, 2: 0.1}, 0.2)
-    assert ranking.agree({0: math.inf, 1: math.inf}, {0: 2.0, 1: 1.0}, 0.0)
+    assert not ranking.is_same(lower, swapped, 0.05)
+    assert ranking.is_same(lower, swapped, 0.2)
+    assert not ranking.is_same(lower, {0: 0.3, 1: 0.2, 2: 0.1}, 0.2)
+    assert ranking.is_same({0: math.inf, 1: math.inf}, {0: 2.0, 1: 1.0}, 0.0)
 
 
 def test_noise_is_what_separates_trials_that_change_their_order_twice() -> None:
     once = [{0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}, {0: 2.0, 1: 1.0}]
-    assert ranking.noise(once) == 0.0
+    assert ranking.estimate_noise(once) == 0.0
     twice = [{0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}, {0: 1.0, 1: 1.5}]
-    assert ranking.noise(twice) == 0.5
-    assert ranking.noise([*twice, {0: 9.0, 1: 9.0}]) == 0.5, "measured when they had come back"
-    assert ranking.noise([*twice, {0: 9.0, 1: 1.0}]) == 8.0, "the last time"
-    assert ranking.noise(twice[:2]) == 0.0
-    assert ranking.noise([{0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}, {0: 1.0, 1: math.inf}]) == 0.0
+    assert ranking.estimate_noise(twice) == 0.5
+    assert ranking.estimate_noise([*twice, {0: 9.0, 1: 9.0}]) == 0.5, "measured when they had come back"
+    assert ranking.estimate_noise([*twice, {0: 9.0, 1: 1.0}]) == 8.0, "the last time"
+    assert ranking.estimate_noise(twice[:2]) == 0.0
+    assert ranking.estimate_noise([{0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}, {0: 1.0, 1: math.inf}]) == 0.0
 
 
 def test_only_trials_that_are_in_all_rungs_are_compared() -> None:
-    assert ranking.agree({0: 1.0, 1: 2.0}, {1: 2.0, 0: 1.0, 2: 0.0}, 0.0)
+    assert ranking.is_same({0: 1.0, 1: 2.0}, {1: 2.0, 0: 1.0, 2: 0.0}, 0.0)
     twice = [{0: 1.0, 1: 2.0, 2: 0.0}, {0: 2.0, 1: 1.0, 3: 9.0}, {0: 1.0, 1: 1.5, 2: 9.0, 3: 0.0}]
-    assert ranking.noise(twice) == 0.5
+    assert ranking.estimate_noise(twice) == 0.5
 
 
 def returned(first: list[float], second: list[float]) -> int | None:
@@ -77,7 +77,9 @@ def test_noise_is_measured_by_every_pair_at_its_last_return(curves: list[tuple[i
         index = returned([rung[first] for rung in rungs], [rung[second] for rung in rungs])
         if index is not None:
             differences.append(abs(rungs[index][first] - rungs[index][second]))
-    assert ranking.noise(rungs) == (sorted(differences)[math.ceil(0.9 * len(differences)) - 1] if differences else 0.0)
+    assert ranking.estimate_noise(rungs) == (
+        sorted(differences)[math.ceil(0.9 * len(differences)) - 1] if differences else 0.0
+    )
 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=4, max_size=4), min_size=3, max_size=5))
@@ -85,7 +87,7 @@ def test_noise_is_measured_by_every_pair_at_its_last_return(curves: list[tuple[i
 def test_noise_depends_on_no_order_of_trials(curves: list[list[float]]) -> None:
     rungs = [dict(enumerate(losses)) for losses in curves]
     turned = [dict(reversed(rung.items())) for rung in rungs]
-    assert ranking.noise(rungs) == ranking.noise(turned) >= 0
+    assert ranking.estimate_noise(rungs) == ranking.estimate_noise(turned) >= 0
 
 
 # The rule

@@ -117,7 +117,7 @@ def test_how_far_a_killed_controller_had_it_is_known_by_its_reports(opened: Open
 def test_a_ledger_with_a_status_of_another_version_is_not_opened(opened: Opened) -> None:
     ledger = opened.open(job())
     status = records.to_dict(RunStatus("toy", "toy", RunState.RUNNING, 1))
-    ledger.describe({labels.LEDGER_STATUS: {**status, "progress": {"kind": "population"}}})
+    ledger.write_facts({labels.LEDGER_STATUS: {**status, "progress": {"kind": "population"}}})
     with pytest.raises(errors.LedgerCorrupt, match="another version wrote it"):
         opened.open(job())
 
@@ -171,7 +171,7 @@ def test_in_a_cluster_only_the_users_word_takes_it_up(opened: Opened, ray: str, 
     of = job(retries={"crashed": 0})
     assert ends(opened, of, FailureClass.CRASHED, [7]) == [False]
     ledger = opened.open(of)
-    ledger.describe({labels.LEDGER_DESIRED: {"state": "RUNNING", "again": again}})
+    ledger.write_facts({labels.LEDGER_DESIRED: {"state": "RUNNING", "again": again}})
     opened.run.submission.write_text("{}")
     Session(opened.run, of, [], Setting(ray=ray))._reopen_failure(ledger)
     assert ledger.startable == left

@@ -188,17 +188,17 @@ class Place:
 
     def begin(self, request: TrialRequest) -> None:
         """An attempt starts."""
-        self.storage.begin(Attempt(request), None)
+        self.storage.write_start(Attempt(request), None)
 
     def report(self, number: int, step: int, moment: float = 0.0, **metrics: float) -> None:
         """An attempt reports."""
         self._mark += 1
         row = ReportRow(self._mark, number, 1, number, step, metrics, moment or 2000.0 + step)
-        self.storage.report([row], [])
+        self.storage.write_reports([row], [])
 
     def end(self, request: TrialRequest, ended: TrialOutcome) -> None:
         """An attempt ends."""
-        self.storage.finish(Attempt(request, ended), None)
+        self.storage.write_end(Attempt(request, ended), None)
 
     def play(self, number: int, steps: int = 3) -> None:
         """One trial from its start to its end."""

@@ -143,7 +143,7 @@ class Site:
         ledger = Ledger(self.ledgers.url(namespace), job, run, code, self.home / "lock")
         status = RunStatus(run, job.name, RunState.RUNNING, job.trials, running=2, slots_ready=2, nodes=("n",), eta=9.0)
         status = dataclasses.replace(status, created=submitted, started=submitted)
-        ledger.describe(
+        ledger.write_facts(
             {
                 labels.LEDGER_JOB: job.model_dump(mode="json"),
                 labels.LEDGER_SUBMISSION: {
@@ -155,7 +155,7 @@ class Site:
             }
         )
         with self.archive_of(namespace)._connections.begin() as connection:
-            digest = tables.keep_code(connection, b"\0\1\2")
+            digest = tables.store_code(connection, b"\0\1\2")
             connection.execute(sa.update(tables.runs).where(tables.runs.c.name == run).values(code=digest))
         return ledger
 

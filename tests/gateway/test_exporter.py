@@ -40,7 +40,7 @@ class Pod:
         self.run = RunPaths.of(folder, run)
         self.run.root.mkdir(parents=True)
         self.run.job.write_text(make_job().model_dump_json())
-        self.run.submission.write_text(json.dumps(site.archive.attribute(run, labels.LEDGER_SUBMISSION)))
+        self.run.submission.write_text(json.dumps(site.archive.column(run, labels.LEDGER_SUBMISSION)))
         self.source = Gateway(f"http://:the token of {run}@127.0.0.1:{site.http.port}{PLACE}", run)
         self.client = MlflowClient(self.door.uri)
 
@@ -66,7 +66,7 @@ class Pod:
 def pod(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Pod]:
     run = f"toy-{abs(hash(request.node.name)) % 10**6}"  # MLflow's server is that of all tests
     with site.ledger(run) as ledger:
-        site.archive.admit(run, f"the token of {run}")
+        site.archive.set_token(run, f"the token of {run}")
         made = Pod(site, tmp_path, run, ledger)
         monkeypatch.setenv(env.MLFLOW_TOKEN, made.door.token)
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -106,12 +106,12 @@ def test_an_exporter_waits_while_mlflow_is_away_or_the_token_is_another(pod: Pod
     exporter = pod.exporter()
     bring(exporter, closes=False)
     pod.play()
-    pod.site.archive.revoke(pod.name)
+    pod.site.archive.revoke_tokens(pod.name)
     with pytest.raises(errors.LedgerFenced, match="refuses this controller's token"):
         exporter.advance()
     with pytest.raises(MlflowException) as shut:
         pod.client.get_experiment_by_name("toy")
-    pod.site.archive.admit(pod.name, f"the token of {pod.name}")
+    pod.site.archive.set_token(pod.name, f"the token of {pod.name}")
     server.stop()
     try:
         with pytest.raises(MlflowException) as away:

@@ -47,7 +47,7 @@ def test_a_living_run_and_an_ended_one(site: Site) -> None:
 def test_a_status_has_the_digests_that_the_operator_kept(site: Site) -> None:
     with site.ledger("toy"):
         assert site.get("/runs/toy/status")["status"]["images"] == {}
-        site.archive.keep_images("toy", [("a:1", "sha256:1")])
+        site.archive.add_images("toy", [("a:1", "sha256:1")])
         status = records.from_dict(RunStatus, site.get("/runs/toy/status")["status"])
     assert (status.images, records.mistyped_field(status)) == ({"a:1": ("sha256:1",)}, "")
 
@@ -67,11 +67,11 @@ def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_as_desired(site:
         pass
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
     assert site.get("/runs/toy/status")["status"]["state"] == "RUNNING"
-    site.archive.desire("toy", {"state": RunState.PAUSED})
+    site.archive.change_desired("toy", {"state": RunState.PAUSED})
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["running"], status["eta"]) == ("PAUSED", 0, None)
     assert status["reason"] == "paused by the user; `platform resume toy` continues it"
-    site.archive.desire("toy", {"state": RunState.CANCELLED, "parallel": None})
+    site.archive.change_desired("toy", {"state": RunState.CANCELLED, "parallel": None})
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["reason"]) == ("CANCELLED", "cancelled by the user")
     assert (status["running"], status["slots_ready"], status["nodes"], status["eta"]) == (0, 0, [], None)
@@ -129,11 +129,11 @@ def test_the_controllers_own_status_is_newer(postgres: Postgres, tmp_path: Path)
 def test_a_controller_that_has_written_no_status_yet_is_not_shown_with_one_of_an_earlier_start(site: Site) -> None:
     with site.ledger("toy") as ledger:
         known = records.from_dict(RunStatus, site.get("/runs/toy/status")["status"])
-        ledger.describe({labels.LEDGER_SUBMISSION: {labels.BEGUN: known.updated + 1}})
+        ledger.write_facts({labels.LEDGER_SUBMISSION: {labels.BEGUN: known.updated + 1}})
         answer = site.get("/runs/toy/status")
         status = records.from_dict(RunStatus, answer["status"])
         assert (answer["alive"], status.state, status.running, status.nodes) == (True, RunState.PENDING, 0, ())
-        ledger.describe({labels.LEDGER_STATUS: records.to_dict(dataclasses.replace(known, updated=known.updated + 1))})
+        ledger.write_facts({labels.LEDGER_STATUS: records.to_dict(dataclasses.replace(known, updated=known.updated + 1))})
         assert site.get("/runs/toy/status")["status"]["running"] == known.running == 2
 
 
@@ -185,32 +185,32 @@ def test_who_only_views_reads_and_deletes_nothing(site: Site) -> None:
     refused = site.ask("DELETE", "/runs/toy", token=VIEWER)
     assert refused.code == 403
     assert refused.json()["error"] == "you may view the runs of studies and delete none; ask one of its users"
-    assert site.archive.forgotten() == {}
+    assert site.archive.removal_marks() == {}
 
 
 def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
     """Here it is marked; the operator removes its files, and then its record (tests/reconciler/test_removal.py)."""
     for name in ("toy", "other"):
         with site.ledger(name) as ledger:
-            site.archive.admit(name, "a-token")
+            site.archive.set_token(name, "a-token")
             ledger.tell(complete(ask(ledger)))
             ledger.tell(TrialOutcome(ask(ledger).number, TrialState.FAILED, failure=FailureClass.ERROR))
             if name == "toy":
                 reply = site.delete("toy")
                 assert reply.code == 409
                 assert "platform cancel toy" in reply.json()["error"]
-                assert site.archive.forgotten() == {}
+                assert site.archive.removal_marks() == {}
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
     assert site.delete("toy").code == 200
-    marks = site.archive.forgotten()
+    marks = site.archive.removal_marks()
     assert site.delete("toy").code == 200, "it may be asked for again"
-    assert site.archive.forgotten() == marks, "and is the same removal"
+    assert site.archive.removal_marks() == marks, "and is the same removal"
     assert set(marks) == {"toy"}
-    assert not site.archive.opens("toy", "a-token"), "no controller comes in between"
-    assert site.archive.opens("other", "a-token")
+    assert not site.archive.is_token_valid("toy", "a-token"), "no controller comes in between"
+    assert site.archive.is_token_valid("other", "a-token")
     assert len(site.get("/runs")) == 2, "it is there until its files are gone"
     site.archive.delete("toy")
-    assert (site.archive.forgotten(), [run["run"] for run in site.get("/runs")]) == ({}, ["other"])
+    assert (site.archive.removal_marks(), [run["run"] for run in site.get("/runs")]) == ({}, ["other"])
     assert len(site.get("/runs/other/attempts")["rows"]) == 2
     assert site.postgres.execute("SELECT count(*) FROM attempts", site.url) == [(2,)]
     assert site.delete("toy").code == 404

@@ -83,7 +83,7 @@ def test_a_log_that_grows_comes_in_pieces_from_the_controller(
 ) -> None:
     monkeypatch.setattr(logs, "PIECE", 4)
     with site.ledger("toy") as found:
-        site.archive.admit("toy", "a-token")
+        site.archive.set_token("toy", "a-token")
         request = ask(found)
         assert "it is empty so far" in site.ask("GET", "/runs/toy/log?trial=0").json()["error"]
         log = run.trial_log(0, 1)
@@ -116,7 +116,7 @@ def test_the_log_of_a_trial_reads_the_attempts_at_that_trial_alone(
     read = []
     odd = {"type": "categorical", "choices": ["\0", '"trial": 1,']}  # neither must lead the choice astray
     with site.ledger("toy", space={"x": odd}) as found:
-        site.archive.admit("toy", "a-token")
+        site.archive.set_token("toy", "a-token")
         for request in [ask(found) for _ in range(4)]:
             lost = TrialOutcome(request.number, TrialState.FAILED, failure=FailureClass.LOST)
             found.tell(lost if request.trial == 1 else complete(request, score=0.5))
@@ -252,7 +252,7 @@ def test_logs_of_an_ended_run_are_read_from_mlflow(
         reply = made.ask("GET", "/runs/toy/log")
         assert "the controller's log is not there: MLflow has no such log of toy; " in reply.json()["error"]
         monkeypatch.setattr(mlflow, "set_tracking_uri", mlflow.set_tracking_uri)
-        made.archive.admit("toy", "the token of toy")
+        made.archive.set_token("toy", "the token of toy")
         door = Door(made, "toy")
         monkeypatch.setenv(env.MLFLOW_TOKEN, door.token)
         client, experiment = MlflowClient(door.uri), door.experiment()

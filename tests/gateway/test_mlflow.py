@@ -125,7 +125,7 @@ def before(listening: Listening, postgres: Postgres, home: Path, authorization: 
     made = Site(postgres, home, upstream=Upstream(listening.uri, authorization))
     try:
         with made.ledger("own-1"):
-            made.archive.admit("own-1", "the token of own-1")
+            made.archive.set_token("own-1", "the token of own-1")
         yield Door(made, "own-1")
     finally:
         made.close()
@@ -217,9 +217,9 @@ def test_only_a_runs_own_token_opens_its_door(own: Door, other: Door) -> None:
     assert own.site.ask("GET", wire.path(PLACE, own.run) + asked).code == 403
     headers = {cluster.TOKEN_HEADER: own.token}
     assert own.site.ask("POST", f"/runs/{own.run}/ledger", b"{}", **headers).code == 403, "a trial's token opens no ledger"
-    own.site.archive.admit(own.run, "the token of the next start")
+    own.site.archive.set_token(own.run, "the token of the next start")
     assert own.ask("GET", asked).code == 403
-    own.site.archive.revoke(own.run)
+    own.site.archive.revoke_tokens(own.run)
     assert own.ask("GET", asked, token=wire.token("the token of the next start")).code == 403
 
 
@@ -293,7 +293,7 @@ def test_without_a_server_the_answer_is_503(postgres: Postgres, tmp_path: Path) 
     made = Site(postgres, tmp_path, upstream=Upstream("http://127.0.0.1:9"))
     try:
         with made.ledger("own-1"):
-            made.archive.admit("own-1", "the token of own-1")
+            made.archive.set_token("own-1", "the token of own-1")
         reply = Door(made, "own-1").call("runs/get", {"run_id": "a" * 32}, get=True)
         assert reply.code == 503
         assert reply.json()["error_code"] == "TEMPORARILY_UNAVAILABLE"

@@ -36,7 +36,7 @@ def own(postgres: Postgres, server: Server, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(budget, "AT_ONCE", 1000)
     site = Site(postgres, tmp_path, upstream=Upstream(server.uri), budgets=BUDGETS)
     with site.ledger("own-1"):
-        site.archive.admit("own-1", "the token of own-1")
+        site.archive.set_token("own-1", "the token of own-1")
     yield Door(site, "own-1")
     site.close()
 

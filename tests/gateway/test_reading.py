@@ -141,7 +141,7 @@ def test_of_the_changes_of_a_run_the_newest_are_kept(site: Site, monkeypatch: py
     site.ledger("toy").close()
     for number in range(5):
         for _ in range(2):
-            site.archive.note("toy", Change(float(number), "ann", f"change {number}", "uid", number, {}))
+            site.archive.record_change("toy", Change(float(number), "ann", f"change {number}", "uid", number, {}))
     assert [change["generation"] for change in site.get("/runs/toy/changes")] == [2, 3, 4]
 
 

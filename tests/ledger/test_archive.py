@@ -24,7 +24,7 @@ __all__ = ["postgres", "site"]  # fixtures
 def record(site: Site, run: str, *, new: bool = True, code: bytes = b"\0\1\2", **changes: Any) -> Job:
     """Records a run of a job with these changes, as the operator does before it makes its pods."""
     job = make_job(**changes)
-    site.archive.record(run, job, {"submitted": 3.0, "user": "ann"}, code, new=new)
+    site.archive.record_run(run, job, {"submitted": 3.0, "user": "ann"}, code, new=new)
     return job
 
 
@@ -41,7 +41,7 @@ def test_a_run_is_known_from_its_submission_on(site: Site) -> None:
         sent.model_dump(mode="json"),
     )
     assert site.ask("GET", "/runs/toy/code").data == b"x" * 2**20
-    site.archive.desire("toy", {"state": RunState.CANCELLED})
+    site.archive.change_desired("toy", {"state": RunState.CANCELLED})
     assert site.get("/runs/toy/status")["status"]["state"] == "CANCELLED"
     with site.ledger("toy", objectives=objectives) as ledger:  # the study that its controller finds is its own
         request = ask(ledger)
@@ -86,7 +86,7 @@ def test_the_first_submission_of_all_has_the_tables_made(site: Site) -> None:
 def test_to_go_on_is_about_the_newest_attempt(site: Site) -> None:
     with site.ledger("toy") as ledger:
         for state, again in (("RUNNING", None), ("PAUSED", None), ("RUNNING", 0)):
-            site.archive.desire("toy", {"state": RunState(state)})
+            site.archive.change_desired("toy", {"state": RunState(state)})
             assert ledger.desired().again == again
             if state == "PAUSED":
                 ask(ledger)
@@ -103,7 +103,7 @@ def test_each_field_of_the_desired_state_changes_alone_and_a_pause_leaves_a_run_
             ({"state": RunState.PAUSED}, Desired(RunState.CANCELLED)),
             ({"state": RunState.RUNNING}, Desired(RunState.RUNNING, None, 0)),
         ):
-            site.archive.desire("toy", changed)
+            site.archive.change_desired("toy", changed)
             assert ledger.desired() == desired
             assert site.get("/runs/toy/status")["desired"] == records.to_dict(desired)
 
@@ -120,7 +120,7 @@ def test_a_change_is_kept_once_and_in_its_order(site: Site) -> None:
     assert recorded.change is None
     made = [change(1), change(2, "state: Running → Paused"), change(1, "resumed, as a new Run", "v")]
     for one in (*made, made[0], change(2, "another text")):
-        site.archive.note("toy", one)
+        site.archive.record_change("toy", one)
     assert site.archive.changes("toy") == made
     recorded = site.archive.snapshot("toy")
     assert recorded is not None
@@ -128,6 +128,6 @@ def test_a_change_is_kept_once_and_in_its_order(site: Site) -> None:
     assert [records.from_dict(Change, one) for one in site.get("/runs/toy/changes")] == made
     assert site.get("/runs/other/changes") == []
     with pytest.raises(RunNotFound):
-        site.archive.note("none", made[0])
+        site.archive.record_change("none", made[0])
     site.archive.delete("toy")
     assert site.postgres.execute("SELECT count(*) FROM changes", site.url) == [(0,)]

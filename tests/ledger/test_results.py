@@ -81,11 +81,11 @@ def test_counts_are_those_of_the_controller(runs):
 
 def test_ends_are_given_once(runs):
     run = runs.make("a", tell=lambda r: complete(r) if r.trial < 2 else None, asks=3)
-    place, first = results.ends(run.ledger, "a", 0)
+    place, first = results.ended_attempts(run.ledger, "a", 0)
     assert [end.request.trial for end in first] == [0, 1]
-    assert results.ends(run.ledger, "a", place) == (place, [])
+    assert results.ended_attempts(run.ledger, "a", place) == (place, [])
     runs.drive(run, complete)
-    _, later = results.ends(run.ledger, "a", place)
+    _, later = results.ended_attempts(run.ledger, "a", place)
     assert [end.request.trial for end in later] == [2, 2, 3, 4, 5]  # lost, tried again, and the rest
 
 

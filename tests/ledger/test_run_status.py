@@ -81,4 +81,4 @@ def test_the_end_is_the_operators_or_the_last_sign_of_a_cancelled_run() -> None:
 
 
 def test_a_reason_of_both_sources_is_shown_once() -> None:
-    assert run_status.joined("a; b", "", "b; c") == "a; b; c"
+    assert run_status.join_reasons("a; b", "", "b; c") == "a; b; c"

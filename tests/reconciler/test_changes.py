@@ -102,7 +102,7 @@ def test_a_change_is_noted_though_what_follows_is_refused(owned: Team) -> None:
     def refuse(*_: Any) -> None:
         raise Problem(403, "no", reason="Forbidden")
 
-    owned.archive.desire = refuse  # type: ignore[method-assign]
+    owned.archive.change_desired = refuse  # type: ignore[method-assign]
     owned.change(state="Paused")
     with pytest.raises(Problem):
         owned.reconciler.reconcile("a")

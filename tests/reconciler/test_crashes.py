@@ -77,7 +77,7 @@ LIVES: dict[str, list[Callable[[Team], None]]] = {
 
 def _watched(team: Team, effect: Callable[[], None]) -> None:
     """Has `effect` called after each effect of the reconciler."""
-    for name in ("record", "desire", "admit", "note", "keep_images", "delete"):
+    for name in ("record_run", "change_desired", "set_token", "record_change", "add_images", "delete"):
         original = getattr(team.archive, name)
 
         def after(*args: Any, original: Any = original, **named: Any) -> None:

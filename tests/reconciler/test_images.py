@@ -44,7 +44,7 @@ def test_what_pods_have_pulled_is_in_the_status_and_in_the_ledger_and_templates_
     assert team.namespace.studies["a"].images == {CONTROLLER: (A,), TRIAL: (B,)}
     assert images(team) == {CONTROLLER, TRIAL}
     before = len(team.cluster.requests)
-    monkeypatch.setattr(team.archive, "keep_images", lambda *args: pytest.fail("the ledger has them already"))
+    monkeypatch.setattr(team.archive, "add_images", lambda *args: pytest.fail("the ledger has them already"))
     team.settle()
     assert {verb for verb, _ in team.cluster.requests[before:]} == {"GET"}
 

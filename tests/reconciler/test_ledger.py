@@ -42,7 +42,7 @@ def test_a_ledger_that_another_controller_still_holds_is_not_away(team: Team, mo
         raise LedgerLocked("a controller works on a")
 
     with monkeypatch.context() as patch:
-        patch.setattr(team.archive, "record", locked)
+        patch.setattr(team.archive, "record_run", locked)
         assert team.reconciler.reconcile("a") == LIVING
     assert team.condition("Ready") == ("False", "LedgerLocked", "a controller works on a")
 
@@ -72,7 +72,7 @@ def test_a_run_waits_for_room_in_the_budget_of_its_namespace(team: Team, monkeyp
         raise LedgerFull("the runs in team keep 2 GiB in the platform's database")
 
     with monkeypatch.context() as patch:
-        patch.setattr(team.archive, "record", full)
+        patch.setattr(team.archive, "record_run", full)
         delays = [team.reconciler.reconcile("a") for _ in range(3)]
         assert delays == [LIVING, 2 * LIVING, 4 * LIVING], "each refused record costs the database some room"
     assert team.condition("Ready") == ("False", "BudgetSpent", "the runs in team keep 2 GiB in the platform's database")

@@ -211,7 +211,7 @@ def test_a_width_of_a_changed_job_waits_for_a_resume_too(team: Team) -> None:
 
 def test_the_code_that_was_compared_is_what_is_recorded(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     team.apply()
-    record = team.archive.record
+    record = team.archive.record_run
 
     def late(*args: Any, **fields: Any) -> None:
         assert code_reads() == 1
@@ -220,7 +220,7 @@ def test_the_code_that_was_compared_is_what_is_recorded(team: Team, monkeypatch:
     def code_reads() -> int:
         return [path for verb, path in team.cluster.requests if verb == "GET"].count(CODE)
 
-    monkeypatch.setattr(team.archive, "record", late)
+    monkeypatch.setattr(team.archive, "record_run", late)
     team.reconciler.reconcile("a")
     assert team.namespace.studies["a"].code == team.plan().pack.data
     assert code_reads() == 1, "for its owner neither"

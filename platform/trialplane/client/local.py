@@ -182,7 +182,7 @@ class LocalTarget:
         """See `Target`."""
         files = self._find(run)
         if after is not None:
-            position, ends = results.ends(files.ledger, run, after)
+            position, ends = results.ended_attempts(files.ledger, run, after)
             job = folder.load_job(files) if ends else None
             return position, [reading.row(job, attempt, True) for attempt in ends if job is not None]
         if not files.ledger.exists():
@@ -205,7 +205,7 @@ class LocalTarget:
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
         """See `Target`."""
         files = self._find(run)
-        return results.curves(files.ledger, run, self.is_active(run), after, limit)
+        return results.reports(files.ledger, run, self.is_active(run), after, limit)
 
     @_map_system_errors
     def changes(self, run: str) -> list[Change]:

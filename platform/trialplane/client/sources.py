@@ -79,15 +79,21 @@ class RunSources:
         if run.is_deleted:
             return OperatorView(RunState.PAUSED, "it is being removed")
         if not run.is_observed:
-            return OperatorView(RunState.PENDING, run_status.joined(_waiting_reason(run, command), self.gateway_problem))
+            return OperatorView(
+                RunState.PENDING, run_status.join_reasons(_waiting_reason(run, command), self.gateway_problem)
+            )
         state, reported = run.state, run.status.reason
         if state is RunState.RUNNING and self.gateway_problem:
-            return OperatorView(state, run_status.joined(self.gateway_problem, reported))
+            return OperatorView(state, run_status.join_reasons(self.gateway_problem, reported))
         if state.is_active:
             begins = "the controller is restarting" if self.has_begun else run_status.STARTING
             waits = reported if self.status is not None and self.status.slots_ready < self.status.slots else ""
-            return OperatorView(RunState.PENDING, run_status.joined(reported or begins, self.gateway_problem), waits=waits)
-        return OperatorView(state, run_status.joined(reported, self.gateway_problem), metadata.moment(run.status.since))
+            return OperatorView(
+                RunState.PENDING, run_status.join_reasons(reported or begins, self.gateway_problem), waits=waits
+            )
+        return OperatorView(
+            state, run_status.join_reasons(reported, self.gateway_problem), metadata.moment(run.status.since)
+        )
 
 
 def status(sources: RunSources, operator: str) -> RunStatus:

@@ -250,7 +250,7 @@ class Ledger:
         workers = self._hours.workers
         attempt.request = dataclasses.replace(attempt.request, begun=begun, workers=workers)
         self._attempts[number] = dataclasses.replace(self._attempts[number][0], begun=begun, workers=workers), None
-        self._write(self.storage.begin, number)
+        self._write(self.storage.write_start, number)
         self._unwritten = None
         self._count_start(attempt.request)
         self._hours.start(number, begun)
@@ -295,7 +295,7 @@ class Ledger:
             sampled = {**sampled, parameter.name: suggesting.value(parameter, answer.value)}
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
             self._attempts[number] = dataclasses.replace(attempt.request, params=sampled), None
-            self._write(self.storage.draw, number)
+            self._write(self.storage.write_draw, number)
             self._update_newest(rows.row(self.job, attempt.request, sampled, None))
         return answer
 
@@ -339,7 +339,7 @@ class Ledger:
             return
         self._next_write = time.monotonic() + _REPORT_SECONDS
         while (batch := self._curves.next_batch()) is not None:
-            write = functools.partial(self.storage.report, batch.reports, batch.deleted)
+            write = functools.partial(self.storage.write_reports, batch.reports, batch.deleted)
             try:
                 if patient:
                     self._patience(write)
@@ -387,7 +387,7 @@ class Ledger:
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
         self._update_top_rung(request, outcome)
-        self._write(self.storage.finish, outcome.number)
+        self._write(self.storage.write_end, outcome.number)
         del self._running[outcome.number]
         self.counts.running -= 1
         self._count_end(request, self._sampled_params(outcome.number), outcome)
@@ -426,7 +426,7 @@ class Ledger:
         for request, outcome in self._attempts.values():
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
 
-    def describe(self, facts: Mapping[str, Any], *, patient: bool = True) -> None:
+    def write_facts(self, facts: Mapping[str, Any], *, patient: bool = True) -> None:
         """Write facts about the run.
 
         Args:
@@ -434,10 +434,10 @@ class Ledger:
             patient: Whether to wait for a database that does not answer; otherwise the write is skipped.
         """
         if patient:
-            self._patience(lambda: self.storage.describe(facts))
+            self._patience(lambda: self.storage.write_facts(facts))
         elif not self._patience.is_waiting:
             with contextlib.suppress(errors.LedgerUnavailable):
-                self.storage.describe(facts)
+                self.storage.write_facts(facts)
 
     def record_status(self, status: RunStatus, *, patient: bool = True) -> None:
         """Write the run's status. If the database refuses it, write it without the texts of trials, which may be too large.
@@ -446,11 +446,11 @@ class Ledger:
 
         Args:
             status: Status of the run.
-            patient: Whether to wait for the database, see `describe`.
+            patient: Whether to wait for the database, see `write_facts`.
         """
         for candidate in (status, _without_details(status)):
             try:
-                self.describe({labels.LEDGER_STATUS: records.to_dict(candidate)}, patient=patient)
+                self.write_facts({labels.LEDGER_STATUS: records.to_dict(candidate)}, patient=patient)
             except errors.LedgerRefused as error:
                 if str(error) != self._status_refusal:
                     log.warning("the run's status is not recorded as it is, and the run goes on: %s", error)
@@ -464,7 +464,7 @@ class Ledger:
         Raises:
             LedgerUnavailable: The database does not answer.
         """
-        return records.from_dict(Desired, self.storage.document(labels.LEDGER_DESIRED) or {})
+        return records.from_dict(Desired, self.storage.read_column(labels.LEDGER_DESIRED) or {})
 
     # Drawing
 
@@ -785,7 +785,7 @@ class Ledger:
             message = f"not promoted at the rung of {errors.counted(request.segment.rung, 'step')}"
             outcome = dataclasses.replace(outcome, state=State.PRUNED, message=message)
             self._attempts[number] = request, outcome
-            self._write(self.storage.finish, number)
+            self._write(self.storage.write_end, number)
             self.promotion.drop(trial)
             self.counts.paused -= 1
             self.counts.pruned += 1
@@ -804,10 +804,10 @@ class Ledger:
     def _open_storage(self, url: str, lock: Path) -> Store:
         """Open the database, or the connection to the gateway."""
         directions = tuple(objective.direction for objective in self.job.objectives)
-        seconds, give_up = self._patience.lock_seconds, self._patience.give_up
+        seconds, should_give_up = self._patience.lock_seconds, self._patience.should_give_up
         if url.startswith(remote.SCHEMES):
-            return remote.Storage(url, self.run, directions, lock_patience=seconds, give_up=give_up)
-        return study.Storage(url, self.run, directions, lock, lock_patience=seconds, give_up=give_up)
+            return remote.Storage(url, self.run, directions, lock_patience=seconds, should_give_up=should_give_up)
+        return study.Storage(url, self.run, directions, lock, lock_patience=seconds, should_give_up=should_give_up)
 
     def _create_study(self) -> _Study:
         """Create the study in memory."""
@@ -860,7 +860,7 @@ class Ledger:
     def _restore(self) -> None:
         """Restore the study from the database, see `_load`."""
         attempts, attributes = self.storage.load()
-        status_document = self.storage.document(labels.LEDGER_STATUS)
+        status_document = self.storage.read_column(labels.LEDGER_STATUS)
         if status_document is not None:
             self._restore_status(status_document)
         for key, value in attributes.items():

@@ -25,7 +25,7 @@ class Patience:
     Args:
         seconds: Time after which an operation is given up.
         on_wait: Called with a message after each attempt that failed, and with "" after the wait.
-        give_up: Returns whether to end a wait at once; called while waiting.
+        should_give_up: Returns whether to end a wait at once; called while waiting.
         lock_seconds: Time to wait, on PostgreSQL, for an earlier controller to release the run.
 
     Attributes:
@@ -36,11 +36,11 @@ class Patience:
         self,
         seconds: float = 600.0,
         on_wait: Callable[[str], None] = lambda message: None,
-        give_up: Callable[[], bool] = lambda: False,
+        should_give_up: Callable[[], bool] = lambda: False,
         lock_seconds: float = LOCK_PATIENCE,
     ) -> None:
         self.lock_seconds = lock_seconds
-        self.give_up = give_up
+        self.should_give_up = should_give_up
         self._seconds = seconds
         self._on_wait = on_wait
         self.is_waiting = False
@@ -58,7 +58,7 @@ class Patience:
                 result = operation()
                 break
             except errors.LedgerUnavailable as error:
-                if self.give_up() or time.monotonic() + pause > deadline:
+                if self.should_give_up() or time.monotonic() + pause > deadline:
                     raise
                 if not self.is_waiting:
                     log.warning(

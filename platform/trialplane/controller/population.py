@@ -1,13 +1,16 @@
-"""Decides how the members of a population continue: from their own state, or from that of a better one, with changes.
+"""Decides how each member of a population continues: from its own checkpoint, or from a better member's with changes.
 
-Pure: a function of the ledger's rows, the seed and the settings.
+This is population based training (Jaderberg et al. 2017). A member is a trial. Each member is paused at the same numbers of
+steps. A member continues from a step once a quorum of the members has reached it, and is compared with those by the losses
+at this step. If it takes over a better member's state, it starts from the checkpoint that the donor saved at the same step.
+So a member has exactly one segment up to each step, and the number of steps of a whole population is known in advance.
 
-Population based training (Jaderberg et al. 2017). All members are paused at the same numbers of steps. Those that have
-reached a step are compared by their losses at it, and the donor's state is that of this step too. So a member has exactly
-one segment up to each step, and the steps of a whole population are known. A member continues once a quorum has reached its
-step; the member with the fewest steps first, as there may be more members than slots. With a quorum of all, what a member
-does depends on no order of ends. Otherwise it depends on who has reached the step by then; the ledger writes it with the
-start of the segment, so it is decided once. With a schedule, members change their parameters at its steps, and nothing else.
+Among the paused members, those with the fewest steps continue first, as there may be more members than slots. With a quorum
+of 1, a decision does not depend on the order in which segments end. With a smaller one it depends on which members have
+reached the step. The ledger writes the decision together with the start of the segment, so it is never made twice. With a
+schedule, members are not compared: they change their parameters at the steps of the schedule.
+
+Pure: decisions are a function of the ledger's rows, the seed and the settings.
 """
 
 from __future__ import annotations
@@ -25,29 +28,29 @@ from trialplane.job.space import AnyParameter
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.states import TrialState
 
-_SHOWN = 5  # steps in the status
+_SHOWN_STEPS = 5  # the highest ones that members have reached, in the status
 
 
 def choose_donor(population: Population, seed: int, member: int, step: int, losses: Mapping[int, float]) -> int:
-    """Return the member whose state another one takes over at a step; its own number if it keeps its own.
+    """Return the member from whose checkpoint another one continues; its own number if it keeps its own state.
 
     Args:
         population: Settings.
         seed: Seed of the job.
         member: Number of the member that continues.
-        step: Number of steps at which members are compared.
-        losses: Losses of the members that have reached the step, itself included; smaller is better.
+        step: Number of steps at which the members are compared.
+        losses: Losses of all members that have reached the step, including this one; smaller is better.
     """
-    order = sorted(losses, key=lambda other: (losses[other], other))
-    others = sorted(order)
-    others.remove(member)
+    ranked = sorted(losses, key=lambda other: (losses[other], other))
+    others = sorted(losses.keys() - {member})
     generator = _generator(seed, member, step, "exploit")
     chosen = member
     if population.exploit == "truncation":
-        number = max(1, int(population.share * len(order)))
-        if others and member in order[-number:]:
-            chosen = generator.choice(order[:number])
-    elif others:
+        group_size = max(1, int(population.share * len(ranked)))
+        best, worst = ranked[:group_size], ranked[-group_size:]
+        if others and member in worst:
+            chosen = generator.choice(best)
+    elif others:  # a tournament
         chosen = generator.choice(others)
     return chosen if losses[chosen] < losses[member] else member
 
@@ -55,18 +58,19 @@ def choose_donor(population: Population, seed: int, member: int, step: int, loss
 def explore(
     population: Population, seed: int, member: int, step: int, space_: Mapping[str, AnyParameter], params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the parameters of a member that takes over the state of another one.
+    """Return the changed parameters of a member that takes over a donor's state.
 
-    A parameter that begins to exist with the value of another one is drawn from the space, as is one whose value is not in
-    it any more. One that no longer exists is left out.
+    A parameter that the donor does not have is drawn from the space. So is one whose value is outside the space, as after a
+    change of the job. A parameter that no longer applies under the changed values of the others is left out. Each other
+    parameter is kept if it is fixed, drawn anew with the probability `resample`, or else perturbed.
 
     Args:
         population: Settings.
         seed: Seed of the job.
         member: Number of the member.
-        step: Number of steps at which it does so.
+        step: Number of steps at which the member takes over the state.
         space_: The space, each parameter after those in its conditions.
-        params: Parameters of the other member.
+        params: Parameters of the donor.
     """
     generator = _generator(seed, member, step, "explore")
     changed: dict[str, Any] = {}
@@ -86,7 +90,11 @@ def explore(
 
 
 def perturb(parameter: AnyParameter, value: Any, factors: Sequence[float], generator: random.Random) -> Any:
-    """Return a value near another one: a number times a factor, within its range and on its steps; or a neighbor."""
+    """Return a value near another one.
+
+    A number is multiplied by one of the factors, and stays within its range and on its steps. A choice is replaced by one
+    beside it in the list of choices.
+    """
     if isinstance(parameter, space.CategoricalParameter):
         position = next(index for index, choice in enumerate(parameter.choices) if space.is_same(choice, value))
         neighbors = [index for index in (position - 1, position + 1) if 0 <= index < len(parameter.choices)]
@@ -97,56 +105,64 @@ def perturb(parameter: AnyParameter, value: Any, factors: Sequence[float], gener
         return min(max(low, value * factor), high)
     if parameter.step is None:
         return min(max(parameter.low, value * factor), parameter.high)
-    steps = round((value - parameter.low) / parameter.step)
-    moved = round((value * factor - parameter.low) / parameter.step)
-    if moved == steps and factor != 1:  # rounding must not undo every change of a small number
-        moved += 1 if (factor > 1) == (value >= 0) else -1
-    return _on_step(parameter, moved)
+    position = round((value - parameter.low) / parameter.step)
+    new_position = round((value * factor - parameter.low) / parameter.step)
+    if new_position == position and factor != 1:
+        # Rounding has undone the change, as it always would for a small number. Move by one step in its direction.
+        is_increase = (factor > 1) == (value >= 0)
+        new_position += 1 if is_increase else -1
+    return _value_at(parameter, new_position)
 
 
 def draw(parameter: AnyParameter, generator: random.Random) -> Any:
-    """Return a value drawn from the space."""
+    """Return a random value of a parameter, from the distribution that the space gives it."""
     if isinstance(parameter, space.CategoricalParameter):
         return generator.choice(parameter.choices)
     if isinstance(parameter, space.NormalParameter):
         return parameter.decode(generator.uniform(*parameter.shares))
     if parameter.log:
-        half = 0.5 if isinstance(parameter, space.IntParameter) else 0.0  # so that the ends are as likely as the others
-        value = math.exp(generator.uniform(math.log(parameter.low - half), math.log(parameter.high + half)))
-        value = round(value) if isinstance(parameter, space.IntParameter) else value
+        is_integer = isinstance(parameter, space.IntParameter)
+        margin = 0.5 if is_integer else 0.0  # without it, rounding would draw the ends of the range half as often
+        value = math.exp(generator.uniform(math.log(parameter.low - margin), math.log(parameter.high + margin)))
+        value = round(value) if is_integer else value
         return min(max(parameter.low, value), parameter.high)
     if parameter.count is not None:
-        return _on_step(parameter, generator.randrange(parameter.count))
+        return _value_at(parameter, generator.randrange(parameter.count))
     return generator.uniform(parameter.low, parameter.high)
 
 
-def _on_step(parameter: space.FloatParameter | space.IntParameter, position: int) -> Any:
-    """Return the value at a position among the steps of a range, or at the nearer end."""
+def _value_at(parameter: space.FloatParameter | space.IntParameter, position: int) -> Any:
+    """Return the value at a position among the steps of a range; a position outside the range counts as the nearest end."""
     count = parameter.count
     assert count is not None
     return parameter.low + min(max(0, position), count - 1) * (parameter.step or 0)
 
 
 def _generator(seed: int, member: int, step: int, use: str) -> random.Random:
-    """Return random numbers for one decision, which depend on nothing else."""
+    """Return a generator of random numbers for one decision, which other decisions do not influence."""
     return random.Random(f"{seed}:{member}:{step}:{use}")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pause:
-    """A member at a step: its loss, and the number of steps that it has done."""
+    """The state of a member that was paused at a step.
+
+    Attributes:
+        loss: Its loss at the step; infinite if it was NaN.
+        done: Number of steps that it has done: more than the step if it reports less often.
+    """
 
     loss: float
     done: int
 
 
 class Members:
-    """The members of one population; the ledger uses it like a `Promotion`.
+    """The members of one population; the ledger uses them like a `Promotion`.
 
     Args:
         population: Settings.
         intervals: Numbers of steps at which members are paused.
-        number: Number of members.
+        size: Number of members.
         seed: Seed of the job.
 
     Attributes:
@@ -154,76 +170,84 @@ class Members:
         is_budget_spent: Always False: a population has no budget of steps.
     """
 
-    def __init__(self, population: Population, intervals: Intervals, number: int, seed: int) -> None:
+    def __init__(self, population: Population, intervals: Intervals, size: int, seed: int) -> None:
         self.used_steps = 0
         self.is_budget_spent = False
         self._population = population
         self._intervals = intervals
-        self._number = number
+        self._size = size
         self._seed = seed
         self._pauses: dict[int, dict[int, _Pause]] = {}  # step → member → its pause
         self._steps: dict[int, int] = {}  # member → the last step at which it was paused, or 0
-        self._open: set[int] = set()  # members that have begun and not ended for good
-        self._waiting: set[int] = set()
+        self._unfinished: set[int] = set()  # members that have started, and are running or paused
+        self._paused: set[int] = set()
         self._running: dict[int, Stretch] = {}
-        self._unreleased: set[TrialFolder] = set()  # may be needed
+        self._unreleased: set[TrialFolder] = set()  # folders of checkpoints from which a member may still continue
 
     def first_stretch(self, trial: int) -> Stretch:
-        """The first stretch of a member."""
+        """Return the first stretch of a member."""
         return Stretch(trial, self._intervals.next_rung(0))
 
     def record_start(self, stretch: Stretch) -> None:
         """Record that an attempt at a segment starts."""
         assert stretch.trial is not None
         self._steps.setdefault(stretch.trial, 0)
-        self._open.add(stretch.trial)
+        self._unfinished.add(stretch.trial)
         self._running[stretch.trial] = stretch
-        self._waiting.discard(stretch.trial)
+        self._paused.discard(stretch.trial)
 
     def record_end(self, trial: int, state: TrialState, done: int, losses: Losses) -> None:
-        """Record that a segment has ended, and is not retried; see `Promotion.record_end`."""
+        """Record that a segment has ended and is not retried.
+
+        Args:
+            trial: Number of the member.
+            state: State of the member: PAUSED at a step, or the state in which it has ended.
+            done: Number of steps that the member has done in all.
+            losses: Its losses at the step; only the first one is used.
+        """
         stretch = self._running.pop(trial)
         if state is TrialState.PAUSED:
-            done = max(done, stretch.rung)  # else a segment would be repeated forever
+            done = max(done, stretch.rung)  # with fewer steps, the next stretch would end at this step again, forever
         self.used_steps += max(0, done - stretch.done)
         if stretch.rung:
             self._unreleased.add(TrialFolder(trial, stretch.rung))
         if state is TrialState.PAUSED:
-            loss = losses[0] if losses[0] == losses[0] else math.inf
+            loss = math.inf if math.isnan(losses[0]) else losses[0]
             self._pauses.setdefault(stretch.rung, {})[trial] = _Pause(loss, done)
             self._steps[trial] = stretch.rung
-            self._waiting.add(trial)
+            self._paused.add(trial)
         else:
-            self._open.discard(trial)
+            self._unfinished.discard(trial)
 
     def drop(self, trial: int) -> None:
         """Record that a paused member will not continue."""
-        self._waiting.discard(trial)
-        self._open.discard(trial)
+        self._paused.discard(trial)
+        self._unfinished.discard(trial)
 
     def next_stretch(self, trial: int | None) -> Stretch | None:
-        """The segment that a free slot takes; None if there is none now.
+        """Return the stretch that a free slot starts; None if there is none now.
+
+        New members start before paused ones continue. The stretch of a new member has no trial yet.
 
         Args:
             trial: Number of the next new member; None if none is left to draw.
         """
         if trial is not None:
             return dataclasses.replace(self.first_stretch(trial), trial=None)
-        at = self._steps
-        for step in sorted({at[member] for member in self._waiting}):
+        for step in sorted({self._steps[member] for member in self._paused}):
             if self._has_quorum(step):
-                return self._continued(min(member for member in self._waiting if at[member] == step))
+                return self._next_stretch_of(min(member for member in self._paused if self._steps[member] == step))
         return None
 
     def params(
         self, stretch: Stretch, space_: Mapping[str, AnyParameter], params: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Return the new parameters of a segment; None if it keeps those of its member.
+        """Return the new parameters for a stretch; None if the member keeps its own.
 
         Args:
-            stretch: The segment.
+            stretch: A stretch that continues a paused member.
             space_: The space, each parameter after those in its conditions.
-            params: Parameters of the segment from whose state it continues.
+            params: Parameters of the member from whose checkpoint the stretch starts.
         """
         assert stretch.trial is not None
         assert stretch.parent is not None
@@ -235,40 +259,49 @@ class Members:
         return explore(self._population, self._seed, stretch.trial, step, space_, params)
 
     def find_hopeless(self) -> list[int]:
-        """An empty list: no member is dropped."""
+        """Return an empty list: a population drops no member."""
         return []
 
     @property
     def paused(self) -> list[int]:
         """The paused members, in order of their numbers."""
-        return sorted(self._waiting)
+        return sorted(self._paused)
 
     def rung_counts(self) -> Iterator[tuple[int, int, int]]:
-        """Each of the last steps from the lowest: how many members have reached it, and how many are paused there."""
-        for step in sorted(self._pauses)[-_SHOWN:]:
-            yield step, len(self._pauses[step]), sum(self._steps[member] == step for member in self._waiting)
+        """Yield each of the last steps from the lowest, how many members have reached it, and how many are paused at it."""
+        for step in sorted(self._pauses)[-_SHOWN_STEPS:]:
+            yield step, len(self._pauses[step]), sum(self._steps[member] == step for member in self._paused)
 
     def take_released(self) -> set[TrialFolder]:
-        """Return folders of checkpoints that no member needs any more, and forget them: all have passed their step."""
-        lowest = min((self._steps[member] for member in self._open), default=math.inf)
-        lowest = 0 if len(self._steps) < self._number else lowest  # some have not begun
-        passed = {folder for folder in self._unreleased if folder.step < lowest}
-        self._unreleased -= passed
-        return passed
+        """Return the folders of checkpoints that no member needs any more, each folder once.
+
+        A checkpoint is needed until every member that has not ended has been paused at a later step.
+        """
+        if len(self._steps) < self._size:  # some members have not started
+            return set()
+        lowest = min((self._steps[member] for member in self._unfinished), default=math.inf)
+        released = {folder for folder in self._unreleased if folder.step < lowest}
+        self._unreleased -= released
+        return released
 
     def _has_quorum(self, step: int) -> bool:
+        """Return whether enough members have reached a step for a member to continue from it.
+
+        Members that ended before the step do not count.
+        """
         if self._population.schedule:
             return True
-        reached = len(self._pauses[step])
-        coming = sum(self._steps[member] < step for member in self._open)
-        return reached >= self._population.quorum * (reached + coming)
+        reached_count = len(self._pauses[step])
+        pending_count = sum(self._steps[member] < step for member in self._unfinished)
+        return reached_count >= self._population.quorum * (reached_count + pending_count)
 
-    def _continued(self, member: int) -> Stretch:
+    def _next_stretch_of(self, member: int) -> Stretch:
+        """Return the stretch that continues a paused member, and choose the donor of its checkpoint."""
         step = self._steps[member]
         pauses = self._pauses[step]
-        losses = {other: pause.loss for other, pause in pauses.items()}
-        parent = member
+        donor = member
         if not self._population.schedule:
-            parent = choose_donor(self._population, self._seed, member, step, losses)
-        done = pauses[parent].done
-        return Stretch(member, self._intervals.next_rung(done), done, (parent, step))
+            losses = {other: pause.loss for other, pause in pauses.items()}
+            donor = choose_donor(self._population, self._seed, member, step, losses)
+        done = pauses[donor].done
+        return Stretch(member, self._intervals.next_rung(done), done, parent=(donor, step))

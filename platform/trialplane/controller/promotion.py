@@ -170,9 +170,9 @@ class Promotion:
         losses_at = {step: self._rungs[0][step].first_losses for step in self._ladder.rungs() if step <= rung}
         losses_at[rung].setdefault(trial, _comparable(losses)[0])
         rungs = [by_trial for by_trial in losses_at.values() if by_trial]
-        if len(rungs) < 2 or ranking.agree(rungs[-2], rungs[-1], 0.0):
+        if len(rungs) < 2 or ranking.is_same(rungs[-2], rungs[-1], 0.0):
             return False
-        if ranking.agree(rungs[-2], rungs[-1], ranking.noise(rungs)):
+        if ranking.is_same(rungs[-2], rungs[-1], ranking.estimate_noise(rungs)):
             return False
         self.top = self._rung_above(rung)
         return True

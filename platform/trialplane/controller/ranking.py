@@ -1,8 +1,9 @@
 """Compares the rankings of trials at two rungs, as PASHA does (Bohdal et al. 2023). Pure.
 
-Trials whose losses differ by no more than the noise count as equal. The noise is estimated from pairs of trials that change
-their order twice: from the losses at the rungs, and not from reports in between. Only the former are written together with
-the end of a segment, so a crash changes no decision.
+A study with `max: auto` raises its top rung while the ranking at it differs from the ranking at the rung below. Trials
+whose losses differ by no more than the noise count as equal, so either may rank first. The noise is estimated from pairs of
+trials that change their order twice. Only losses at rungs are used, never reports in between: the ledger writes the losses
+at a rung together with the end of the segment, so a crash changes no decision.
 """
 
 from __future__ import annotations
@@ -12,64 +13,76 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-_SHARE = 0.9  # percentile of the differences that counts as noise
+_NOISE_QUANTILE = 0.9  # of the differences between trials that change their order twice; the paper's value
 
 
-def agree(lower: Mapping[int, float], upper: Mapping[int, float], noise: float) -> bool:
-    """Whether the trials of two rungs have the same ranking at both, up to the noise.
+def is_same(lower: Mapping[int, float], upper: Mapping[int, float], noise: float) -> bool:
+    """Return whether the trials have the same ranking at two rungs, up to the noise.
+
+    Trials that have reached only one of the rungs are not compared.
 
     Args:
-        lower: Loss of each trial at the lower rung. Trials that only one of the rungs has are not compared.
+        lower: Loss of each trial at the lower rung.
         upper: Loss of each trial at the upper rung.
         noise: Difference of two losses at the lower rung up to which they count as equal.
     """
     trials = lower.keys() & upper.keys()
-    before = sorted(trials, key=lambda trial: (lower[trial], trial))
-    after = sorted(trials, key=lambda trial: (upper[trial], trial))
-    # The trial of each rank may be any of those that count as equal to the trial that had this rank.
+    lower_ranking = sorted(trials, key=lambda trial: (lower[trial], trial))
+    upper_ranking = sorted(trials, key=lambda trial: (upper[trial], trial))
+    # The two trials that have the same rank at the two rungs must have equal losses at the lower rung, up to the noise. Two
+    # infinite losses are equal, but their difference is NaN, which no noise covers.
     return all(
-        lower[trial] == lower[other] or abs(lower[trial] - lower[other]) <= noise
-        for trial, other in zip(after, before, strict=True)
+        lower[at_lower] == lower[at_upper] or abs(lower[at_lower] - lower[at_upper]) <= noise
+        for at_lower, at_upper in zip(lower_ranking, upper_ranking, strict=True)
     )
 
 
-def noise(rungs: Sequence[Mapping[int, float]]) -> float:
-    """Return the difference of losses that is noise: 0 if no two trials have changed their order twice.
+def estimate_noise(rungs: Sequence[Mapping[int, float]]) -> float:
+    """Return the difference of losses that counts as noise; 0 if no two trials have changed their order twice.
+
+    Two trials that return to an earlier order are too close to be ranked. Their difference, at the last rung at which they
+    returned, is one sample of the noise. The result is a high quantile of the samples.
 
     Args:
-        rungs: Loss of each trial at each rung, from the lowest rung to the top. Trials that some rung lacks are left out.
+        rungs: Loss of each trial at each rung, from the lowest rung to the top. Trials that have not reached every rung are
+            left out.
     """
-    if len(rungs) < 3:
+    if len(rungs) < 3:  # an order can return at the third rung at the earliest
         return 0.0
     trials = sorted(set(rungs[0]).intersection(*rungs[1:]))
     losses = np.array([[rung[trial] for trial in trials] for rung in rungs])
-    first, second = np.triu_indices(len(trials), 1)
-    differences: list[float] = []
-    returns = _last_returns([(row[first] > row[second]) * 1 - (row[first] < row[second]) * 1 for row in losses])
-    for index in range(2, len(rungs)):
-        pairs = returns == index
+    first, second = np.triu_indices(len(trials), 1)  # positions of the two trials of each pair
+    # Comparisons instead of np.sign of the difference, which would be NaN for two infinite losses.
+    signs = [(row[first] > row[second]) * 1 - (row[first] < row[second]) * 1 for row in losses]
+    last_returns = _last_returns(signs)
+    samples: list[float] = []
+    for rung in range(2, len(rungs)):
+        pairs = last_returns == rung
         with np.errstate(over="ignore", invalid="ignore"):
-            apart = np.abs(losses[index, first[pairs]] - losses[index, second[pairs]])
-        differences += apart[np.isfinite(apart)].tolist()
-    differences.sort()
-    return differences[math.ceil(_SHARE * len(differences)) - 1] if differences else 0.0
+            differences = np.abs(losses[rung, first[pairs]] - losses[rung, second[pairs]])
+        samples += differences[np.isfinite(differences)].tolist()
+    samples.sort()
+    return samples[math.ceil(_NOISE_QUANTILE * len(samples)) - 1] if samples else 0.0
 
 
 def _last_returns(signs: Sequence[np.ndarray]) -> np.ndarray:
-    """Return, by pair, the last index at which it has an order that it had before, with the opposite one in between.
+    """Return, for each pair of trials, the last rung at which it returned to an earlier order.
+
+    A pair returns if it has an order again after the opposite order. Equal losses are no order.
 
     Args:
-        signs: By index, the sign of each pair's difference of losses.
+        signs: For each rung, the sign of the difference of losses of each pair: 1, -1, or 0 if they are equal.
 
     Returns:
-        Indices; 0 for a pair without one.
+        Index of the rung for each pair; 0 for a pair that never returned.
     """
     last = np.zeros(len(signs[0]), dtype=int)
-    present = {sign: np.zeros(len(last), dtype=bool) for sign in (1, -1)}
-    opposed = {sign: np.zeros(len(last), dtype=bool) for sign in (1, -1)}  # with the opposite one after it
-    for index, current in enumerate(signs):
-        for sign in (1, -1):
-            last[opposed[sign] & (current == sign)] = index
-            opposed[sign] |= present[sign] & (current == -sign)
-            present[sign] |= current == sign
+    # For each order: the pairs that have had it, and those that had the opposite order afterwards.
+    had = {order: np.zeros(len(last), dtype=bool) for order in (1, -1)}
+    reversed_since = {order: np.zeros(len(last), dtype=bool) for order in (1, -1)}
+    for rung, current in enumerate(signs):
+        for order in (1, -1):
+            last[reversed_since[order] & (current == order)] = rung
+            reversed_since[order] |= had[order] & (current == -order)
+            had[order] |= current == order
     return last

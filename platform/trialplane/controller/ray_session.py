@@ -125,7 +125,7 @@ def _start_ray(roles: Sequence[Role], store: Callable[[int], int], folder: Path)
         )
 
 
-def join(address: str, give_up: Callable[[], bool], on_trouble: Callable[[str], None] = lambda _: None) -> bool:
+def join(address: str, should_give_up: Callable[[], bool], on_trouble: Callable[[str], None] = lambda _: None) -> bool:
     """Join the Ray of a cluster, whose pods provide the slots, as soon as its head answers.
 
     The head is a container of the same pod and starts after this one. Ray itself would spend 40 s on each attempt without a
@@ -133,14 +133,14 @@ def join(address: str, give_up: Callable[[], bool], on_trouble: Callable[[str], 
 
     Args:
         address: `HOST:PORT` of the head.
-        give_up: Returns whether to end the wait; called before each attempt.
+        should_give_up: Returns whether to end the wait; called before each attempt.
         on_trouble: Called with the reason why a head that accepts connections cannot be joined, once for each reason.
 
     Returns:
         Whether Ray was joined.
     """
     problem = ""
-    while not give_up():
+    while not should_give_up():
         is_reachable = False
         try:
             _check_connection(address)

@@ -225,17 +225,17 @@ class Session:
         def show_wait(message: str) -> None:
             board.show(self._status(RunState.RUNNING if self._ledger else RunState.PENDING, message), now=True)
 
-        def give_up() -> bool:
+        def should_give_up() -> bool:
             return bool(self._signals)
 
         def open_once() -> Ledger:
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
-            patience = Patience(on_wait=show_wait, give_up=give_up, lock_seconds=HEAD_LOCK_PATIENCE)
+            patience = Patience(on_wait=show_wait, should_give_up=should_give_up, lock_seconds=HEAD_LOCK_PATIENCE)
             last = self._initial_status.alive
             return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, last_alive=last)
 
         try:
-            return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, show_wait, give_up)(open_once)
+            return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, show_wait, should_give_up)(open_once)
         except errors.LedgerFenced as error:
             if not self._setting.in_cluster:
                 raise

@@ -122,7 +122,7 @@ class Connection:
                 "it to `teams` in the chart's values again",
             )
         with _map_errors():
-            if not runs.opens(address.run, token):
+            if not runs.is_token_valid(address.run, token):
                 raise Failure(ledger.REFUSED, _REFUSAL)
         if not self._service.connections.enter(address, CONNECTIONS):
             raise Failure(ledger.BUSY, f"{address.run} has {CONNECTIONS} connections to its ledger already")
@@ -245,22 +245,22 @@ class Connection:
                 page = storage.reports(after)
                 return ledger.ReportsLoaded(tuple(page.rows), page.more)
             case ledger.WriteReports(reports=reports, deleted=deleted):
-                storage.report(reports, deleted)
+                storage.write_reports(reports, deleted)
             case ledger.BeginAttempt():
                 attempt = Attempt(self._check_run(request.request), optuna=_parse_object(request.optuna))
-                storage.begin(attempt, _parse_optional_object(request.study_attributes))
+                storage.write_start(attempt, _parse_optional_object(request.study_attributes))
             case ledger.DrawAttempt():
                 attempt = Attempt(self._check_run(request.request), optuna=_parse_object(request.optuna))
-                storage.draw(attempt, _parse_optional_object(request.study_attributes))
+                storage.write_draw(attempt, _parse_optional_object(request.study_attributes))
             case ledger.FinishAttempt():
                 attempt = Attempt(self._check_run(request.request), request.outcome, optuna=_parse_object(request.optuna))
-                storage.finish(attempt, _parse_optional_object(request.study_attributes))
+                storage.write_end(attempt, _parse_optional_object(request.study_attributes))
             case ledger.WriteStatus(status=status):
-                storage.describe({labels.LEDGER_STATUS: records.to_dict(self._check_run(status))})
+                storage.write_facts({labels.LEDGER_STATUS: records.to_dict(self._check_run(status))})
             case ledger.ReadColumn(name=name):
                 if name not in _COLUMNS:
                     raise Failure(ledger.INVALID, f"a run has no {name!r:.40}")
-                column = storage.document(name)
+                column = storage.read_column(name)
                 return ledger.ColumnRead("" if column is None else json.dumps(column))
         return ledger.Written()
 

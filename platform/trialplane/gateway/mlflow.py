@@ -248,7 +248,7 @@ def _error_response(status: int, code: str, text: str) -> Response:
 
 def _check_token(runs: Archive, run: str, authorization: str) -> None:
     """Raise MlflowRefusal unless the header `Authorization` has the run's token for MLflow."""
-    if not authorization.startswith(_BEARER) or not runs.opens_mlflow(run, authorization.removeprefix(_BEARER)):
+    if not authorization.startswith(_BEARER) or not runs.is_mlflow_token_valid(run, authorization.removeprefix(_BEARER)):
         text = "the token does not open MLflow for this run: each start has its own, which is gone when the run has ended"
         raise MlflowRefusal(403, DENIED, text)
 

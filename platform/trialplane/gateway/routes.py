@@ -150,11 +150,11 @@ class Gateway:
 
     def job(self, run: str, options: Options) -> Response:
         """Return the resolved job."""
-        return json_response(_require(self._runs.attribute(run, labels.LEDGER_JOB), run, "job"))
+        return json_response(_require(self._runs.column(run, labels.LEDGER_JOB), run, "job"))
 
     def submission(self, run: str, options: Options) -> Response:
         """Return the fields of the submission."""
-        return json_response(_require(self._runs.attribute(run, labels.LEDGER_SUBMISSION), run, "submission"))
+        return json_response(_require(self._runs.column(run, labels.LEDGER_SUBMISSION), run, "submission"))
 
     def code(self, run: str, options: Options) -> Response:
         """Return the packed code."""
@@ -167,13 +167,13 @@ class Gateway:
 
     def ends(self, run: str, options: Options) -> Response:
         """Return a page of the attempts that ended after a place in the order in which attempts end."""
-        rows, after, place = self._runs.ends(run, _integer(options, "after", 0))
+        rows, after, place = self._runs.ended_attempts(run, _integer(options, "after", 0))
         return json_response({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
 
     def curves(self, run: str, options: Options) -> Response:
         """Return a page of reports, in the order in which they arrived."""
         limit = _integer(options, "limit", reading.NO_LIMIT)
-        page = self._runs.curves(run, _integer(options, "after", 0), limit)
+        page = self._runs.reports(run, _integer(options, "after", 0), limit)
         remaining = limit - len(page.rows)
         next_options = {"after": page.rows[-1].mark, "limit": remaining} if page.more and remaining > 0 else None
         return json_response({"reports": page.rows, "next": next_options})
@@ -192,11 +192,11 @@ class Gateway:
         The status comes from the active controller. If none is active or answers, it comes from the ledger, where it may be
         of an earlier start or have outdated counts; `run_status` then corrects it.
         """
-        recorded = self._runs.attribute(run, labels.LEDGER_STATUS)
+        recorded = self._runs.column(run, labels.LEDGER_STATUS)
         alive = self._runs.is_alive(run)
         reported = self._controllers.status(run) if alive else None
         status = _require(reported or recorded, run, "status")
-        desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
+        desired = self._runs.column(run, labels.LEDGER_DESIRED) or {}
         with contextlib.suppress(ValueError):  # an invalid status is returned unchanged, and the laptop explains it
             record = records.from_dict(RunStatus, status)
             if not records.mistyped_field(record):
@@ -220,7 +220,7 @@ class Gateway:
         page = self._runs.attempts_since(run, _integer(options, "after", 0), _integer(options, "number", -1), until)
         texts = (
             f'{{"place":{json.dumps(place)},"request":{request},"outcome":{outcome or "null"},"optuna":{optuna}}}'
-            for place, request, outcome, optuna in page.stored
+            for place, request, outcome, optuna, _ in page.stored
         )
         next_options = None if page.next is None else {"number": page.next, "until": page.until}
         suffix = f'"place":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(next_options)}'
@@ -228,7 +228,7 @@ class Gateway:
 
     def _start_time(self, run: str) -> float:
         """Return the time of the run's last recorded start, in seconds since the epoch. 0 if there is none."""
-        submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
+        submission = self._runs.column(run, labels.LEDGER_SUBMISSION) or {}
         return float(submission.get(labels.BEGUN, 0.0))
 
     def log(self, run: str, options: Options) -> Response:
@@ -269,7 +269,7 @@ class Gateway:
             NoLog: Neither the controller nor MLflow has the log.
             RunNotFound: There is no such run.
         """
-        job = self._runs.attribute(run, labels.LEDGER_JOB)
+        job = self._runs.column(run, labels.LEDGER_JOB)
         if alive:
             try:
                 if (piece := self._controllers.log(run, self._runs.token_digest(run), log_id, start)) is not None:
@@ -284,12 +284,12 @@ class Gateway:
                 )
         if self._mlflow is None:
             raise NoLog("its controller does not have it, and this gateway has no MLflow")
-        submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
+        submission = self._runs.column(run, labels.LEDGER_SUBMISSION) or {}
         return self._mlflow.log(Address(self._namespace, run), str(job["name"]), submission, log_id, start)
 
     def delete(self, run: str, options: Options) -> Response:
         """Mark a run for removal. The operator removes it later; until then, the request may be repeated."""
-        self._runs.forget(run)
+        self._runs.mark_for_removal(run)
         return json_response({"deleting": run})
 
 

@@ -38,20 +38,20 @@ class Store(Protocol):
     def reports(self, after: int) -> Reports:
         """Return a page of the reports with marks above `after`, which is 0 for the first page."""
 
-    def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
+    def write_reports(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
         """Write reports, and delete earlier ones by their marks."""
 
-    def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+    def write_start(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Write an attempt that is about to start, and the state of the samplers; None leaves that unchanged."""
 
-    def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write the parameters that a running attempt has drawn so far."""
+    def write_draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+        """Write the parameters that a running attempt has drawn so far, and the state of the samplers, as `write_start`."""
 
-    def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write the end of an attempt."""
+    def write_end(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+        """Write the end of an attempt, and the state of the samplers, as `write_start`."""
 
-    def describe(self, facts: Mapping[str, Any]) -> None:
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Write facts about the run, by column name."""
 
-    def document(self, name: str) -> Any:
+    def read_column(self, name: str) -> Any:
         """Return the value in a column of the run; None if the column is empty."""

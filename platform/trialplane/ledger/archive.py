@@ -1,7 +1,8 @@
-"""All runs in PostgreSQL, as the gateway serves them and the operator records them.
+"""All runs of a namespace in PostgreSQL: the gateway reads them, and the operator records and deletes them.
 
-The archive records submissions before they have a controller, and desired states. It deletes only entire runs, under the
-lock that a controller would need.
+The operator records a submitted run before its controller exists, the desired states that users set, and the token with
+which the controller opens the run at the gateway. The controller itself writes through `served`. Deleting a run takes the
+lock that its controller holds while it works.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import budget as budgets
 from trialplane.ledger import locking, tables
-from trialplane.ledger.attempts import Attempt, Page, Reports
+from trialplane.ledger.attempts import Attempt, AttemptTexts, Page, Reports
 from trialplane.ledger.budget import Budget
 from trialplane.ledger.tables import attempts, changes, codes, reports, runs, sizes
 from trialplane.plan import plan as planning
@@ -32,14 +33,16 @@ from trialplane.wire import labels, ledger, mlflow, records
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
+# For callers outside of this package, which do not know SQLAlchemy.
 DATABASE_ERRORS = tables.DATABASE_ERRORS  # any method may raise them
 reason = tables.reason
 
 PAGE = 1 << 20  # bytes of attempts that are read at a time; the last attempt may exceed it
 CHANGES = 1000  # number of a run's newest changes that are kept
-_NO_TOKEN = "0" * 64  # compared instead of a missing hash, so that the comparison takes as long
+_NO_TOKEN = "0" * 64  # compared instead of a missing hash, so that the comparison takes equally long
 
-_HELD = """
+# The number of sessions that hold an advisory lock; `high` and `low` are the two halves of its key.
+_LOCK_HOLDERS = """
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = :high AND objid = :low
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -91,53 +94,54 @@ class AttemptsPage:
     """A page of attempts with Optuna's view of them.
 
     Attributes:
-        stored: Place, request, outcome and Optuna's view of each attempt; all but the place are JSON.
-        next: Number of the last attempt of this page, to continue after; None on the last page.
-        until: Last place in the order of ends that this and the next pages take into account.
+        stored: The attempts, with Optuna's view of them.
+        next: Number of the last attempt of this page, after which the next page begins; None on the last page.
+        until: Place in the order of ends. In this page and the next ones, attempts that ended after it count as running.
         alive: Whether a controller works on the run.
     """
 
-    stored: list[tuple[int | None, str, str | None, str]]
+    stored: list[AttemptTexts]
     next: int | None
     until: int
     alive: bool
 
 
 class Archive:
-    """All runs in one database.
+    """All runs of one namespace.
 
     Args:
-        connections: Share of the process's connections, which chooses the schema of the tables.
-        budget: Budget of the namespace.
+        connections: Share of the process's connections, which selects the namespace's schema.
+        budget: Budget of the namespace; None for the default limits.
     """
 
     def __init__(self, connections: tables.Share, budget: Budget | None = None) -> None:
         self._connections = connections
         self._budget = budget or Budget("this namespace")
-        self._spending = threading.Lock()
+        self._spending = threading.Lock()  # held while `_reserved` changes
+        # Bytes that are counted in the database, but not spent yet.
         self._reserved: dict[budgets.Category, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
-        self._is_there = False
+        self._has_tables = False
 
     def runs(self) -> list[RunEntry]:
         """Return all runs, the newest first."""
         query = sa.select(runs.c.name, runs.c.job, runs.c.submission).where(runs.c.job.is_not(None))
-        known_runs = []
+        entries: list[RunEntry] = []
         with self._connections.begin() as connection:
-            if not tables.is_there(connection):
+            if not tables.has_tables(connection):
                 return []  # nothing has ever been submitted here
             for run, job, submission in connection.execution_options(yield_per=10).execute(query):
                 submitted = float(json.loads(submission or "{}").get("submitted", 0.0))
-                known_runs.append(RunEntry(run, json.loads(job)["name"], submitted))
-        return sorted(known_runs, key=lambda entry: (-entry.submitted, entry.run))
+                entries.append(RunEntry(run, json.loads(job)["name"], submitted))
+        return sorted(entries, key=lambda entry: (-entry.submitted, entry.run))
 
-    def attribute(self, run: str, name: str) -> Any:
+    def column(self, run: str, name: str) -> Any:
         """Return the value in a column of a run; None if the column is empty.
 
         Raises:
             RunNotFound: There is no such run.
         """
         with self._connected(run) as (connection, this_run):
-            return tables.document(connection, this_run, name)
+            return tables.read_column(connection, this_run, name)
 
     def snapshot(self, run: str) -> Snapshot | None:
         """Return the snapshot of a run; None if there is no such run.
@@ -145,13 +149,14 @@ class Archive:
         Raises:
             LedgerCorrupt: The records of the run cannot be read.
         """
-        # Before the status is read: if the controller ends in between, its last status is read. Otherwise the run would
-        # look as if its controller had been killed.
+        # This must come before the status is read. If the controller ends in between, the status that is read is its last
+        # one. In the other order it could be an earlier status, and the run would look as if its controller had been
+        # killed.
         alive = self.is_alive(run)
         try:
             with self._connected(run) as (connection, this_run):
                 job_document, submission, status, desired = (
-                    tables.document(connection, this_run, name) or {}
+                    tables.read_column(connection, this_run, name) or {}
                     for name in (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
                 )
                 token = connection.execute(sa.select(runs.c.token).where(this_run)).scalar()
@@ -160,9 +165,9 @@ class Archive:
             job = kinds.read(job_document)
             last_status = records.from_dict(RunStatus, status) if status else planning.pending_status(run, job, 0.0)
             desired_state = records.from_dict(Desired, desired)
-            for part in (last_status, desired_state):
-                if wrong := records.mistyped_field(part):
-                    raise ValueError(f"{type(part).__name__}.{wrong} is {getattr(part, wrong)!r:.60}")
+            for record in (last_status, desired_state):
+                if field := records.mistyped_field(record):
+                    raise ValueError(f"{type(record).__name__}.{field} is {getattr(record, field)!r:.60}")
             return Snapshot(job, submission, last_status, desired_state, alive, token, last[0] if last else None, images)
         except errors.RunNotFound:
             return None
@@ -176,10 +181,10 @@ class Archive:
             return connection.execute(packed).scalar()
 
     def is_alive(self, run: str) -> bool:
-        """Whether a controller works on the run, which means that it holds the run's lock."""
+        """Return whether a controller works on the run: it holds the run's lock as long as it works."""
         with self._connections.begin() as connection:
-            key = locking.key(tables.schema(connection), run) % 2**64
-            return bool(connection.execute(sa.text(_HELD), {"high": key >> 32, "low": key % 2**32}).scalar())
+            key = locking.key(tables.schema(connection), run) % 2**64  # PostgreSQL shows the key as an unsigned number
+            return bool(connection.execute(sa.text(_LOCK_HOLDERS), {"high": key >> 32, "low": key % 2**32}).scalar())
 
     def attempts(self, run: str, after: int) -> tuple[list[TrialRow], int | None]:
         """Return a page of the attempts with numbers above `after`.
@@ -193,7 +198,7 @@ class Archive:
         with self._connected(run) as (connection, this_run):
             job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after, PAGE)
-            return [reading.row(job, attempt, alive) for attempt in page.attempts], _last(page, "number")
+            return [reading.row(job, attempt, alive) for attempt in page.attempts], _end_of_page(page, "number")
 
     def job_and_attempts(self, run: str) -> tuple[Job, list[TrialRow]]:
         """Return the job and all attempts of a run without a controller, to recount its status."""
@@ -212,36 +217,42 @@ class Archive:
         """
         alive = self.is_alive(run)
         with self._connected(run) as (connection, this_run):
-            job, newest = _job(connection, this_run), None
+            job = _job(connection, this_run)
+            chosen: Attempt | None = None
             for candidate in reading.pages(tables.select(connection), run, PAGE, "AND trial = :trial", trial=trial):
-                newest = candidate if attempt in (None, candidate.request.attempt) else newest
-            return None if newest is None else reading.row(job, newest, alive)
+                if attempt is None or attempt == candidate.request.attempt:
+                    chosen = candidate
+            return None if chosen is None else reading.row(job, chosen, alive)
 
     def has_saved(self, run: str) -> bool | None:
-        """Whether a training or a collection has saved a checkpoint.
+        """Return whether a training or a collection has saved a checkpoint.
 
         Returns:
-            None if that is unknown: an attempt that still runs, or was lost with its pod, may have saved one.
+            None if it is unknown: an attempt that still runs, or was lost with its pod, may have saved one.
         """
         with self._connected(run) as (connection, _):
             all_attempts = reading.pages(tables.select(connection), run, PAGE)
-            saved = {attempt.outcome.saved if attempt.outcome else None for attempt in all_attempts}
-        return True if True in saved else None if None in saved else False
+            answers = {attempt.outcome.saved if attempt.outcome else None for attempt in all_attempts}
+        if True in answers:
+            return True
+        return None if None in answers else False
 
-    def ends(self, run: str, after: int) -> tuple[list[TrialRow], int | None, int]:
+    def ended_attempts(self, run: str, after: int) -> tuple[list[TrialRow], int | None, int]:
         """Return a page of the attempts that ended after a place in the order of ends.
 
         Returns:
-            The attempts; the place to continue after, None on the last page; and the place of the last attempt.
+            The attempts; the place after which the next page begins, or None on the last page; and the place of the last
+            attempt, or `after` if there is none.
         """
         with self._connected(run) as (connection, this_run):
             job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after, PAGE, order="place")
-            place = page.stored[-1][0] if page.stored else after
-            return [reading.row(job, attempt, alive=True) for attempt in page.attempts], _last(page, "place"), place
+            place = (page.stored[-1].place or after) if page.stored else after
+            rows = [reading.row(job, attempt, alive=True) for attempt in page.attempts]
+            return rows, _end_of_page(page, "place"), place
 
     def attempts_after(self, run: str, digest: str, after: int, order: str, limit: int) -> list[Attempt] | None:
-        """Return the first attempts after a number or a place, for a holder of the run's token.
+        """Return the first attempts after a number or a place, if the caller has the run's token.
 
         Args:
             run: Name of the run.
@@ -253,36 +264,36 @@ class Archive:
         Returns:
             None if the token does not open the run.
         """
-        by: Literal["number", "place"] = "place" if order == "place" else "number"
+        column: Literal["number", "place"] = "place" if order == "place" else "number"
         with self._connections.begin() as connection:
-            if not _is_opened(connection, run, digest):
+            if not _is_digest_valid(connection, run, digest):
                 return None
             where = "AND place IS NULL" if order == "running" else ""
-            return reading.page(tables.select(connection), run, after, PAGE, order=by, where=where).attempts[:limit]
+            return reading.page(tables.select(connection), run, after, PAGE, order=column, where=where).attempts[:limit]
 
     def reports_after(self, run: str, digest: str, after: int) -> Reports | None:
         """Return a page of the reports with marks above `after`; None if the token does not open the run."""
         with self._connections.begin() as connection:
-            if not _is_opened(connection, run, digest):
+            if not _is_digest_valid(connection, run, digest):
                 return None
             return reading.reports(tables.select(connection), run, after, PAGE)
 
-    def curves(self, run: str, after: int, limit: int) -> Reports:
+    def reports(self, run: str, after: int, limit: int) -> Reports:
         """Return a page of at most `limit` reports with marks above `after`, which is 0 for the first page."""
         with self._connected(run) as (connection, _):
             return reading.reports(tables.select(connection), run, after, PAGE, limit)
 
     def attempts_since(self, run: str, after: int, number: int = -1, until: int | None = None) -> AttemptsPage:
-        """Return a page of the attempts that run and of those that ended after the place `after`.
+        """Return a page of the running attempts and those that ended after the place `after`.
 
-        Attempts may end between two pages. So that all pages show the same moment, an attempt that ended after the place
+        Attempts may end between two pages. All pages must show the same moment, so an attempt that ended after the place
         `until` is returned as running.
 
         Args:
             run: Name of the run.
             after: Place in the order of ends.
             number: Number of the last attempt of the page before; -1 for the first page.
-            until: The same as of the page before; None for the first page, which uses the last place.
+            until: `until` of the page before; None for the first page, which takes the last place there is.
         """
         alive = self.is_alive(run)
         with self._connected(run) as (connection, this_run):
@@ -292,33 +303,37 @@ class Archive:
             where = "AND (place IS NULL OR place > :since)"
             page = reading.page(tables.select(connection), run, number, PAGE, where=where, optuna=True, since=after)
             stored = [
-                (place, request, outcome, optuna) if place is None or place <= until else (None, request, None, optuna)
-                for place, request, outcome, optuna, _ in page.stored
+                attempt if attempt.place is None or attempt.place <= until else attempt._replace(place=None, outcome=None)
+                for attempt in page.stored
             ]
-        # Attempts may still run if a controller started or ended in between.
-        return AttemptsPage(stored, _last(page, "number"), until, alive or self.is_alive(run))
+        # A controller may have started or ended while the attempts were read. Those of it that run must not count as lost.
+        return AttemptsPage(stored, _end_of_page(page, "number"), until, alive or self.is_alive(run))
 
     def spend(self, category: budgets.Category, size: int, *, spare: bool) -> None:
         """Count bytes that are about to be written to MLflow.
 
+        The database counts them in larger portions, because most requests are small. `_reserved` holds the rest of the last
+        portion.
+
         Args:
             category: Records or artifacts.
             size: Number of bytes.
-            spare: Allow a tenth more than the budget: `may_exceed` of `Budget.check`. Ignored for artifacts.
+            spare: Whether a tenth more than the budget is allowed, see `may_exceed` of `Budget.check`. Ignored for
+                artifacts.
 
         Raises:
             LedgerFull: The namespace's budget is spent.
         """
         with self._spending:
-            if size > self._reserved[category]:  # reserves more than it needs: most requests are small
+            if size > self._reserved[category]:
                 with self._connections.begin() as connection:
                     if category == budgets.ARTIFACTS:
                         self._budget.check_artifacts(connection, size)
                     else:
                         self._budget.check(connection, size, may_exceed=spare)
-                    reserved = max(size, budgets.AT_ONCE)
-                    budgets.add_usage(connection, category, reserved)
-                self._reserved[category] += reserved
+                    portion = max(size, budgets.AT_ONCE)
+                    budgets.add_usage(connection, category, portion)
+                self._reserved[category] += portion
             self._reserved[category] -= size
 
     def refund(self, category: budgets.Category, size: int) -> None:
@@ -326,7 +341,7 @@ class Archive:
         with self._spending:
             self._reserved[category] += size
 
-    def record(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
+    def record_run(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
         """Record a submitted or resumed run, so that it is listed even if its pods never start.
 
         Args:
@@ -334,21 +349,22 @@ class Archive:
             job: The resolved job.
             submission: Facts about the submission.
             code: The packed code.
-            new: Fail if there is a run of that name.
+            new: Whether the run is submitted, so that its name must be free. A resumed run has a record already.
 
         Raises:
-            RunExists: There is a run of that name, and `new` is set.
+            RunExists: `new` is set, and there is a run of that name.
             LedgerLocked: A controller works on the run.
             LedgerFull: The namespace's budget is spent.
         """
-        tables.prepare(self._connections)
+        tables.create_if_missing(self._connections)
         facts: dict[str, Any] = {
             labels.LEDGER_JOB: job.model_dump(mode="json"),
             labels.LEDGER_SUBMISSION: submission,
         }
         with self._connections.begin() as connection:
-            before = budgets.count_used(connection)
-            if not tables.has_code(connection, code):  # before the write: rows that are rolled back use space too
+            used_before = budgets.count_used(connection)
+            # The code is checked before it is written, because rows that are rolled back use space in the database too.
+            if not tables.has_code(connection, code):
                 self._budget.check(connection, len(code))
             this_run = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
@@ -357,38 +373,43 @@ class Archive:
                 if new:
                     raise errors.RunExists(f"the ledger has a study {run} already")
                 _claim(connection, run)
-            status = tables.document(connection, this_run, labels.LEDGER_STATUS) or {}
-            if status.get("started") is None:  # no controller has written a status
+            status = tables.read_column(connection, this_run, labels.LEDGER_STATUS) or {}
+            if status.get("started") is None:  # no controller has written a status yet
                 pending = planning.pending_status(run, job, float(submission.get("submitted", 0.0)))
                 facts[labels.LEDGER_STATUS] = records.to_dict(pending)
-            tables.describe(connection, this_run, facts)
-            connection.execute(sa.update(runs).where(this_run).values(code=tables.keep_code(connection, code)))
-            tables.drop_code(connection)
-            if budgets.count_used(connection) > before:
-                self._budget.check(connection, 0)
+            tables.write_facts(connection, this_run, facts)
+            connection.execute(sa.update(runs).where(this_run).values(code=tables.store_code(connection, code)))
+            tables.delete_unused_code(connection)
+            if budgets.count_used(connection) > used_before:
+                self._budget.check(connection, 0)  # counts all that this transaction has written; an error rolls it back
 
-    def desire(self, run: str, changed: Mapping[str, Any]) -> None:
+    def change_desired(self, run: str, changed: Mapping[str, Any]) -> None:
         """Change the desired state of a run.
 
-        RUNNING also records the run's newest attempt. A pause does not revoke a cancel.
+        A cancelled run stays cancelled if a pause is desired. A new state RUNNING retries an attempt that failed for good:
+        `Desired.again` gets the number of the run's newest attempt.
 
         Args:
             run: Name of the run.
             changed: New values of fields of `Desired`; the others stay.
+
+        Raises:
+            RunNotFound: There is no such run.
         """
         with self._connected(run) as (connection, this_run):
-            # The row lock serializes concurrent changes, so that none is lost.
+            # The lock on the row makes concurrent changes wait for each other, so that none is lost.
             connection.execute(sa.select(runs.c.id).where(this_run).with_for_update(key_share=True))
-            desired = records.from_dict(Desired, tables.document(connection, this_run, labels.LEDGER_DESIRED) or {})
-            old_state, desired = desired.state, dataclasses.replace(desired, **changed)
-            if old_state is RunState.CANCELLED and desired.state is RunState.PAUSED:
-                desired = dataclasses.replace(desired, state=old_state)
+            desired = records.from_dict(Desired, tables.read_column(connection, this_run, labels.LEDGER_DESIRED) or {})
+            was_cancelled = desired.state is RunState.CANCELLED
+            desired = dataclasses.replace(desired, **changed)
+            if was_cancelled and desired.state is RunState.PAUSED:
+                desired = dataclasses.replace(desired, state=RunState.CANCELLED)
             if changed.get("state") is RunState.RUNNING:
                 newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(this_run)
                 desired = dataclasses.replace(desired, again=connection.execute(newest).scalar())
             connection.execute(sa.update(runs).where(this_run).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
 
-    def note(self, run: str, change: Change) -> None:
+    def record_change(self, run: str, change: Change) -> None:
         """Record a change of the desired state of a run. Recording it again changes nothing.
 
         Only the newest `CHANGES` changes of a run are kept.
@@ -397,13 +418,15 @@ class Archive:
             RunNotFound: There is no such run.
         """
         with self._connected(run) as (connection, this_run):
-            owner = connection.execute(sa.select(runs.c.id).where(this_run)).scalar_one()
-            row = {"run_id": owner, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
+            run_id = connection.execute(sa.select(runs.c.id).where(this_run)).scalar_one()
+            row = {"run_id": run_id, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
             connection.execute(postgresql.insert(changes).values(row).on_conflict_do_nothing())
-            outdated = sa.select(changes.c.id).where(changes.c.run_id == owner).order_by(changes.c.id.desc()).offset(CHANGES)
+            outdated = (
+                sa.select(changes.c.id).where(changes.c.run_id == run_id).order_by(changes.c.id.desc()).offset(CHANGES)
+            )
             connection.execute(sa.delete(changes).where(changes.c.id.in_(outdated)))
 
-    def keep_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
+    def add_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
         """Add image digests that a run's pods have used. Repeated ones are ignored.
 
         Args:
@@ -417,7 +440,7 @@ class Archive:
             digests = _images(connection, this_run)
             for image, digest in images:
                 digests[image] = tuple(dict.fromkeys((*digests.get(image, ()), digest)))
-            tables.describe(connection, this_run, {labels.LEDGER_IMAGES: digests})
+            tables.write_facts(connection, this_run, {labels.LEDGER_IMAGES: digests})
 
     def images(self, run: str) -> dict[str, tuple[str, ...]]:
         """Return the digests that a run's pods have used, by image name.
@@ -437,84 +460,101 @@ class Archive:
         with self._connected(run) as (connection, this_run):
             return _changes(connection, this_run, changes.c.id)
 
-    def admit(self, run: str, token: str) -> None:
-        """Set the token that opens a run at the gateway. A token derived from it opens MLflow for the run.
+    def set_token(self, run: str, token: str) -> None:
+        """Set the token with which a controller opens a run at the gateway. For an unknown run, this does nothing.
 
-        For an unknown run, this does nothing.
+        A second token, which is derived from it, lets the run use MLflow.
         """
-        self._set_tokens(run, ledger.token_digest(token), ledger.token_digest(mlflow.token(token)))
+        self._set_digests(run, ledger.token_digest(token), ledger.token_digest(mlflow.token(token)))
 
-    def revoke(self, run: str) -> None:
-        """Revoke the tokens of a run."""
-        self._set_tokens(run, None, None)
+    def revoke_tokens(self, run: str) -> None:
+        """Revoke both tokens of a run."""
+        self._set_digests(run, None, None)
 
-    def _set_tokens(self, run: str, digest: str | None, derived: str | None) -> None:
+    def _set_digests(self, run: str, digest: str | None, mlflow_digest: str | None) -> None:
+        """Set the hashes of a run's two tokens; None revokes a token."""
         with self._connections.begin() as connection:
-            if tables.is_there(connection):
-                connection.execute(sa.update(runs).where(runs.c.name == run).values(token=digest, mlflow_token=derived))
+            if tables.has_tables(connection):
+                values = {"token": digest, "mlflow_token": mlflow_digest}
+                connection.execute(sa.update(runs).where(runs.c.name == run).values(values))
 
-    def admitted(self) -> list[str]:
-        """Return the names of the runs with a token."""
+    def runs_with_token(self) -> list[str]:
+        """Return the names of the runs that have a token."""
         with self._connections.begin() as connection:
-            if not tables.is_there(connection):
+            if not tables.has_tables(connection):
                 return []
             return list(connection.execute(sa.select(runs.c.name).where(runs.c.token.is_not(None))).scalars())
 
-    def opens(self, run: str, token: str) -> bool:
-        """Whether a token opens a run. For an unknown run the check takes as long as for a known one."""
-        return self._opens(run, runs.c.token, token)
+    def is_token_valid(self, run: str, token: str) -> bool:
+        """Return whether a token opens a run. For an unknown run the check takes as long as for a known one."""
+        return self._matches(run, runs.c.token, token)
 
-    def opens_mlflow(self, run: str, token: str) -> bool:
-        """Whether a token opens MLflow for a run, as `opens`."""
-        return self._opens(run, runs.c.mlflow_token, token)
+    def is_mlflow_token_valid(self, run: str, token: str) -> bool:
+        """Return whether a token lets a run use MLflow. The check takes equally long for all runs, as `is_token_valid`."""
+        return self._matches(run, runs.c.mlflow_token, token)
 
-    def _opens(self, run: str, column: sa.Column[str], token: str) -> bool:
+    def _matches(self, run: str, column: sa.Column[str], token: str) -> bool:
+        """Return whether a token is the one whose hash is in a column of the run's row."""
         with self._connections.checking() as connection:
-            # Remembered, because each request to MLflow checks a token.
-            self._is_there = self._is_there or tables.is_there(connection)
-            digest = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._is_there else None
+            # Tables never vanish, so one check that they exist is enough. Each request to MLflow comes here.
+            self._has_tables = self._has_tables or tables.has_tables(connection)
+            digest = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._has_tables else None
         return is_same_digest(digest, ledger.token_digest(token))
 
     def token_digest(self, run: str) -> str:
-        """Return the hash of the token that opens a run; "" without a token."""
+        """Return the hash of the token that opens a run; "" if the run has no token.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
         with self._connected(run) as (connection, this_run):
             return connection.execute(sa.select(runs.c.token).where(this_run)).scalar() or ""
 
-    def forget(self, run: str) -> None:
+    def mark_for_removal(self, run: str) -> None:
         """Mark a run for removal by the operator, and revoke its tokens.
 
-        The operator removes the run's files first. The record stays until then.
+        The operator first removes the run's files, and then the run's record with `delete`. A run that is marked already
+        keeps its mark.
 
         Raises:
+            RunNotFound: There is no such run.
             LedgerLocked: A controller works on the run.
         """
         with self._connected(run) as (connection, this_run):
             _claim(connection, run)
-            forgotten = connection.execute(sa.select(runs.c.forgotten).where(this_run)).scalar()
-            mark = forgotten or secrets.token_hex(4)
+            old_mark = connection.execute(sa.select(runs.c.forgotten).where(this_run)).scalar()
+            mark = old_mark or secrets.token_hex(4)
             connection.execute(sa.update(runs).where(this_run).values(forgotten=mark, token=None, mlflow_token=None))
 
-    def remember(self, run: str, uid: str) -> bool:
-        """Undo `forget` for a run, if its record is of the Run object with this uid. Return whether it is."""
+    def unmark_for_removal(self, run: str, uid: str) -> bool:
+        """Remove the mark of `mark_for_removal` if the run's record belongs to the Run object with this uid.
+
+        Returns:
+            Whether the record belongs to it.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
         with self._connected(run) as (connection, this_run):
-            submission = tables.document(connection, this_run, labels.LEDGER_SUBMISSION) or {}
+            submission = tables.read_column(connection, this_run, labels.LEDGER_SUBMISSION) or {}
             if submission.get(labels.UID) != uid:
                 return False
             connection.execute(sa.update(runs).where(this_run).values(forgotten=None))
             return True
 
-    def forgotten(self) -> dict[str, str]:
-        """Return the runs that are marked for removal, each with its mark."""
+    def removal_marks(self) -> dict[str, str]:
+        """Return the mark of each run that is marked for removal, by the run's name."""
         with self._connections.begin() as connection:
-            if not tables.is_there(connection):
+            if not tables.has_tables(connection):
                 return {}
             query = sa.select(runs.c.name, runs.c.forgotten).where(runs.c.forgotten.is_not(None))
             return {name: str(mark) for name, mark in connection.execute(query)}
 
     def delete(self, run: str) -> None:
-        """Delete a run's record.
+        """Delete a run's record: its row, and all rows that belong to it.
 
         Raises:
+            RunNotFound: There is no such run.
             LedgerLocked: A controller works on the run.
         """
         with self._connected(run) as (connection, this_run):
@@ -523,7 +563,7 @@ class Archive:
             for table in (attempts, reports, changes, sizes):
                 connection.execute(sa.delete(table).where(table.c.run_id.in_(sa.select(runs.c.id).where(this_run))))
             connection.execute(sa.delete(runs).where(this_run))
-            tables.drop_code(connection)
+            tables.delete_unused_code(connection)
 
     @contextmanager
     def _connected(self, run: str) -> Iterator[tuple[sa.Connection, sa.ColumnElement[bool]]]:
@@ -535,7 +575,7 @@ class Archive:
         """
         this_run = (runs.c.name == run) & runs.c.job.is_not(None)
         with self._connections.begin() as connection:
-            if not tables.is_there(connection):
+            if not tables.has_tables(connection):
                 raise errors.RunNotFound(f"nothing has been submitted here yet, so there is no run {run}")
             if connection.execute(sa.select(runs.c.id).where(this_run)).scalar() is None:
                 raise errors.RunNotFound(f"the ledger has no run {run}")
@@ -554,41 +594,44 @@ def _images(connection: sa.Connection, this_run: sa.ColumnElement[bool]) -> dict
     """Return the image digests of the run that `this_run` selects."""
     return {
         image: tuple(digests)
-        for image, digests in (tables.document(connection, this_run, labels.LEDGER_IMAGES) or {}).items()
+        for image, digests in (tables.read_column(connection, this_run, labels.LEDGER_IMAGES) or {}).items()
     }
 
 
 def is_same_digest(expected: str | None, digest: str) -> bool:
-    """Whether a token's hash is the one in the ledger, compared in constant time."""
+    """Return whether a token's hash is the one in the ledger. The comparison always takes equally long.
+
+    Args:
+        expected: Hash in the ledger; None if the run has no token, which no hash equals.
+        digest: Hash of the token.
+    """
     return hmac.compare_digest(expected or _NO_TOKEN, digest)
 
 
-def _is_opened(connection: sa.Connection, run: str, digest: str) -> bool:
-    """Whether the token with this hash opens a run. The run need not exist."""
+def _is_digest_valid(connection: sa.Connection, run: str, digest: str) -> bool:
+    """Return whether the token with this hash opens a run. The run need not exist."""
     return is_same_digest(connection.execute(sa.select(runs.c.token).where(runs.c.name == run)).scalar(), digest)
 
 
-def _try_claim(connection: sa.Connection, run: str) -> bool:
-    """Lock controllers out of a run until the end of the transaction. Return False if a controller works on it."""
-    key = locking.key(tables.schema(connection), run)
-    return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(key))).scalar())
-
-
 def _claim(connection: sa.Connection, run: str) -> None:
-    """Lock controllers out of a run until the end of the transaction.
+    """Take the lock of a run until the end of the transaction, so that no controller can open the run.
 
     Raises:
-        LedgerLocked: A controller works on it.
+        LedgerLocked: A controller works on the run.
     """
-    if not _try_claim(connection, run):
+    key = locking.key(tables.schema(connection), run)
+    if not connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(key))).scalar():
         raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
 
 
-def _last(page: Page, order: Literal["number", "place"]) -> int | None:
-    """Return the number or place after which the next page begins; None on the last page."""
-    return page.stored[-1][-1 if order == "number" else 0] if page.more and page.stored else None
+def _end_of_page(page: Page, order: Literal["number", "place"]) -> int | None:
+    """Return the number or place of a page's last attempt, after which the next page begins; None on the last page."""
+    if not page.more or not page.stored:
+        return None
+    last = page.stored[-1]
+    return last.number if order == "number" else last.place
 
 
 def _job(connection: sa.Connection, this_run: sa.ColumnElement[bool]) -> Job:
     """Return the job of the run that `this_run` selects."""
-    return kinds.read(tables.document(connection, this_run, labels.LEDGER_JOB))
+    return kinds.read(tables.read_column(connection, this_run, labels.LEDGER_JOB))

@@ -1,7 +1,8 @@
 """Attempts and reports in a ledger, and the SELECTs that read them, from SQLite on a laptop and PostgreSQL on a cluster.
 
-A caller passes a function that runs a SELECT, because a laptop has no database library besides Python's own. Documents are
-records of `wire` as text, because PostgreSQL's JSON type rejects texts with a NUL. Other modules of `ledger` create and
+Each function gets the function that runs a SELECT from its caller: on a laptop that is Python's own sqlite3, because no
+other database library is installed there, and on a cluster it is SQLAlchemy. Requests and outcomes are records of `wire` as
+JSON in columns of texts, because PostgreSQL's JSON type rejects texts with a NUL. Other modules of `ledger` create and
 write the tables.
 """
 
@@ -11,7 +12,7 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trialplane import errors
 from trialplane.wire import records, rows
@@ -30,15 +31,15 @@ Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 _OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
 _SELECT = f"SELECT place, request, outcome, NULL {_OF_RUN}"
 _SELECT_WITH_OPTUNA = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
-NO_LIMIT = 10**12  # more reports than a run has
+NO_LIMIT = 10**12  # as a limit of reports: more than any run has
 _PAGE = 2000  # maximum number of attempts or reports of a page
-# Errors of a file that is damaged, or is another program's. A missing table is SQLITE_ERROR, like any invalid statement.
-_DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+# Codes of errors that mean that a file is damaged or is not a ledger. SQLITE_ERROR is among them, as a missing table has it.
+_DAMAGE_CODES = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """Attempt as stored in the ledger.
+    """Attempt in the ledger.
 
     Attributes:
         request: Request, with only the sampled parameters.
@@ -64,7 +65,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """Description of the Optuna study that `controller.export` makes of a run.
+    """Order to `controller.export` to make an Optuna study of a run.
 
     Attributes:
         run: Name of the run and of the study.
@@ -73,7 +74,7 @@ class Order:
         attributes: User attributes of the study.
         url: URL of the database to write the study to; "" for none.
         listener: Without a URL, descriptor of the Unix socket at which optuna-dashboard serves the study.
-        ranges: Ranges of the normal parameters, by name, which Optuna has drawn in another form.
+        ranges: Ranges of the parameters with a normal distribution, by name. Optuna has none, and has drawn a share instead.
     """
 
     run: str
@@ -96,7 +97,7 @@ def attempts_of_trial(select: Select, run: str, trial: int) -> list[Attempt]:
 
 
 def attempt(select: Select, run: str, number: int) -> Attempt:
-    """Return one attempt."""
+    """Return the attempt with a number, which must exist."""
     return _read(select, f"{_SELECT} AND number = :number", run=run, number=number)[0]
 
 
@@ -115,7 +116,7 @@ def ended_after(select: Select, run: str, after: int, limit: int = 1 << 60) -> t
         limit: Maximum number of attempts.
 
     Returns:
-        The place to continue after, and the attempts in the order of their ends.
+        The place after which the next call continues, and the attempts in the order of their ends.
     """
     ended_attempts = _read(
         select, f"{_SELECT} AND place > :after ORDER BY place LIMIT :limit", run=run, after=after, limit=limit
@@ -124,8 +125,8 @@ def ended_after(select: Select, run: str, after: int, limit: int = 1 << 60) -> t
 
 
 def newest_place(attempts: Sequence[Attempt], after: int) -> int:
-    """Return the place to continue after, given the attempts that were read after the place `after`."""
-    return max((attempt.place or after for attempt in attempts), default=after)  # a running attempt has no place
+    """Return the highest place of attempts that were read after the place `after`; `after` if none of them has a place."""
+    return max((attempt.place or after for attempt in attempts), default=after)
 
 
 def attempts_since(select: Select, run: str, after: int = 0) -> list[Attempt]:
@@ -135,22 +136,40 @@ def attempts_since(select: Select, run: str, after: int = 0) -> list[Attempt]:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
-    """Page of attempts as stored in the ledger, with JSON texts.
+class AttemptTexts(NamedTuple):
+    """Columns of an attempt in the ledger, see `Attempt`. All but the numbers are JSON.
 
     Attributes:
-        stored: `place`, `request`, `outcome`, `optuna` and `number` of each; `optuna` is None if it was not read.
+        place: Place in the order of ends; None while the attempt runs.
+        request: Request.
+        outcome: Outcome; None while the attempt runs.
+        optuna: Optuna's view of the attempt; None if it was not read.
+        number: Number of the attempt.
+    """
+
+    place: int | None
+    request: str
+    outcome: str | None
+    optuna: str | None
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """Page of attempts as stored in the ledger.
+
+    Attributes:
+        stored: The attempts in their order.
         more: Whether there may be another page.
     """
 
-    stored: Sequence[Sequence[Any]]
+    stored: Sequence[AttemptTexts]
     more: bool
 
     @property
     def attempts(self) -> list[Attempt]:
-        """Parsed attempts."""
-        return [_attempt(*stored[:4]) for stored in self.stored]
+        """The attempts, parsed."""
+        return [_attempt(stored.place, stored.request, stored.outcome, stored.optuna) for stored in self.stored]
 
 
 def page(
@@ -164,9 +183,9 @@ def page(
     optuna: bool = False,
     **values: Any,
 ) -> Page:
-    """Return a page of attempts: the first ones whose texts together reach `size` bytes. PostgreSQL only.
+    """Return a page of attempts: the first ones whose texts together reach `size` bytes. For PostgreSQL only.
 
-    The database counts the bytes, so no more than `size` bytes and one attempt are in memory at a time.
+    The database counts the bytes, so the page takes no more memory than `size` bytes and one attempt.
 
     Args:
         select: Function that runs a SELECT.
@@ -174,7 +193,7 @@ def page(
         after: Number or place of the last attempt of the page before; -1 for the first page.
         size: Number of bytes.
         order: Column that the attempts are ordered by, and that `after` is a value of.
-        where: More SQL of the condition, beginning with AND.
+        where: SQL of a further condition, beginning with AND; "" for none.
         optuna: Whether to read Optuna's view of the attempts.
         **values: Values in `where`, by name.
     """
@@ -187,16 +206,22 @@ def page(
     bytes_of = "octet_length(request) + coalesce(octet_length(outcome), 0) + coalesce(octet_length(optuna), 0)"
     columns = "place, request, outcome, optuna, number"
     values = {"run": run, "after": after, "limit": _PAGE, **values}
-    return Page(*_rows_up_to_size(select, query, columns, order, bytes_of, size, values))
+    stored, more = _rows_up_to_size(select, query, columns, order, bytes_of, size, values)
+    return Page([AttemptTexts(*row) for row in stored], more)
 
 
 def pages(select: Select, run: str, size: int, where: str = "", **values: Any) -> Iterator[Attempt]:
-    """Yield all attempts that meet a condition, by number. One page, see `page`, is in memory at a time."""
+    """Yield all attempts that meet a condition, in the order of their numbers. They are read in pages.
+
+    For the arguments see `page`.
+    """
     after, more = -1, True
     while more:
         current_page = page(select, run, after, size, where=where, **values)
         yield from current_page.attempts
-        after, more = current_page.stored[-1][-1] if current_page.stored else after, current_page.more
+        if current_page.stored:
+            after = current_page.stored[-1].number
+        more = current_page.more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,8 +235,8 @@ class Reports:
 def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: int = _PAGE) -> Reports:
     """Return a page of reports: the first ones whose metrics together reach `size` bytes.
 
-    Marks grow in the order in which reports are committed. So a reader that continues after its last mark misses no
-    report, except those that were deleted in between.
+    Reports are committed in the order of their marks. So a reader that continues after the last mark that it has read
+    misses no report, except those that were deleted in the meantime.
 
     Args:
         select: Function that runs a SELECT.
@@ -225,7 +250,7 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: in
         WHERE run_id = (SELECT id FROM runs WHERE name = :run) AND mark > :after ORDER BY mark LIMIT :limit
     """
     columns = "mark, trial, attempt, number, step, metrics, moment"
-    bytes_of = "length(metrics)"  # ASCII
+    bytes_of = "length(metrics)"  # counts characters, but the texts are ASCII
     values = {"run": run, "after": after, "limit": min(limit, _PAGE)}
     stored, more = _rows_up_to_size(select, query, columns, "mark", bytes_of, size, values)
     report_rows = [
@@ -238,7 +263,10 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: in
 def _rows_up_to_size(
     select: Select, query: str, columns: str, order: str, bytes_of: str, size: int, values: Mapping[str, Any]
 ) -> tuple[list[Sequence[Any]], bool]:
-    """Return the first rows of a query that together reach `size` bytes, and whether more may follow.
+    """Return the first rows of a query that together reach `size` bytes, and whether more rows may follow.
+
+    The last one is the row with which the total reaches or exceeds `size`, so there is at least one row if the query has
+    any.
 
     Args:
         select: Function that runs a SELECT.
@@ -253,11 +281,13 @@ def _rows_up_to_size(
     measured = f"SELECT *, {bytes_of} AS row_bytes, {total} AS total_bytes FROM ({query}) AS queried"
     page_query = f"SELECT {columns}, total_bytes FROM ({measured}) AS measured WHERE total_bytes - row_bytes < :size"
     stored = select(f"{page_query} ORDER BY {order}", {**values, "size": size})
-    return [row[:-1] for row in stored], len(stored) == values["limit"] or (bool(stored) and stored[-1][-1] >= size)
+    read_bytes = stored[-1][-1] if stored else 0
+    more = len(stored) == values["limit"] or read_bytes >= size
+    return [row[:-1] for row in stored], more  # without `total_bytes`
 
 
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
-    """Return an attempt as a row.
+    """Return an attempt as a row of the run's table.
 
     Args:
         job: Job, which defines the objectives and the constrained metrics.
@@ -284,20 +314,23 @@ def check_version(version: int, ledger: str) -> None:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error of SQLite means that the file is damaged or is not a ledger. Other errors may be temporary."""
+    """Return whether an error of SQLite means that the file is damaged or is not a ledger. Other errors may be temporary."""
     code = getattr(error, "sqlite_errorcode", None)  # missing if Python could not decode SQLite's data
-    return code is None or code & 0xFF in _DAMAGE
+    return code is None or code & 0xFF in _DAMAGE_CODES  # the low byte is the code, and the others are details
 
 
 def _metrics(text: str) -> dict[str, float]:
+    """Parse the metrics of a report."""
     return {name: float(value) for name, value in json.loads(text).items()}
 
 
 def _read(select: Select, query: str, **values: Any) -> list[Attempt]:
+    """Run a SELECT that begins with `_SELECT` or `_SELECT_WITH_OPTUNA`, and return its attempts."""
     return [_attempt(*stored) for stored in select(query, values)]
 
 
 def _attempt(place: int | None, request: str, outcome: str | None, optuna: str | None) -> Attempt:
+    """Parse the columns of an attempt."""
     return Attempt(
         records.from_json(TrialRequest, request),
         None if outcome is None else records.from_json(TrialOutcome, outcome),

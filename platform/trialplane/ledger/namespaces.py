@@ -14,19 +14,19 @@ from trialplane.ledger.archive import Archive
 
 
 class Ledgers:
-    """All runs, by namespace.
+    """The ledgers of all namespaces.
 
     Args:
         url: URL of the database.
         control: Namespace of the platform itself.
-        namespaces: Namespaces with runs; may include `control`.
+        namespaces: Namespaces that may have runs; `control` may be one of them.
         budgets: JSON with the budgets, see `budget.read`.
 
     Raises:
         InputError: A namespace cannot have a ledger, or the budgets cannot be read.
 
     Attributes:
-        budgets: Budgets by namespace.
+        budgets: Budget of each namespace.
     """
 
     def __init__(self, url: str, control: str, namespaces: Sequence[str], budgets: str = "") -> None:
@@ -37,6 +37,7 @@ class Ledgers:
             )
         self._urls = {name: url if name == control else tables.in_schema(url, name) for name in namespaces}
         self._connections = tables.Connections(url)
+        # One of several namespaces must leave connections to the others.
         limit = tables.SHARE if len(namespaces) > 1 else tables.POOL - tables.CHECKS
         shares = {name: self._connections.share("" if name == control else name, limit) for name in namespaces}
         self.budgets = budget.read(budgets, namespaces)
@@ -44,11 +45,11 @@ class Ledgers:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Namespaces with runs."""
+        """The namespaces that may have runs."""
         return tuple(self._urls)
 
     def of(self, namespace: str) -> Archive | None:
-        """Return the runs of a namespace; None if it has no ledger."""
+        """Return the ledger of a namespace; None if the namespace may have no runs."""
         return self._archives.get(namespace)
 
     def url(self, namespace: str) -> str:

@@ -1,8 +1,9 @@
-"""One run, written through the gateway by its controller, whose pod has no password of the database.
+"""One run, read or written through the gateway, because the pod of a controller has no password of the database.
 
-A transaction is one request on a connection that stays open. The gateway holds the run's lock as long as the connection
-exists. If it breaks, the next request opens another one with the same epoch, and the lost request is sent again. If its
-transaction was committed although the answer was lost, repeating it changes nothing.
+`Reader` reads a run, and `Storage` writes it as its only controller. Each transaction is one request, and all requests use
+one connection. The gateway holds the run's lock for `Storage` as long as the connection exists. If it breaks, `Storage`
+connects again with the same epoch and sends the request again. Its transaction may have been committed before the answer was
+lost, but repeating it changes nothing.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from trialplane.ledger.attempts import Attempt, Reports
 from trialplane.wire import backoff, cluster, env, labels, ledger, records
 from trialplane.wire.records import ReportRow, RunStatus
 
-A = TypeVar("A", bound=ledger.Answer)
-T = TypeVar("T")
+AnswerT = TypeVar("AnswerT", bound=ledger.Answer)
+ResultT = TypeVar("ResultT")
 
-SCHEMES = ("http://", "https://")
+SCHEMES = ("http://", "https://")  # of a gateway's URL; any other scheme is that of a database
 CONNECT_SECONDS = 10.0
-ANSWER_SECONDS = 60.0  # the database ends a statement after half of that
-MAX_ANSWER = 64 << 20  # bytes; more than the largest attempt, and far more than a page of several attempts
-_LONGEST_PAUSE = 1.0  # seconds between tries to get the lock
+ANSWER_SECONDS = 60.0  # twice `locking.STATEMENT_SECONDS`, so that the gateway can still report a statement that timed out
+MAX_ANSWER = 64 << 20  # bytes; a page with one very large attempt stays below it
+_LONGEST_PAUSE = 1.0  # seconds between two tries to take the lock
 
 
 class _ConnectionUnusable(Exception):
-    """Error of a connection that broke, or for which the gateway does not hold the run's lock.
+    """Error of a connection that broke, or on which the gateway does not hold the run's lock.
 
-    The request may have been carried out.
+    The gateway may or may not have carried out the request. As each request may be repeated, it is sent again.
     """
 
 
@@ -56,11 +57,18 @@ class Reader:
         self._headers = {cluster.TOKEN_HEADER: parts.password or ""}
         self._path = ledger.path(parts.path, run)
         self._run = run
-        self._lock = threading.Lock()  # held during a request, as a connection has one at a time
+        self._lock = threading.Lock()  # held during a request, because the connection can carry only one at a time
         self._connection: http.client.HTTPConnection | None = None
 
     def attempts(self, after: int, order: Literal["number", "place", "running"], limit: int) -> list[Attempt]:
-        """Return the first attempts after a number, or a place in the order of ends, without Optuna's view of them."""
+        """Return the first attempts after a number or a place, without Optuna's view of them.
+
+        Args:
+            after: Number of an attempt, or its place in the order of ends.
+            order: "number" for all attempts by number, "place" for ended ones in the order of their ends, "running" for
+                running ones by number.
+            limit: Maximum number of attempts. There are fewer if they do not fit into one answer.
+        """
         page = self._request(ledger.ReadAttempts(after, order, limit), ledger.AttemptsLoaded)
         return [Attempt(row.request, row.outcome, row.place) for row in page.attempts]
 
@@ -72,18 +80,19 @@ class Reader:
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
-            self._drop()
+            self._disconnect()
 
-    def _request(self, request: ledger.Request, answer: type[A]) -> A:
-        """Return the answer to a request. Connect first if needed.
+    def _request(self, request: ledger.Request, answer_type: type[AnswerT]) -> AnswerT:
+        """Send a request, and return its answer. Connect first if needed.
 
         Raises:
             LedgerUnavailable: The gateway is unavailable.
+            LedgerError: The gateway refuses the request, or its answer cannot be understood.
         """
         with self._lock:
-            return self._call(lambda: self._send(request, answer))
+            return self._call(lambda: self._send_over_any_connection(request, answer_type))
 
-    def _call(self, action: Callable[[], T]) -> T:
+    def _call(self, action: Callable[[], ResultT]) -> ResultT:
         """Call a function that uses the connection, and return its result.
 
         Raises:
@@ -94,17 +103,18 @@ class Reader:
         except _ConnectionUnusable as error:
             raise self._unavailable_error(str(error)) from error
 
-    def _send(self, request: ledger.Request, answer: type[A]) -> A:
-        """Send a request, and return its answer. Send it once more if a connection that was open before is unusable."""
+    def _send_over_any_connection(self, request: ledger.Request, answer_type: type[AnswerT]) -> AnswerT:
+        """Send a request over the open connection, or over a new one if that is unusable. Return the answer."""
         if self._connection is not None:
-            # No pause follows: a gateway that was replaced, or closes idle connections, is no outage.
+            # The gateway may have closed the connection since the last request: it was restarted, or closes idle
+            # connections. That is no outage, so the request is sent over a new connection at once.
             with contextlib.suppress(_ConnectionUnusable):
-                return self._exchange(request, answer)
-        self._open()
-        return self._exchange(request, answer)
+                return self._send(request, answer_type)
+        self._connect()
+        return self._send(request, answer_type)
 
-    def _open(self) -> None:
-        """Connect.
+    def _connect(self) -> None:
+        """Open a connection.
 
         Raises:
             _ConnectionUnusable: The gateway cannot be reached.
@@ -113,7 +123,7 @@ class Reader:
         if self._scheme == "https":
             context = ssl.create_default_context(cafile=os.environ.get(env.MLFLOW_CA))
             connection = http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_SECONDS, context=context)
-        connection.auto_open = 0  # a new connection must take the lock first
+        connection.auto_open = 0  # http.client must not reconnect by itself: `Storage` takes the lock on each new connection
         try:
             connection.connect()
             locking.keep_alive(connection.sock)
@@ -123,8 +133,8 @@ class Reader:
             raise _ConnectionUnusable(errors.first_line(error)) from error
         self._connection = connection
 
-    def _exchange(self, request: ledger.Request, answer: type[A]) -> A:
-        """Send one request on the open connection, and return its answer.
+    def _send(self, request: ledger.Request, answer_type: type[AnswerT]) -> AnswerT:
+        """Send a request over the open connection, and return its answer.
 
         Raises:
             _ConnectionUnusable: The connection broke or was refused, and is closed now.
@@ -138,40 +148,44 @@ class Reader:
             raise errors.LedgerRefused(f"a record of {self._run} is too large for its ledger: {size}")
         try:
             connection.request("POST", self._path, body, self._headers)
-            reply = connection.getresponse()
-            data = reply.read(MAX_ANSWER + 1)
+            response = connection.getresponse()
+            data = response.read(MAX_ANSWER + 1)
         except (OSError, http.client.HTTPException) as error:
-            self._drop()
+            self._disconnect()
             raise _ConnectionUnusable(errors.first_line(error) or type(error).__name__) from error
         if len(data) > MAX_ANSWER:
-            self._drop()
+            self._disconnect()
             raise errors.LedgerError(f"the gateway {self._address} answers with more than {MAX_ANSWER} bytes")
-        if reply.length:  # the body ended early; `read` does not raise an error for that
-            self._drop()
+        if response.length:  # bytes of the body that are missing; `read` raises no error if the connection ends early
+            self._disconnect()
             raise _ConnectionUnusable("the answer was cut off")
-        if reply.will_close:
-            self._drop()
-        if reply.status != http.HTTPStatus.OK:
-            failure = self._failure(reply.status, data)
+        if response.will_close:
+            self._disconnect()
+        if response.status != http.HTTPStatus.OK:
+            failure = self._response_error(response.status, data)
             if isinstance(failure, _ConnectionUnusable):
-                self._drop()
+                self._disconnect()
             raise failure
         try:
-            decoded = ledger.decode(data, ledger.ANSWER)
+            answer = ledger.decode(data, ledger.ANSWER)
         except errors.MessageError as error:
             raise errors.LedgerError(f"the gateway {self._address} cannot be understood: {error}") from error
-        if not isinstance(decoded, answer):
+        if not isinstance(answer, answer_type):
             raise errors.LedgerError(f"the gateway {self._address} answers {type(request).__name__} with something else")
-        return decoded
+        return answer
 
-    def _failure(self, status: int, data: bytes) -> Exception:
-        """Return the error for a response with another status than 200, by its code and status."""
+    def _response_error(self, status: int, data: bytes) -> Exception:
+        """Return the error for a response whose status is not 200.
+
+        The code in the body determines the error. A response without the code that belongs to its status does not come from
+        the gateway, but from a proxy in front of it, so the gateway counts as unavailable.
+        """
         try:
             body = json.loads(data)
             code, text = str(body["code"]), str(body["error"])
         except (ValueError, KeyError, TypeError):
             code = text = ""
-        if ledger.STATUSES.get(code) != status:  # from a proxy before the gateway
+        if ledger.STATUSES.get(code) != status:
             return _ConnectionUnusable(f"HTTP status {status}")
         match code:
             case ledger.LOCKED:
@@ -190,9 +204,11 @@ class Reader:
                 return errors.LedgerUnavailable(text)
             case ledger.UNOPENED | ledger.SLOW | ledger.BUSY:
                 return _ConnectionUnusable(text)
+        # INVALID and TOO_LARGE remain: the fault is in the request, and repeating it cannot help.
         return errors.LedgerRefused(f"the gateway {self._address} takes no such record of {self._run}: {text}")
 
     def _unavailable_error(self, line: str) -> errors.LedgerUnavailable:
+        """Return the error of a gateway that does not answer, which tells the user how to continue the run."""
         return errors.LedgerUnavailable(
             f"the gateway {self._address} does not answer: {line}; all records are safe. "
             f"When it does, type `platform resume {self._run}`"
@@ -202,7 +218,8 @@ class Reader:
     def _address(self) -> str:
         return f"{self._scheme}://{self._host}:{self._port}"
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
+        """Close the connection if it is open."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -216,7 +233,7 @@ class Storage(Reader):
         run: Name of the run.
         directions: "minimize" or "maximize" per objective.
         lock_patience: Seconds to wait for a former controller to release the lock.
-        give_up: Function that is polled during the wait. True ends the wait at once.
+        should_give_up: Function that is polled during this wait. True ends it at once.
 
     Raises:
         LedgerLocked: Another controller works on the run.
@@ -232,28 +249,30 @@ class Storage(Reader):
         directions: tuple[Literal["minimize", "maximize"], ...],
         *,
         lock_patience: float,
-        give_up: Callable[[], bool],
+        should_give_up: Callable[[], bool],
     ) -> None:
         super().__init__(url, run)
         self._directions = directions
         self._patience = lock_patience
-        self._give_up = give_up
+        self._should_give_up = should_give_up
         self._epoch: int | None = None
         with self._lock:
-            self._call(self._open)
+            self._call(self._connect)
 
     def close(self) -> None:
         """Release the lock and the connection."""
         with self._lock:
             if self._connection is not None:
-                # After an error, closing the connection releases the lock.
+                # The answer arrives after the release, so the next controller need not wait. An error does no harm: the
+                # gateway releases the lock as well when the connection ends.
                 with contextlib.suppress(_ConnectionUnusable, errors.LedgerError):
-                    self._exchange(ledger.CloseLedger(), ledger.Written)
-            self._drop()
+                    self._send(ledger.CloseLedger(), ledger.Written)
+            self._disconnect()
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
         """Return all attempts in the order of their numbers, and the state of the samplers."""
         attempts: list[Attempt] = []
+        # A page holds only as many attempts as fit into an answer, and an empty page ends them.
         page = first_page = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
         while page.attempts:
             attempts += [Attempt(row.request, row.outcome, row.place, json.loads(row.optuna)) for row in page.attempts]
@@ -265,42 +284,46 @@ class Storage(Reader):
         page = self._request(ledger.LoadReports(after), ledger.ReportsLoaded)
         return Reports(list(page.reports), page.more)
 
-    def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
+    def write_reports(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
         """Write reports, and delete earlier ones by their marks."""
         self._request(ledger.WriteReports(tuple(reports), tuple(deleted)), ledger.Written)
 
-    def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write an attempt that is about to start."""
-        self._request(ledger.BeginAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
+    def write_start(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+        """Write an attempt that is about to start. A `sampler_state` of None means that it has not changed."""
+        optuna, state = json.dumps(attempt.optuna), _state_text(sampler_state)
+        self._request(ledger.BeginAttempt(attempt.request, optuna, state), ledger.Written)
 
-    def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+    def write_draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Write the parameters that a running attempt has drawn so far."""
-        self._request(ledger.DrawAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
+        optuna, state = json.dumps(attempt.optuna), _state_text(sampler_state)
+        self._request(ledger.DrawAttempt(attempt.request, optuna, state), ledger.Written)
 
-    def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+    def write_end(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Write the end of an attempt."""
         assert attempt.outcome is not None
-        documents = json.dumps(attempt.optuna), _text(sampler_state)
-        self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *documents), ledger.Written)
+        optuna, state = json.dumps(attempt.optuna), _state_text(sampler_state)
+        self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, optuna, state), ledger.Written)
 
-    def describe(self, facts: Mapping[str, Any]) -> None:
-        """Write the run's status.
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
+        """Write the run's status, the only fact that a controller may write through the gateway.
 
         Raises:
-            LedgerError: There are other facts, which only the operator may write.
+            LedgerError: `facts` has other facts, which only the operator may write.
         """
         if facts.keys() != {labels.LEDGER_STATUS}:
             raise errors.LedgerError(f"of the facts of {self._run} its controller may write the status only")
         status = records.from_dict(RunStatus, facts[labels.LEDGER_STATUS])
         self._request(ledger.WriteStatus(status), ledger.Written)
 
-    def document(self, name: str) -> Any:
+    def read_column(self, name: str) -> Any:
         """Return the value in a column of the run; None if the column is empty."""
         text = self._request(ledger.ReadColumn(name), ledger.ColumnRead).document
         return json.loads(text) if text else None
 
-    def _call(self, action: Callable[[], T]) -> T:
-        """See `Reader`. While another controller holds the lock, wait and call the function again.
+    def _call(self, action: Callable[[], ResultT]) -> ResultT:
+        """Call a function that uses the connection, and return its result.
+
+        Connecting takes the lock. While another controller holds it, wait and call the function again.
 
         Raises:
             LedgerLocked: Another controller holds the lock, and the wait has ended.
@@ -312,20 +335,24 @@ class Storage(Reader):
             try:
                 return super()._call(action)
             except errors.LedgerLocked:
-                if time.monotonic() > deadline or self._give_up():
+                if time.monotonic() > deadline or self._should_give_up():
                     raise
             time.sleep(backoff.pause(next(tries), _LONGEST_PAUSE, first=0.02))
 
-    def _open(self) -> None:
-        """Connect, and take the lock."""
-        super()._open()
+    def _connect(self) -> None:
+        """Open a connection, and take the run's lock on it.
+
+        The first connection makes this controller the newest one and sets its epoch. A later one has the same epoch.
+        """
+        super()._connect()
         try:
-            opened = self._exchange(ledger.OpenLedger(self._directions, self._epoch), ledger.LedgerOpened)
+            opened = self._send(ledger.OpenLedger(self._directions, self._epoch), ledger.LedgerOpened)
         except BaseException:
-            self._drop()
+            self._disconnect()
             raise
         self._epoch = opened.epoch
 
 
-def _text(sampler_state: Mapping[str, Any] | None) -> str | None:
+def _state_text(sampler_state: Mapping[str, Any] | None) -> str | None:
+    """Return the state of the samplers as JSON; None if it has not changed."""
     return None if sampler_state is None else json.dumps(sampler_state)

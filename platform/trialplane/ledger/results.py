@@ -1,7 +1,7 @@
-"""Reads of a run's ledger on the laptop, a SQLite file, which they never change.
+"""Reads a run's ledger on a laptop, which is a SQLite file. Reading never changes the file.
 
-A killed controller leaves a write-ahead log behind, which a reader must take into account. Errors of SQLite are mapped to
-those of trialplane.
+A controller that was killed leaves a write-ahead log beside the file, and a reader must read that too. Errors of SQLite
+become errors of trialplane.
 """
 
 from __future__ import annotations
@@ -39,20 +39,34 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
 
 
 def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
-    """Whether an attempt at a trial has ended.
+    """Return whether an attempt at a trial has ended.
+
+    Args:
+        ledger: The SQLite file.
+        run: Name of the run.
+        trial: Number of the trial.
+        attempt: Number of the attempt among those at the trial.
 
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
     with _opened(ledger, run, alive=True) as select:
         return any(
-            row.request.attempt == attempt and row.outcome is not None
-            for row in reading.attempts_of_trial(select, run, trial)
+            candidate.request.attempt == attempt and candidate.outcome is not None
+            for candidate in reading.attempts_of_trial(select, run, trial)
         )
 
 
-def ends(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
-    """Return the place to continue after, and the attempts that ended after the place `after`, in the order of their ends.
+def ended_attempts(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
+    """Return the attempts that ended after a place in the order of ends.
+
+    Args:
+        ledger: The SQLite file.
+        run: Name of the run.
+        after: Place in the order of ends; 0 for the first call.
+
+    Returns:
+        The place after which the next call continues, and the attempts in the order of their ends.
 
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
@@ -62,7 +76,7 @@ def ends(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
 
 
 def attempts_since(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
-    """Return the running attempts and those that ended after the place `after`, with Optuna's view of them.
+    """Return the running attempts and those that ended after the place `after`, by number, with Optuna's view of them.
 
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
@@ -71,8 +85,8 @@ def attempts_since(ledger: Path, run: str, alive: bool, after: int) -> list[Atte
         return reading.attempts_since(select, run, after)
 
 
-def curves(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list[ReportRow]:
-    """Return the first `limit` reports with marks above `after`, in order.
+def reports(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list[ReportRow]:
+    """Return the first `limit` reports with marks above `after`, in the order of their marks.
 
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
@@ -90,14 +104,24 @@ def curves(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list[
 
 @contextlib.contextmanager
 def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
-    """Yield a function that runs SELECTs on a ledger; they return no rows if the ledger is missing or empty."""
-    with _intact(ledger, run):
+    """Open a ledger, and yield the function that runs a SELECT. It returns no rows if the ledger is missing or empty.
+
+    Args:
+        ledger: The SQLite file.
+        run: Name of the run, for messages.
+        alive: Whether a controller works on the run, so that the file may change.
+
+    Raises:
+        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
+    """
+    with _map_errors(ledger, run):
         if not ledger.exists():
             yield lambda query, values: []
             return
         if not ledger.is_file():
             raise ValueError("it is not a regular file")  # opening a pipe would block
-        # Without a write-ahead log there is no writer, and `immutable` keeps SQLite from creating one.
+        # SQLite creates a write-ahead log even for a reader. `immutable` prevents that, but it also ignores an existing log,
+        # so it is allowed only if nobody writes the file and the log is missing or empty.
         log = ledger.with_name(ledger.name + "-wal")
         is_immutable = not alive and not (log.exists() and log.stat().st_size)
         uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if is_immutable else ''}"
@@ -113,7 +137,7 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
 
 
 def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
-    """Return the counts in `RunStatus`, by field, from all attempts of a run without a controller."""
+    """Return the fields of `RunStatus` that count trials, from all attempts of a run without a controller."""
     all_rows = list(attempt_rows)
     newest = rows.newest_attempts(all_rows)
     states = [row.state for row in newest]
@@ -127,7 +151,7 @@ def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
         "pruned": states.count(TrialState.PRUNED),
         "failed": len(failed),
         "failures": failures,
-        # Includes attempts that had failed permanently before a resumed training retried them.
+        # Also counts an attempt that had failed for good, if it was retried after the run was resumed.
         "retried": sum(row.failure is not None for row in all_rows) - len(failed),
         "running": 0,
         "paused": sum(row.state is TrialState.PAUSED and row.failure is None for row in newest),
@@ -135,8 +159,12 @@ def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _intact(ledger: Path, run: str) -> Iterator[None]:
-    """Map errors of SQLite and of the system, and invalid records, to errors of trialplane."""
+def _map_errors(ledger: Path, run: str) -> Iterator[None]:
+    """Raise errors of SQLite and of the system, and of records that cannot be read, as errors of trialplane.
+
+    Raises:
+        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
+    """
     try:
         yield
     except OSError as error:

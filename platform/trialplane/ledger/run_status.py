@@ -1,10 +1,10 @@
 """Status of a run, from its row in the ledger and, on a cluster, the operator's view. Pure.
 
-This is the only place that decides what a run's status is. The laptop, the gateway, the operator and the SDK show it;
-Prometheus shows the status of the controller that holds the run.
+Only this module decides the status that the laptop, the gateway, the operator and the SDK show. Prometheus shows what the
+working controller reports itself.
 
-Only a controller writes a status into the ledger. So the last one may be of an earlier start, or of a run that was stopped
-while it had no controller: before its first, or after its pod was killed.
+The status in the ledger is not enough, because only a controller writes it. It is outdated if the run was started again and
+the new controller has not reported yet, or if the run was paused or cancelled while no controller worked on it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ STARTING = "the controller is starting"
 
 @dataclasses.dataclass(frozen=True)
 class LedgerView:
-    """Row of a run in the ledger.
+    """What the ledger says about a run.
 
     Attributes:
-        status: Last status of a controller, or that of a run without one.
+        status: Last status that a controller wrote, or the pending status of a run that never had a controller.
         desired: Desired state.
         alive: Whether a controller works on the run.
-        begun: Time at which the last start was recorded, in seconds since the epoch. 0 if that does not matter, infinity if
-            a later start is about to be recorded.
+        begun: Time at which the last start was recorded, in seconds since the epoch. A status from before this time is of an
+            earlier start. 0 accepts each status, and infinity none, because another start is about to be recorded.
     """
 
     status: RunStatus
@@ -40,7 +40,7 @@ class LedgerView:
 
     @property
     def is_killed(self) -> bool:
-        """Whether the run's controller was killed, so that the counts of its last status may be outdated."""
+        """Whether the last controller was killed, so that the counts of its last status may be outdated."""
         return not self.alive and self.status.started is not None and self.status.ended is None
 
 
@@ -52,7 +52,7 @@ class OperatorView:
         state: State of the run.
         reason: Reason for the state.
         ended: Time of the end, in seconds since the epoch; None if the run has not ended.
-        waits: Reason why not all pods of a working controller run; "" if they do.
+        waits: Reason why some pods of a run with a working controller do not run; "" if all do.
     """
 
     state: RunState
@@ -65,53 +65,61 @@ def current(ledger: LedgerView, operator: OperatorView | None = None) -> RunStat
     """Return the current status of a run.
 
     Args:
-        ledger: Row of the run.
-        operator: View of the operator or the laptop. Without one, the last status of a lost controller stays.
+        ledger: What the ledger says about the run.
+        operator: View of the operator, or of the laptop in its place. Without it, a controller that was lost keeps its last
+            status.
     """
     status = reported(ledger, operator.waits if operator else "")
     if status is not None:
         return status
     if operator is not None:
         return _idle(ledger.status, operator.state, operator.reason, operator.ended)
-    # A controller takes the run's lock shortly before it writes its first status.
-    return _idle(ledger.status, RunState.PENDING, STARTING, ledger.status.ended) if ledger.alive else ledger.status
+    if ledger.alive:  # a controller has the run's lock, but has not written its first status yet
+        return _idle(ledger.status, RunState.PENDING, STARTING, ledger.status.ended)
+    return ledger.status
 
 
 def reported(ledger: LedgerView, waits: str = "") -> RunStatus | None:
-    """Return the status if the ledger alone determines it, otherwise None.
+    """Return the status of a run if the ledger alone determines it; None if the operator's view is needed.
 
-    It does if a controller of the last start works or has ended, or if the run was stopped without a controller.
+    The ledger determines it if the controller of the last start works and has written a status, or has ended. It also does
+    if no controller works and the user has paused or cancelled the run.
+
+    Args:
+        ledger: What the ledger says about the run.
+        waits: Reason why some pods of the run do not run, which is added to the status of a working controller; or "".
     """
     status = ledger.status
     if ledger.alive:
         is_newest = status.updated >= ledger.begun
-        return dataclasses.replace(status, reason=joined(status.reason, waits)) if is_newest else None
+        return dataclasses.replace(status, reason=join_reasons(status.reason, waits)) if is_newest else None
     is_cancelled = ledger.desired is RunState.CANCELLED and not status.state.is_ended
     if is_cancelled or (ledger.desired is RunState.PAUSED and status.state.is_active):
         ended = status.ended or (status.updated if is_cancelled else None)
-        return _idle(status, ledger.desired, stopped(status.run, ledger.desired), ended)
+        return _idle(status, ledger.desired, stop_reason(status.run, ledger.desired), ended)
     return status if status.has_ended(ledger.begun) else None
 
 
 def recounted(status: RunStatus, job: Job, attempts: Sequence[TrialRow]) -> RunStatus:
-    """Return the status of a run without a controller, with the counts and the best trial of the ledger's attempts."""
-    return dataclasses.replace(status, **results.counts(attempts), best=rows.best_trial(job, rows.newest_attempts(attempts)))
+    """Return the status of a run without a controller, with counts and the best trial computed from the run's attempts."""
+    best = rows.best_trial(job, rows.newest_attempts(attempts))
+    return dataclasses.replace(status, **results.counts(attempts), best=best)
 
 
-def stopped(run: str, state: RunState) -> str:
-    """Return the reason for which a run without a controller is paused or cancelled."""
+def stop_reason(run: str, state: RunState) -> str:
+    """Return the reason in the status of a run that the user has paused or cancelled while it had no controller."""
     if state is RunState.PAUSED:
         return f"paused by the user; `platform resume {run}` continues it"
     return "cancelled by the user"
 
 
-def joined(*reasons: str) -> str:
-    """Return reasons as one text, without repetitions."""
+def join_reasons(*reasons: str) -> str:
+    """Return reasons as one text, separated by semicolons, without repetitions."""
     return "; ".join(dict.fromkeys(part for reason in reasons for part in reason.split("; ") if part))
 
 
 def _idle(status: RunStatus, state: RunState, reason: str, ended: float | None) -> RunStatus:
-    """Return the status of a run on which no controller works."""
+    """Return a status with another state, reason and end, in which no trial and no slot works."""
     return dataclasses.replace(
         status, state=state, reason=reason, running=0, slots_ready=0, nodes=(), eta=None, rate=None, ended=ended
     )

@@ -1,4 +1,9 @@
-"""One run in PostgreSQL, written by the gateway for its controller, which has a token and may reopen it with its epoch."""
+"""One run in PostgreSQL, which the gateway writes for the run's controller.
+
+The controller has the run's token instead of the database's password. If its connection to the gateway breaks, it opens the
+run again with its epoch, and counts as the same controller. Each transaction checks the token, and counts the bytes that it
+writes against the budget of the namespace.
+"""
 
 from __future__ import annotations
 
@@ -26,41 +31,49 @@ class InvalidToken(Exception):
 
 
 class _Sizes:
-    """Sizes of the rows of one run that this process has written, so that the database need not count most of them.
+    """Sizes of the rows of one run that this process has written.
+
+    With them, most writes need no query for the size of the rows that they replace.
 
     Args:
-        number: Number of the next new attempt.
-        mark: Mark of the last report.
+        next_number: Number of the next new attempt.
+        last_mark: Mark of the last report.
     """
 
-    def __init__(self, number: int, mark: int) -> None:
-        self._number = number
-        self._mark = mark
+    def __init__(self, next_number: int, last_mark: int) -> None:
+        self._next_number = next_number
+        self._last_mark = last_mark
         self._running: dict[int, dict[str, int]] = {}  # number of a running attempt → bytes of its texts, by column
 
     def is_running(self, growth: AttemptGrowth | ReportGrowth) -> bool:
-        """Whether the texts are of a running attempt that this process has begun."""
+        """Return whether a change is of a running attempt that this process has begun."""
         return isinstance(growth, AttemptGrowth) and growth.number in self._running
 
     def growth(self, growth: AttemptGrowth | ReportGrowth) -> tuple[int, bool]:
-        """Return the number of bytes that the rows grow by, and whether it is exact. If not, the database must count."""
+        """Return the number of bytes by which a change grows the rows, and whether this number is exact.
+
+        It is not if the change replaces or deletes rows of unknown size. The database must count them then.
+        """
         if isinstance(growth, ReportGrowth):
-            is_new = not growth.deleted and min(growth.sizes, default=0) > self._mark
-            return sum(growth.sizes.values()) + budgets.ROW * len(growth.sizes), is_new
+            has_only_new = not growth.deleted and min(growth.sizes, default=0) > self._last_mark
+            return sum(growth.sizes.values()) + budgets.ROW * len(growth.sizes), has_only_new
+        is_new = growth.number >= self._next_number
         old_sizes = self._running.get(growth.number, {})
         size = sum(len(text) - old_sizes.get(column, 0) for column, text in growth.texts.items())
-        return size + (0 if old_sizes else budgets.ROW), bool(old_sizes) or growth.number >= self._number
+        return size + (0 if old_sizes else budgets.ROW), is_new or bool(old_sizes)
 
     def add(self, growth: AttemptGrowth | ReportGrowth) -> None:
-        """Add the sizes of rows that were committed."""
+        """Record the sizes of rows that were committed. The sizes of an attempt are kept until it ends."""
         if isinstance(growth, ReportGrowth):
-            self._mark = max([self._mark, *growth.sizes])
+            self._last_mark = max([self._last_mark, *growth.sizes])
             return
+        is_new = growth.number >= self._next_number
+        self._next_number = max(self._next_number, growth.number + 1)
         old_sizes = self._running.pop(growth.number, None)
-        is_new, self._number = growth.number >= self._number, max(self._number, growth.number + 1)
-        if "outcome" not in growth.texts and (is_new or old_sizes is not None):
-            lengths = {column: len(text) for column, text in growth.texts.items()}
-            self._running[growth.number] = {**(old_sizes or {}), **lengths}
+        has_ended = "outcome" in growth.texts
+        if not has_ended and (is_new or old_sizes is not None):
+            new_sizes = {column: len(text) for column, text in growth.texts.items()}
+            self._running[growth.number] = {**(old_sizes or {}), **new_sizes}
 
 
 class Served(Storage):
@@ -74,10 +87,10 @@ class Served(Storage):
         directions: "minimize" or "maximize" per objective.
         digest: Hash of the token.
         budget: Budget of the run's namespace.
-        epoch: Epoch of a controller that reopens the run after its connection broke; None if it opens the run first.
+        epoch: Epoch of a controller that reopens the run after its connection broke; None for a new controller.
     """
 
-    _pings = False  # the controller repeats a failed request, on a new connection
+    _pings = False  # no test before each use: the controller repeats a failed request, on a new connection
 
     def __init__(
         self,
@@ -92,20 +105,27 @@ class Served(Storage):
         self._budget = budget
         self._room = 0  # bytes that may be written before the namespace's bytes are counted again
         self._sampler_bytes = 0  # size of the samplers' state as last written
-        self._former = epoch
+        self._requested_epoch = epoch
         self._sizes = _Sizes(0, 0)
         super().__init__(url, run, directions, Path(os.devnull), lock_patience=locking.LOCK_PATIENCE)
 
     @property
     def epoch(self) -> int:
-        """Epoch of the controller."""
+        """The epoch of the controller."""
         assert self._epoch is not None
         return self._epoch
 
     def page(self, after: int, size: int) -> tuple[list[Attempt], str]:
         """Return a page of the attempts with numbers above `after`, and the samplers' state as JSON.
 
-        The state is "{}" unless `after` is negative. For the size see `ledger.attempts.page`.
+        Only the first page has the state, and the others have "{}".
+
+        Args:
+            after: Number of the last attempt of the page before; -1 for the first page.
+            size: Number of bytes after which the page ends, see `ledger.attempts.page`.
+
+        Raises:
+            LedgerCorrupt: An attempt cannot be read.
         """
         with self._reading() as connection:
             sampler_state = "{}"
@@ -116,25 +136,33 @@ class Served(Storage):
             except ValueError as error:
                 raise errors.LedgerCorrupt(f"the ledger of {self._run} is damaged: {error}") from error
 
-    def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
-        """Take the lock. Before the wait, check that the controller is the newest and that its token is valid."""
+    def _lock(self, file: Path, patience: float, should_give_up: Callable[[], bool]) -> None:
+        """Take the run's lock; wait for it up to `patience` seconds.
+
+        A controller whose token is invalid, or that is not the newest one, must not wait. So both are checked first.
+        """
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
-            self._find(connection)
-        self._engine.dispose()  # the next connection takes the lock
-        super()._lock(file, patience, give_up)
+            self._find_run(connection)
+        self._engine.dispose()  # the lock is taken by each new connection, so this one must not be used again
+        super()._lock(file, patience, should_give_up)
 
     def _open(self, connection: sa.Connection, directions: list[str]) -> int:
-        self._find(connection)  # checks again: now the row is locked until the run is open
-        epoch = super()._open(connection, directions) if self._former is None else self._former
+        """Open the run and return the controller's epoch: the requested one, or else a new one that fences all others."""
+        # Checked again, because another controller may have opened the run during the wait for the lock. From here on its
+        # row is locked until the transaction ends.
+        self._find_run(connection)
+        epoch = super()._open(connection, directions) if self._requested_epoch is None else self._requested_epoch
 
-        # Other controllers cannot write from now on, so these values stay correct.
-        number = sa.select(sa.func.coalesce(sa.func.max(attempts.c.number) + 1, 0)).where(attempts.c.run_id == self._id)
-        mark = sa.select(sa.func.coalesce(sa.func.max(reports.c.mark), 0)).where(reports.c.run_id == self._id)
-        self._sizes = _Sizes(connection.execute(number).scalar_one(), connection.execute(mark).scalar_one())
+        # No other controller can write from now on, so these two values stay correct.
+        next_number = sa.select(sa.func.coalesce(sa.func.max(attempts.c.number) + 1, 0)).where(attempts.c.run_id == self._id)
+        last_mark = sa.select(sa.func.coalesce(sa.func.max(reports.c.mark), 0)).where(reports.c.run_id == self._id)
+        self._sizes = _Sizes(connection.execute(next_number).scalar_one(), connection.execute(last_mark).scalar_one())
         return epoch
 
-    def _find(self, connection: sa.Connection) -> None:
-        """Find the run, lock its row, and check that the controller may open it.
+    def _find_run(self, connection: sa.Connection) -> None:
+        """Check that the controller may open the run, and lock the run's row until the transaction ends.
+
+        For a controller that reopens the run, also set `_id` and `_epoch`.
 
         Raises:
             InvalidToken: The token does not open the run.
@@ -142,10 +170,10 @@ class Served(Storage):
         """
         columns = sa.select(runs.c.id, runs.c.epoch, runs.c.token)
         run_row = connection.execute(columns.where(runs.c.name == self._run).with_for_update()).one_or_none()
-        self._check(None if run_row is None else run_row.token)
-        assert run_row is not None
-        if self._former is not None:
-            if run_row.epoch != self._former:
+        self._check_token(None if run_row is None else run_row.token)
+        assert run_row is not None  # without a row there is no token, which the check refuses
+        if self._requested_epoch is not None:
+            if run_row.epoch != self._requested_epoch:
                 raise self._fenced_error()
             self._id, self._epoch = run_row.id, run_row.epoch
 
@@ -153,9 +181,12 @@ class Served(Storage):
     def _transaction(
         self, sampler_state: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
     ) -> Iterator[sa.Connection]:
-        """Begin a transaction, see `study.Storage`, and count its growth.
+        """Begin a transaction as `study.Storage` does, and count its growth against the namespace's budget.
 
-        Reports may use at most three quarters of a budget. The rest is reserved for attempts, so that a run can end.
+        Reports may use at most three quarters of the budget. The rest is reserved for attempts, so that a run can end.
+
+        Counting the bytes of the whole namespace is slow. So each count reserves up to `budgets.AT_ONCE` bytes, and the next
+        transactions use up this reserve before the bytes are counted again.
 
         Raises:
             LedgerFull: The growth exceeds the namespace's budget.
@@ -164,40 +195,45 @@ class Served(Storage):
             if growth is None:
                 yield connection
                 return
-            size, is_known = self._sizes.growth(growth)
-            old_size = 0 if is_known else self._size(connection, growth)
+            size, is_exact = self._sizes.growth(growth)
+            old_size = 0 if is_exact else self._size(connection, growth)
             yield connection
-            if not is_known:
+            if not is_exact:
                 size = self._size(connection, growth) - old_size
             sampler_bytes = self._sampler_bytes if sampler_state is None else len(json.dumps(sampler_state))
-            more = size + max(0, sampler_bytes - self._sampler_bytes)
-            if more > self._room:
+            added_bytes = size + max(0, sampler_bytes - self._sampler_bytes)
+            if added_bytes > self._room:
                 is_attempt = isinstance(growth, AttemptGrowth)
-                reserve = 0 if is_attempt else self._budget.database // 4
-                may_exceed = is_attempt and (old_size > 0 or self._sizes.is_running(growth))
-                remaining = self._budget.check(connection, more + reserve, may_exceed=may_exceed)
-                self._room = min(remaining + more, budgets.AT_ONCE)
+                kept_free = 0 if is_attempt else self._budget.database // 4
+                is_change = is_attempt and (old_size > 0 or self._sizes.is_running(growth))
+                remaining = self._budget.check(connection, added_bytes + kept_free, may_exceed=is_change)
+                self._room = min(remaining + added_bytes, budgets.AT_ONCE)
             budgets.grow(connection, self._id, size)
-        self._room, self._sampler_bytes = min(self._room - more, budgets.AT_ONCE), sampler_bytes
+        self._room, self._sampler_bytes = min(self._room - added_bytes, budgets.AT_ONCE), sampler_bytes
         self._sizes.add(growth)
 
     def _size(self, connection: sa.Connection, growth: AttemptGrowth | ReportGrowth) -> int:
-        """Return the number of bytes of the rows in the database."""
+        """Return the number of bytes that the rows of a change have in the database now."""
         if isinstance(growth, AttemptGrowth):
             return budgets.size_of(connection, self._id, growth.number)
         return budgets.size_of_reports(connection, self._id, [*growth.sizes, *growth.deleted])
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with super()._reading() as connection:
-            self._check(connection.execute(sa.select(runs.c.token).where(runs.c.id == self._id)).scalar())
-            yield connection
-
-    def _check(self, token: str | None) -> None:
-        """Check that the token still opens the run.
+        """Yield a connection for reading, after the token was checked.
 
         Raises:
-            InvalidToken: It does not.
+            InvalidToken: The token does not open the run.
         """
-        if not archive.is_same_digest(token, self._digest):
+        with super()._reading() as connection:
+            self._check_token(connection.execute(sa.select(runs.c.token).where(runs.c.id == self._id)).scalar())
+            yield connection
+
+    def _check_token(self, expected_digest: str | None) -> None:
+        """Check the controller's token against the hash in the run's row, which is None after the token was revoked.
+
+        Raises:
+            InvalidToken: The token does not open the run.
+        """
+        if not archive.is_same_digest(expected_digest, self._digest):
             raise InvalidToken

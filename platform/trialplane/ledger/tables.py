@@ -1,6 +1,6 @@
 """Tables of a ledger, their creation, connections to a database, and the mapping of its errors.
 
-    runs            one row per run: its facts, and its epoch, which fences controllers
+    runs            one row per run: its facts, and its epoch, which only the newest controller knows
     attempts        one row per attempt: request, outcome, and Optuna's view, which samplers need when the run resumes
     reports         one row per report of an attempt, in the order of their arrival
     changes         one row per change of the desired state of a run on a cluster, in order
@@ -33,10 +33,10 @@ from trialplane.wire import labels
 
 DATABASE_ERRORS = sa.exc.SQLAlchemyError  # any statement may raise them
 DEFAULT_SCHEMA = "public"  # PostgreSQL's
-NO_SCHEMA = "pg_catalog"  # has no ledger: a connection to which no schema was assigned sees no tables
-POOL = 8  # connections of a process to PostgreSQL for all namespaces, in addition to those that hold a run's lock
-CHECKS = 2  # connections of the pool that are reserved for checks of tokens, because others may read long ledgers
-SHARE = 4  # unreserved connections that one of several namespaces may use at a time
+NO_SCHEMA = "pg_catalog"  # has no ledger, so a connection of the pool sees no tables until `Share` sets its schema
+POOL = 8  # connections of a process to PostgreSQL for all namespaces; controllers' own connections come in addition
+CHECKS = 2  # connections of the pool that are reserved for checks of tokens, because others may be busy with long ledgers
+SHARE = 4  # connections of the others that one of several namespaces may use at a time
 TURN_SECONDS = 10.0  # maximum wait for a connection
 
 _all = sa.MetaData()
@@ -107,7 +107,7 @@ usage = sa.Table(
 )
 _schema_version = sa.Table("schema_version", _all, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
 
-_DAMAGE = ("42", "XX")  # classes of SQLSTATE: missing tables or columns, corrupted data
+_DAMAGE_CLASSES = ("42", "XX")  # of SQLSTATE: missing tables or columns, corrupted data
 
 
 def engine(url: str, *, pings: bool = True) -> sa.Engine:
@@ -115,7 +115,7 @@ def engine(url: str, *, pings: bool = True) -> sa.Engine:
 
     Args:
         url: URL of the database.
-        pings: Test a connection to PostgreSQL before each use, which costs a round trip.
+        pings: Whether a connection to PostgreSQL is tested before each use, which costs a round trip.
     """
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -138,13 +138,17 @@ def postgresql_engine(url: sa.URL | str, **options: Any) -> sa.Engine:
 
 
 def _choose_schema(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
-    # The driver does not know trialplane's parameter. Without a search path, PostgreSQL would first look into the schema
-    # with the name of its user, which may be a team's.
+    """Replace the parameter `schema` of a new connection, which the driver does not know, by a search path.
+
+    The default schema gets a search path too. Without one, PostgreSQL would look into the schema named like its user first,
+    and a team may have this name.
+    """
     chosen = _quoted(parameters.pop(locking.SCHEMA, "") or DEFAULT_SCHEMA)
     parameters["options"] = f"{parameters.get('options', '')} -c search_path={chosen}".strip()
 
 
 def _quoted(schema: object) -> str:
+    """Return the name of a schema as SQL."""
     return '"' + str(schema).replace('"', '""') + '"'
 
 
@@ -158,7 +162,10 @@ class Connector(Protocol):
 class Connections:
     """Connections of a process to PostgreSQL, which the ledgers of all namespaces share.
 
-    They are tested before use, so a restart of PostgreSQL causes no errors after its downtime.
+    Each is tested before use, so connections that a restart of PostgreSQL broke cause no errors once it is back.
+
+    Args:
+        url: URL of the database.
     """
 
     def __init__(self, url: str) -> None:
@@ -190,13 +197,13 @@ class Share:
     Args:
         engine: Engine of all ledgers.
         schema: Schema of the ledger; "" for the default one.
-        turns: Semaphore of all ledgers.
+        turns: Semaphore that counts the connections in use by all ledgers.
         limit: Maximum number of connections in use, not counting those for checks.
     """
 
     def __init__(self, engine: sa.Engine, schema: str, turns: threading.BoundedSemaphore, limit: int) -> None:
         self._engine = engine.execution_options(**{locking.SCHEMA: schema})
-        self._path = sa.text(f"SET LOCAL search_path = {_quoted(schema or DEFAULT_SCHEMA)}")
+        self._set_path = sa.text(f"SET LOCAL search_path = {_quoted(schema or DEFAULT_SCHEMA)}")
         self._limit = limit
         self._own_turns = threading.BoundedSemaphore(limit)
         self._turns = turns
@@ -225,44 +232,47 @@ class Share:
 
     @contextlib.contextmanager
     def checking(self) -> Iterator[sa.Connection]:
-        """Begin a transaction that only checks a token. Some connections are reserved for such checks.
+        """Begin a transaction that only checks a token.
+
+        It does not count against the limit of the share, and `CHECKS` connections of the pool are reserved for it.
 
         Raises:
             sqlalchemy.exc.TimeoutError: No connection has become free in time.
         """
         with self._engine.begin() as connection:
-            connection.execute(self._path)
+            connection.execute(self._set_path)
             yield connection
 
 
 def schema(connection: sa.Connection) -> str:
     """Return the schema of a connection's ledger; "" for the default one."""
-    shared = connection.get_execution_options().get(locking.SCHEMA)
-    return locking.schema(connection.engine.url) if shared is None else str(shared)
+    share_schema = connection.get_execution_options().get(locking.SCHEMA)  # None unless the connection is of a `Share`
+    return locking.schema(connection.engine.url) if share_schema is None else str(share_schema)
 
 
-def prepare(engine: Connector) -> None:
-    """Create the tables if there are none.
+def create_if_missing(engine: Connector) -> None:
+    """Create the tables, and on PostgreSQL their schema, if there are none.
 
     Raises:
         LedgerCorrupt: There are tables of another version.
     """
     with engine.begin() as connection:
-        if is_there(connection):
+        if has_tables(connection):
             return
     with begin_writing(engine) as connection:
-        if connection.dialect.name != "sqlite":  # two controllers may be the first at the same time
+        if connection.dialect.name != "sqlite":
+            # Two processes may get here at the same time. The lock makes the second one wait, and then find the tables.
             chosen = schema(connection)
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(chosen, "schema_version"))))
             if chosen:
                 connection.execute(sa.schema.CreateSchema(chosen, if_not_exists=True))
-        if not is_there(connection):
+        if not has_tables(connection):
             _all.create_all(connection, checkfirst=False)  # fails if another program has tables with these names
             connection.execute(sa.insert(_schema_version).values(version=reading.VERSION))
 
 
-def is_there(connection: sa.Connection) -> bool:
-    """Whether the tables exist.
+def has_tables(connection: sa.Connection) -> bool:
+    """Return whether the tables exist.
 
     Raises:
         LedgerCorrupt: They are of another version.
@@ -276,7 +286,10 @@ def is_there(connection: sa.Connection) -> bool:
 
 @contextlib.contextmanager
 def begin_writing(engine: Connector) -> Iterator[sa.Connection]:
-    """Begin a transaction that reads before it writes, or creates tables. In SQLite it takes the write lock at once."""
+    """Begin a transaction that creates tables or reads before it writes. In SQLite it takes the write lock at once.
+
+    Otherwise SQLite would let two transactions read, and then refuse the write of one of them.
+    """
     with engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -288,20 +301,20 @@ def select(connection: sa.Connection) -> reading.Select:
     return lambda query, values: connection.execute(sa.text(query), values).all()
 
 
-def document(connection: sa.Connection, this_run: sa.ColumnElement[bool], name: str) -> Any:
+def read_column(connection: sa.Connection, this_run: sa.ColumnElement[bool], name: str) -> Any:
     """Return the value in a column of the run that `this_run` selects; None if the column is empty."""
     text = connection.execute(sa.select(runs.c[name]).where(this_run)).scalar()
     return None if text is None else json.loads(text)
 
 
-def describe(connection: sa.Connection, this_run: sa.ColumnElement[bool], facts: Mapping[str, Any]) -> None:
+def write_facts(connection: sa.Connection, this_run: sa.ColumnElement[bool], facts: Mapping[str, Any]) -> None:
     """Write facts about the run that `this_run` selects, by column name."""
     texts = {name: json.dumps(value) for name, value in facts.items()}
     connection.execute(sa.update(runs).where(this_run).values(texts))
 
 
-def keep_code(connection: sa.Connection, data: bytes) -> str:
-    """Store the code of a run, unless another run has the same. Return its SHA-256, which the run's column holds."""
+def store_code(connection: sa.Connection, data: bytes) -> str:
+    """Store the packed code of a run unless it is stored already. Return its SHA-256, which the run's row refers to."""
     digest = hashlib.sha256(data).hexdigest()
     _lock_code(connection)
     if not has_code(connection, data):
@@ -311,21 +324,21 @@ def keep_code(connection: sa.Connection, data: bytes) -> str:
 
 
 def has_code(connection: sa.Connection, data: bytes) -> bool:
-    """Whether any run has the same code."""
+    """Return whether the same packed code is stored already."""
     digest = hashlib.sha256(data).hexdigest()
     return connection.execute(sa.select(codes.c.digest).where(codes.c.digest == digest)).scalar() is not None
 
 
-def drop_code(connection: sa.Connection) -> None:
-    """Delete the code that no run has anymore."""
+def delete_unused_code(connection: sa.Connection) -> None:
+    """Delete the packed code to which no run refers any more."""
     _lock_code(connection)
     connection.execute(sa.delete(codes).where(codes.c.digest.not_in(sa.select(runs.c.code).where(runs.c.code.is_not(None)))))
 
 
 def _lock_code(connection: sa.Connection) -> None:
-    """Lock the code until the end of the transaction, so that no other transaction deletes code that this one refers to.
+    """Lock `codes` until the end of the transaction, so that no other transaction deletes code to which this one refers.
 
-    The name of a run has no slash, so no run's lock has this key.
+    The key of the lock is that of a name with a slash. No run has such a name, so no run's lock has the same key.
     """
     if connection.dialect.name != "sqlite":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(schema(connection), f"{codes.name}/"))))
@@ -338,7 +351,7 @@ def redacted_url(url: sa.URL | str) -> str:
 
 @contextlib.contextmanager
 def map_errors(url: str, run: str) -> Iterator[None]:
-    """Map database errors to errors of trialplane, by their codes.
+    """Raise the errors of a database as errors of trialplane.
 
     Args:
         url: URL of the database, for messages.
@@ -377,10 +390,11 @@ def _is_damage(error: BaseException) -> bool:
     """Whether a driver's error means that the database is damaged or is not a ledger."""
     if isinstance(error, sqlite3.Error):
         return reading.is_damage(error)
-    return (getattr(error, "pgcode", None) or "").startswith(_DAMAGE)
+    return (getattr(error, "pgcode", None) or "").startswith(_DAMAGE_CLASSES)
 
 
 def _tune_sqlite(connection: sqlite3.Connection, _: object) -> None:
+    """Set a new connection to a write-ahead log, with which reads do not block writes."""
     # WAL with NORMAL keeps every commit if the process is killed, and a power failure does not damage it.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")

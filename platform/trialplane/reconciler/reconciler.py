@@ -95,11 +95,11 @@ class Reconciler:
 
     def forgotten(self) -> list[str]:
         """Return the names of the runs that their users have deleted and that are not removed yet."""
-        return sorted(self._archive.forgotten())
+        return sorted(self._archive.removal_marks())
 
     def admitted(self) -> list[str]:
         """Return the names of runs with a valid token. Their Runs may have been deleted while no operator worked."""
-        return self._archive.admitted()
+        return self._archive.runs_with_token()
 
     def reconcile(self, name: str) -> float | None:
         """Reconcile the Run of this name with its spec, as far as possible now.
@@ -161,7 +161,7 @@ class Reconciler:
         self._problems.pop(name, None)
         if self._removal.step(name):
             return REMOVING
-        self._archive.revoke(name)
+        self._archive.revoke_tokens(name)
         self._note_deletion(name, "its Run was deleted")  # the API server does not record who deleted it
         self._removal.sweep(name)
         return None
@@ -177,9 +177,9 @@ class Reconciler:
         match action:
             case Record(new=new):
                 plan = _plan(observed)
-                self._archive.record(name, plan.job, _submission(observed), plan.pack.data, new=new)
+                self._archive.record_run(name, plan.job, _submission(observed), plan.pack.data, new=new)
             case Desire(changed=changed):
-                self._archive.desire(name, changed)
+                self._archive.change_desired(name, changed)
             case Adopt():
                 owners = {"metadata": {"ownerReferences": [runs.owner_reference(name, observed.uid)]}}
                 for code_map in observed.code:
@@ -196,7 +196,7 @@ class Reconciler:
                 self._admit(observed)
             case NoteChange(change=change):
                 self._post_event(observed, change)
-                self._archive.note(name, change)
+                self._archive.record_change(name, change)
             case Enclose():
                 if observed.own_cluster is not None:
                     patch = {
@@ -204,7 +204,7 @@ class Reconciler:
                     }
                     self.cluster.patch(kinds.RAY_CLUSTER, name, patch)
             case Revoke():
-                self._archive.revoke(name)
+                self._archive.revoke_tokens(name)
             case Start():
                 ray_cluster = self._ray_cluster(observed)
                 ray_cluster["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(observed, ray_cluster)
@@ -216,7 +216,7 @@ class Reconciler:
                 if observed.ray_cluster is not None:
                     self.cluster.patch(kinds.RAY_CLUSTER, observed.ray_cluster["metadata"]["name"], list(patch))
             case KeepImages(images=images):
-                self._archive.keep_images(name, [(image.image, image.digest) for image in images])
+                self._archive.add_images(name, [(image.image, image.digest) for image in images])
             case Remove():
                 if observed.own_cluster is not None:
                     # In the foreground: the RayCluster stays until its pods and its token are gone, so that a new RayCluster
@@ -232,7 +232,7 @@ class Reconciler:
             last = None if record is None else record.change
             if last is not None and last.requested.get("state") != _DELETED:
                 requested = {**last.requested, "state": _DELETED}
-                self._archive.note(name, Change(self.clock(), "", text, last.uid, last.generation + 1, requested))
+                self._archive.record_change(name, Change(self.clock(), "", text, last.uid, last.generation + 1, requested))
 
     def _post_event(self, observed: Observation, change: Change) -> None:
         """Create the Event of a change. Its name follows from the change, so a repetition does not create a second Event."""
@@ -264,7 +264,7 @@ class Reconciler:
         """Create a new token, with which the controller opens the run at the gateway, and its Secret."""
         token = secrets.token_urlsafe(32)
         self._apply(observed, _secret(names.token_secret(observed.name), names.TOKEN_KEY, token))
-        self._archive.admit(observed.name, token)
+        self._archive.set_token(observed.name, token)
 
     def _enclose(self, observed: Observation, ray_cluster: Mapping[str, Any]) -> str:
         """Apply the network policies of a RayCluster's pods, and return their digest."""

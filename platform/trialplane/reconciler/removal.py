@@ -59,10 +59,10 @@ class Removal:
         Returns:
             The reason why the removal is not complete. "" if it is complete, or if the run is not to be removed.
         """
-        mark = self._archive.forgotten().get(run)
+        mark = self._archive.removal_marks().get(run)
         if mark is None:
             return ""
-        if uid and self._archive.remember(run, uid):  # withdraws the request
+        if uid and self._archive.unmark_for_removal(run, uid):  # withdraws the request
             _logger.warning("%s: its record is not removed, because its Run still exists", run)
             return ""
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, run)

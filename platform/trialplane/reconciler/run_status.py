@@ -102,7 +102,7 @@ def _state(observed: Observation) -> tuple[State, str]:
     if observed.own_cluster is not None:
         return _ray_cluster_state(observed)
     if observed.spec.state != "Running":
-        return observed.spec.state, ledger_status.stopped(observed.name, observed.spec.desired)
+        return observed.spec.state, ledger_status.stop_reason(observed.name, observed.spec.desired)
     if problem is None and observed.leftovers:
         return "Pending", _removal_text("the pods of its former start are being removed", observed.leftovers)
     return "Pending", problem.message if problem else "its pods are about to be created"
@@ -140,7 +140,7 @@ def _failed_state(observed: Observation) -> tuple[State, str]:
         return "Failed", old_status.reason
     waiting_for = f"at last: {old_status.reason}" if old_status.state == "Pending" and old_status.reason else ""
     remedy = f"`platform resume {observed.name}` starts it again"
-    return "Failed", ledger_status.joined(observed.passed_deadline, waiting_for, remedy)
+    return "Failed", ledger_status.join_reasons(observed.passed_deadline, waiting_for, remedy)
 
 
 def _conditions(observed: Observation, state: State, reason: str, now: float) -> Iterator[Condition]:

@@ -77,8 +77,8 @@ def _record(url: str) -> None:
     archive = Archive(connections.share())
     objectives = [{"metric": "loss", "direction": "minimize"}]
     job = kinds.read({"name": JOB, "kind": "hpo", "objectives": objectives, "trials": 1})
-    archive.record(RUN, job, {"submitted": time.time(), labels.RECORD_UID: "1"}, b"", new=True)
-    archive.admit(RUN, TOKEN)
+    archive.record_run(RUN, job, {"submitted": time.time(), labels.RECORD_UID: "1"}, b"", new=True)
+    archive.set_token(RUN, TOKEN)
     connections.close()
 
 
