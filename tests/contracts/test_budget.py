@@ -176,12 +176,12 @@ def test_the_count_is_that_of_the_rows(ledgers: Ledgers, postgres: Postgres, url
 def test_code_is_stored_once_and_goes_with_the_last_run_that_has_it(ledgers: Ledgers, postgres: Postgres, url: str) -> None:
     team = archive(ledgers)
     for run, code in (("a", b"x" * 9000), ("b", b"x" * 9000), ("c", b"y" * 9000)):
-        team.record(run, make_job(), FACTS, code, new=True)
+        team.record_run(run, make_job(), FACTS, code, new=True)
     assert sorted(data.tobytes()[:1] for _, data in rows(postgres, url, "codes")) == [b"x", b"y"]
     assert (team.code("a"), team.code("c")) == (b"x" * 9000, b"y" * 9000)
     team.delete("a")
     assert team.code("b") == b"x" * 9000
-    team.record("b", make_job(trials=7), FACTS, b"z" * 9000, new=False)
+    team.record_run("b", make_job(trials=7), FACTS, b"z" * 9000, new=False)
     team.delete("c")
     assert [data.tobytes()[:1] for _, data in rows(postgres, url, "codes")] == [b"z"]
 

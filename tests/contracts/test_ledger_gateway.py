@@ -320,7 +320,7 @@ def test_documents_that_are_none_are_not_stored(served: Backend) -> None:
 def test_of_the_facts_a_controller_may_write_its_status_alone(served: Backend) -> None:
     book = served.open(make_job())
     with pytest.raises(errors.LedgerError, match="may write the status only"):
-        book.describe({labels.LEDGER_DESIRED: {"state": "RUNNING"}})
+        book.write_facts({labels.LEDGER_DESIRED: {"state": "RUNNING"}})
 
 
 def test_a_long_run_is_loaded_in_pieces(served: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

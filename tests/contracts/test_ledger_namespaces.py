@@ -147,8 +147,8 @@ def test_a_team_that_is_named_as_the_databases_user_shadows_nobodys_runs(url: st
         team, control = made.of(user), made.of("control")
         assert team is not None and control is not None
         if not team.runs():
-            team.record("toy", make_job(), FACTS, b"", new=True)
-            control.record("other", make_job(), FACTS, b"", new=True)
+            team.record_run("toy", make_job(), FACTS, b"", new=True)
+            control.record_run("other", make_job(), FACTS, b"", new=True)
         assert ([one.run for one in team.runs()], [one.run for one in control.runs()]) == (["toy"], ["other"])
         made.close()
     engine = sa.create_engine(url)

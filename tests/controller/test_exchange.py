@@ -102,7 +102,7 @@ def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: lis
     (event,) = pool.events(0)
     assert isinstance(event, SlotTrial) and event.slot_lost
     assert pool.process(0) is None
-    made.hand(0, (), last=True)
+    made.send_units(0, (), last=True)
     fake.answer("fetch", GONE)
     assert events(made) == [ResultsFetched(0, request(5), lost=(7,))]
 
@@ -126,9 +126,9 @@ def test_a_late_release_is_for_the_process_that_was_fetched_from(fake: FakeRay, 
 def test_what_is_sent_names_the_process_that_runs(fake: FakeRay, clock: list[float]) -> None:
     pool = running(fake)
     made = over(pool)
-    made.hand(0, (Unit(4, 99),), last=True)
+    made.send_units(0, (Unit(4, 99),), last=True)
     fake.answer("run", GONE)
     list(pool.events(0))
-    made.hand(0, (), last=True)
+    made.send_units(0, (), last=True)
     made.end_feed(2)
     assert sent(fake) == [(0, messages.encode(messages.HandUnits((Unit(4, 99),), last=True)))], "nothing runs any more"

@@ -128,7 +128,7 @@ def site(postgres: Postgres, server: Server, tmp_path: Path) -> Iterator[Site]:
         for namespace in (NAMESPACE, OTHER):
             token = f"the token of {run}" + ("" if namespace == NAMESPACE else f" in {namespace}")
             with started.ledger(run, namespace=namespace):
-                started.archive_of(namespace).admit(run, token)
+                started.archive_of(namespace).set_token(run, token)
     yield started
     started.close()
 

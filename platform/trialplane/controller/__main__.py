@@ -26,7 +26,8 @@ from trialplane.wire.paths import RunPaths
 
 def main() -> int:
     """Drive the run to its end; return the exit code."""
-    # The controller uses the fast implementation of protobuf; slots set the variable again for their trials.
+    # The policy `protobuf` selects a slow implementation for trials. The controller uses the fast one, so it removes the
+    # variable again. Slots set it for their trials.
     if os.environ.get(protobuf.VARIABLE) == protobuf.ENV[protobuf.VARIABLE]:
         del os.environ[protobuf.VARIABLE]
     signals: list[int] = []
@@ -35,7 +36,8 @@ def main() -> int:
     parser.add_argument("--submitted", type=Path, help="the folder that the submission is mounted in")
     arguments = parser.parse_args()
     run = RunPaths(arguments.run_dir.absolute())
-    if arguments.submitted is None:  # first, so that no signal is lost while libraries are imported
+    if arguments.submitted is None:
+        # On a laptop. This comes before libraries are imported, which takes seconds, so that no signal is lost.
         stopping.record_signals(signals)
     try:
         setting = Setting.of(os.environ, arguments.submitted)
@@ -44,7 +46,7 @@ def main() -> int:
     except errors.InputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    _log_to(run.controller_log if setting.submitted is not None else None)
+    _configure_logging(run.controller_log if setting.submitted is not None else None)
     for name, value in _ray_settings(setting).items():
         os.environ.setdefault(name, value)
     from trialplane.controller import session  # takes seconds, and must follow the settings that Ray reads on import
@@ -52,8 +54,8 @@ def main() -> int:
     return session.drive(run.root, signals, setting)
 
 
-def _log_to(file: Path | None) -> None:
-    """Configure logging.
+def _configure_logging(file: Path | None) -> None:
+    """Let the log be written to a file and to the process's output.
 
     Args:
         file: Log file in a cluster, where stdout gets the log as well; None on a laptop, where stderr is a file already.
@@ -68,9 +70,9 @@ def _log_to(file: Path | None) -> None:
 
 
 def _ray_settings(setting: Setting) -> dict[str, str]:
-    """Return the environment variables that Ray reads on import, for a Ray of this run alone."""
+    """Return the environment variables that Ray reads on import; none in a cluster, where the pods have their own."""
     if setting.in_cluster:
-        return {}  # the pods set their own variables
+        return {}
     return {
         # A token for this run alone: nothing is written to the home folder, and no other user can send work to this Ray.
         "RAY_AUTH_MODE": "token",

@@ -1,4 +1,8 @@
-"""Writes data from pods and slots into the run's folder: the submission, and logs, MLflow stores and arrays of trials."""
+"""Writes data that arrives at the controller into the run's folder.
+
+In a cluster the submission comes from the files that are mounted into the pod. Logs, MLflow stores and arrays of trials come
+from slots.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +39,15 @@ def copy_submission(submitted: Path, run: RunPaths) -> None:
     source = submitted / Path(cluster.SPEC_MOUNT).name
     try:
         run.root.mkdir(parents=True, exist_ok=True)
-        data = pack.read(archive(submitted))
+        data = pack.read(code_archive(submitted))
         digest = str(json.loads((source / run.submission.name).read_text(encoding="utf-8")).get("code_hash", ""))
+        # The code is unpacked beside its folder and then renamed, so that a crash never leaves a half-written folder.
         with tempfile.TemporaryDirectory(prefix=".code-", dir=run.root) as scratch:
-            unpacked, replaced = Path(scratch) / "new", Path(scratch) / "old"
-            pack.unpack(data, unpacked, digest)
+            new_code, old_code = Path(scratch) / "new", Path(scratch) / "old"
+            pack.unpack(data, new_code, digest)
             with contextlib.suppress(FileNotFoundError):
-                run.code.rename(replaced)
-            unpacked.rename(run.code)
+                run.code.rename(old_code)
+            new_code.rename(run.code)
         for file in (run.job, run.submission):
             partial = file.with_suffix(".partial")
             shutil.copyfile(source / file.name, partial)
@@ -53,13 +58,13 @@ def copy_submission(submitted: Path, run: RunPaths) -> None:
         ) from error
 
 
-def archive(submitted: Path) -> Path:
+def code_archive(submitted: Path) -> Path:
     """Return the path of a submission's packed code. Large code has more parts, which `pack.read` finds beside it."""
     return submitted / Path(cluster.CODE_MOUNT).name / cluster.CODE_KEY
 
 
 def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
-    """Append to the log of an attempt. If the disk is full the lines are lost, and the run continues."""
+    """Append data to the log of an attempt. If it cannot be written, it is lost, and the run continues."""
     file = run.trial_log(request.trial, request.attempt, request.worker)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +75,9 @@ def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
 
 
 def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
-    """Unpack the MLflow store of a trial into the folder in which the exporter expects it.
+    """Unpack the MLflow store of an attempt, with its artifacts, into the folder in which the exporter expects it.
+
+    A store that cannot be unpacked is lost: a warning is logged, and the run continues.
 
     Args:
         run: Paths of the run.
@@ -103,7 +110,7 @@ def write_arrays(arrays: Any, file: Path) -> None:
 
 
 def _relocate_artifacts(store: Path) -> None:
-    """Replace the paths of artifacts in a store, which are those in the slot, by those of the folder beside the store."""
+    """Let a store refer to the artifacts in the folder beside it, instead of the folder that they had in the slot."""
     folder = store.with_suffix(".artifacts")
     with contextlib.closing(sqlite3.connect(store)) as file, file:
         for table, key, column in (

@@ -1,4 +1,10 @@
-"""Counts of logical trials, their retries and best reports, and the detection of trials that fail alike. Pure."""
+"""Numbers that the ledger derives from the starts and ends of attempts. Pure.
+
+`Counts` has the numbers of trials by state, and decides whether a failed attempt is retried. `Repeats` has the attempts
+that wait for their retry. `BestReports` serves objectives with `of: best`. `AlikeFailures` detects that all trials fail in
+the same way. `SavedCheckpoints` has the number and size of the checkpoints. A new controller fills them again from the
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +25,9 @@ from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 class Counts:
     """Numbers of logical trials by state.
 
-    Retries are counted per trial and class of failure. If trials keep checkpoints, the count restarts with an attempt that
-    got further than all earlier ones: a training of a week may lose its machine every day, but one that repeatedly fails at
-    the same step ends when its retries are used up.
+    Retries are counted per trial and class of failure. If trials keep checkpoints, the count restarts after an attempt that
+    got further than all earlier ones. So a training of a week may lose its machine every day, while a training that always
+    fails at the same step ends when its retries are used up.
 
     Attributes:
         complete: Number of complete trials.
@@ -67,7 +73,7 @@ class Counts:
         }
 
     def may_retry(self, trial: int, failure: FailureClass, retries: Retries, step: int = 0) -> bool:
-        """Return whether an attempt that failed is retried.
+        """Return whether an attempt that has just failed may be retried. This is called before `add_end`.
 
         Args:
             trial: Number of the trial.
@@ -103,7 +109,7 @@ class Counts:
     def remove_failure(self, trial: int, failure: FailureClass) -> None:
         """Count a trial that had failed for good as not ended, and reset its retries."""
         self._count_failed(failure, -1)
-        self.failures = +self.failures  # drops classes whose count is zero
+        self.failures = +self.failures  # the unary plus of a Counter drops classes whose count is zero
         self.retried += 1
         self._retries[trial].clear()
 
@@ -119,7 +125,7 @@ class Counts:
 
 
 class Repeats:
-    """The attempts to be retried, in the order of their failures.
+    """The attempts that wait for a retry, in the order of their failures.
 
     Args:
         counts: Counts, which change when a trial that had failed for good is reopened.
@@ -128,7 +134,8 @@ class Repeats:
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._waiting: collections.deque[TrialRequest] = collections.deque()
-        self._failed: dict[int, tuple[TrialRequest, FailureClass]] = {}  # number of an attempt that failed for good → it
+        # Attempts that failed for good, by number; the user may request that they are retried.
+        self._failed: dict[int, tuple[TrialRequest, FailureClass]] = {}
 
     def __len__(self) -> int:
         """Return the number of attempts that wait for a retry."""
@@ -146,9 +153,9 @@ class Repeats:
             self._failed[request.number] = request, outcome.failure
 
     def record_start(self, request: TrialRequest) -> None:
-        """Record that an earlier controller has started an attempt, so that the attempt it repeats no longer waits."""
+        """Record an attempt that an earlier controller has started. The attempt that it repeats no longer waits."""
         number = request.retry_of
-        if number in self._failed:  # that controller had reopened it
+        if number in self._failed:  # it had failed for good, so the earlier controller must have reopened it
             self._reopen(number)
         self._waiting = collections.deque(request for request in self._waiting if request.number != number)
 
@@ -174,6 +181,7 @@ class Repeats:
             self._reopen(number)
 
     def _reopen(self, number: int) -> None:
+        """Let an attempt that failed for good wait for a retry, and count its trial as not ended."""
         request, failure = self._failed.pop(number)
         self._counts.remove_failure(request.trial, failure)
         self._waiting.append(request)
@@ -200,7 +208,7 @@ class BestReports:
         return tuple(self._objectives)
 
     def record_start(self, trial: int) -> None:
-        """Record that an attempt at a trial starts."""
+        """Record that an attempt at a trial starts. Without checkpoints it starts over, so earlier reports do not count."""
         if not self._keeps_checkpoints:
             self._reports.pop(trial, None)
 
@@ -209,7 +217,7 @@ class BestReports:
         self._reports[trial] = dict(reports)
 
     def add(self, trial: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a report of a trial; of equal values the first counts."""
+        """Add a report of a trial. If a value is equal to the best one, the earlier report stays the best."""
         for metric, objective in self._objectives.items():
             value = metrics.get(metric, math.nan)
             reports = self._reports.setdefault(trial, {})
@@ -217,7 +225,7 @@ class BestReports:
                 reports[metric] = BestReport(value, step)
 
     def apply_to(self, trial: int, outcome: TrialOutcome) -> TrialOutcome:
-        """Return an outcome with the best reports. If it is complete, they replace worse metrics of its result."""
+        """Return an outcome with the best reports of its trial. If it is complete, they replace metrics that are worse."""
         reports, metrics = self._reports.get(trial, {}), dict(outcome.metrics)
         if outcome.state is TrialState.COMPLETE:
             for metric, best in reports.items():
@@ -233,19 +241,20 @@ class BestReports:
 
 
 class AlikeFailures:
-    """Detection that the first trials of a study all fail in the same way, so that the code is at fault and not the points.
+    """Detects that the first trials of a study all fail in the same way: the code is at fault, and not their parameters.
 
     Failures are alike if they have the same class and the same place: the line of the job's code that raised the error, or
     the metrics that the result lacks. Without a place they must have the same message. Only consecutive trials count, and
-    none after a trial has succeeded. Failures that a point or a machine may cause (out of memory, timeout, crash, loss) are
-    never alike.
+    none after a trial has succeeded. Failures that parameters or a machine may cause (out of memory, timeout, crash, loss)
+    are never alike.
 
     Args:
         limit: Number of alike failures that are enough; None disables the check.
         has_success: Whether a trial of the study has a result, or was pruned.
 
     Attributes:
-        certain: First attempt with a failure that every other would have too, as of an import; one such failure is enough.
+        certain: First attempt with a failure that every other attempt would have too, such as a failed import; None without
+            one. One such failure is enough.
     """
 
     def __init__(self, limit: int | None, has_success: bool) -> None:
@@ -259,22 +268,22 @@ class AlikeFailures:
         if outcome.retried:
             return
         if outcome.failure is None:
-            self._limit = None
+            self._limit = None  # a trial has succeeded, so the code works
             return
         if outcome.certain and self.certain is None:
             self.certain = request
-        is_deterministic = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
-        kind = (outcome.failure, outcome.place or outcome.message) if is_deterministic else None
+        is_fault_of_code = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
+        kind = (outcome.failure, outcome.place or outcome.message) if is_fault_of_code else None
         if kind != self._kind:
             self._kind, self._alike = kind, []
-        if is_deterministic:
+        if is_fault_of_code:
             self._alike.append(request)
 
     def failures(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
         """Return the attempts whose failures end the study; empty if it continues.
 
-        That is the attempt with a certain failure, or the first ones that failed alike if they are enough. The latter do not
-        count while an attempt runs that started before the last of them: it may still succeed.
+        These are the attempt `certain`, or the first attempts that failed alike if they are enough. While an attempt runs
+        that started before the last of those, the study continues, as this attempt may still succeed.
 
         Args:
             running: Requests of the running attempts.
@@ -288,11 +297,11 @@ class AlikeFailures:
 
 
 class SavedCheckpoints:
-    """The checkpoints of a study's trials.
+    """Number and size of the checkpoints that a study's trials have saved and still need.
 
     Attributes:
-        number: Number of all of them.
-        bytes: Their size.
+        number: Number of all checkpoints.
+        bytes: Bytes of all checkpoints.
     """
 
     def __init__(self) -> None:
@@ -301,14 +310,14 @@ class SavedCheckpoints:
         self._summaries: dict[TrialFolder, CheckpointSummary] = {}
 
     def add(self, folder: TrialFolder, summary: CheckpointSummary) -> None:
-        """Count a folder as it is now."""
+        """Count the checkpoints in a folder, instead of those that were counted in it before."""
         self.forget((folder,))
         self._summaries[folder] = summary
         self.number += summary.number
         self.bytes += summary.bytes
 
     def forget(self, folders: Iterable[TrialFolder]) -> None:
-        """Do not count these folders any more; those that are not counted change nothing."""
+        """Stop counting the checkpoints in these folders; a folder that is not counted is ignored."""
         for folder in folders:
             if (summary := self._summaries.pop(folder, None)) is not None:
                 self.number -= summary.number

@@ -1,7 +1,7 @@
-"""Selects the reports of running attempts that the ledger keeps, and batches those that are not written yet. Pure.
+"""Selects the reports of running attempts that the ledger keeps, and divides the unwritten ones into batches. Pure.
 
-A batch that was sent does not change until it is written, as it may have been committed although no answer came. Reports
-that arrive in between belong to a later batch.
+A batch that was sent may have been committed although no answer came. So it does not change until it is written, and reports
+that arrive meanwhile belong to a later batch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from trialplane.wire.extremes import Extremes
 from trialplane.wire.ledger import MAX_BATCH
 from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
 
-MOST = 5000  # reports of an attempt that the ledger keeps
-MOST_BYTES = 4 << 20  # of the metrics of these reports
-_BATCH_BYTES = 1 << 20
+MOST = 5000  # largest number of reports of an attempt that the ledger keeps
+MOST_BYTES = 4 << 20  # largest number of bytes of their metrics
+_BATCH_BYTES = 1 << 20  # of the metrics in a batch; the last report may exceed it
 GAP = 1 << 20  # marks that are skipped after a restart, so that none is used twice
-_VALUE = 24  # bytes of a value without its name
+_VALUE_BYTES = 24  # of a value without its name; an estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Batch:
 class Curve:
     """Selection of the reports of one attempt that the ledger keeps.
 
-    If there are more than `MOST` reports, or `MOST_BYTES`, only each `stride`th is kept, and `stride` doubles whenever the
-    rest is still too much. The last report is always kept, and so are the first minimum and the first maximum of each metric
-    that the job names.
+    At first all reports are kept. Whenever they exceed `MOST` reports or `MOST_BYTES` bytes, `stride` doubles, and only the
+    reports whose number is a multiple of `stride` stay. The last report is always kept, and so are the first minimum and the
+    first maximum of each metric that the job names.
 
     Args:
         names: Names of the metrics that the job names.
@@ -58,11 +58,12 @@ class Curve:
 
     def add(self, mark: int, report: TrialReport) -> list[int]:
         """Add the next report, with its mark; return the marks of the reports that are no longer kept."""
-        number, size = self._count, _size(report.metrics)
+        number, size = self._count, _byte_count(report.metrics)
         self._count += 1
         self.step = max(self.step, report.step)
         self._reports[number] = mark, size
         self._bytes += size
+        # The report before is not the last any more, and others may be no extremes any more.
         dropped = self._drop([number - 1, *(self._extremes.add(number, report.metrics) or ())])
         while (len(self._reports) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
             self.stride *= 2
@@ -70,19 +71,18 @@ class Curve:
         return dropped
 
     def _drop(self, numbers: list[int]) -> list[int]:
-        """Drop the given reports unless they belong to the selection; return the marks of those that were dropped."""
-        # Reports whose numbers are multiples of the stride are kept in any case.
+        """Drop those of these reports that the selection does not need; return their marks."""
         candidates = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._reports]
-        if not candidates:
+        if not candidates:  # saves time: most reports are kept
             return []
         needed = self._extremes.numbers | {self._count - 1}
-        marks = []
+        dropped_marks: list[int] = []
         for number in candidates:
             if number not in needed:
                 mark, size = self._reports.pop(number)
                 self._bytes -= size
-                marks.append(mark)
-        return marks
+                dropped_marks.append(mark)
+        return dropped_marks
 
 
 class Curves:
@@ -102,8 +102,8 @@ class Curves:
         self._names = names
         self._curves: dict[int, Curve] = {}  # number of the attempt → its curve
         self._unsent: dict[int, ReportRow] = {}  # mark → report
-        self._deleted: list[int] = []  # marks of written reports that are to be deleted
-        self._in_flight: Batch | None = None  # the batch that may have been sent
+        self._deleted: list[int] = []  # marks of written reports that will be deleted
+        self._in_flight: Batch | None = None  # the batch that may have been sent, and is not written yet
 
     def add(self, request: TrialRequest, report: TrialReport) -> None:
         """Add a report of a running attempt."""
@@ -115,7 +115,7 @@ class Curves:
             self.mark, request.trial, request.attempt, request.number, report.step, report.metrics, report.time
         )
         for mark in curve.add(self.mark, report):
-            if self._unsent.pop(mark, None) is None:
+            if self._unsent.pop(mark, None) is None:  # it was sent already
                 self._deleted.append(mark)
         if curve.stride > 1 and not self.remark:
             self.remark = (
@@ -131,7 +131,10 @@ class Curves:
         return 0 if curve is None else curve.step
 
     def next_batch(self) -> Batch | None:
-        """Return the batch to write next, the same until it is written or refused; None if nothing is left to write."""
+        """Return the batch to write next; None if nothing is left to write.
+
+        The same batch is returned until `record_written` or `record_refused` is called.
+        """
         if self._in_flight is None and (self._unsent or self._deleted):
             rows: list[ReportRow] = []
             size = 0
@@ -139,7 +142,7 @@ class Curves:
                 if len(rows) == MAX_BATCH or size > _BATCH_BYTES:
                     break
                 rows.append(row)
-                size += _size(row.metrics)
+                size += _byte_count(row.metrics)
             for row in rows:
                 del self._unsent[row.mark]
             self._in_flight = Batch(tuple(rows), tuple(self._deleted[:MAX_BATCH]))
@@ -147,7 +150,7 @@ class Curves:
         return self._in_flight
 
     def record_written(self) -> None:
-        """Record that the batch was written."""
+        """Record that the batch of `next_batch` was written."""
         self._in_flight = None
 
     def record_refused(self) -> None:
@@ -157,10 +160,16 @@ class Curves:
         self._in_flight = Batch((), self._in_flight.deleted) if has_deletions else None
 
     def resume(self, mark: int) -> None:
-        """Continue after the last mark of an earlier controller, which may have used the next ones for dropped reports."""
+        """Continue after the last mark in the ledger, with a gap: an earlier controller may have used the next marks.
+
+        It had used them for reports that it wrote and deleted later, or never wrote. A reader may have seen such a mark.
+
+        Args:
+            mark: Last mark in the ledger; 0 if the ledger has no reports.
+        """
         self.mark = mark + GAP if mark else 0
 
 
-def _size(metrics: Collection[str]) -> int:
+def _byte_count(metrics: Collection[str]) -> int:
     """Return the approximate number of bytes of metrics with these names."""
-    return sum(len(name) + _VALUE for name in metrics)
+    return sum(len(name) + _VALUE_BYTES for name in metrics)

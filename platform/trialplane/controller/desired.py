@@ -1,4 +1,4 @@
-"""The desired state of an active run: from signals on a laptop, from the ledger on a cluster."""
+"""The desired state of an active run, from signals on a laptop and from the ledger on a cluster, as the loop needs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialplane.wire.states import RunState
 log = logging.getLogger(__name__)
 
 INTERVAL = 1.0  # seconds between queries
-AWAY_INTERVAL = 5.0  # the same while the database is away, when each query may wait for a connection
+AWAY_INTERVAL = 5.0  # seconds between queries while the database does not answer: each may wait long for a connection
 
 
 class DesiredState:
@@ -34,23 +34,27 @@ class DesiredState:
         self._ledger = ledger
         self._desired = Desired()
         self._next_query = 0.0  # by the monotonic clock
-        self._pause_signals = 0  # number of signals that requested a pause before the run was cancelled, at most 1
+        self._pause_signals = 0  # 1 if a signal has paused the run before it was cancelled, otherwise 0
 
     def ending(self) -> Ending | None:
         """Return the ending that the user has requested, or that a deadline requires; None if the run continues."""
         self._refresh()
-        count = len(self._signals)
-        if self._desired.state is RunState.CANCELLED or (count and self._run.cancelled.exists()):
-            # A second signal means that trials get no time to save themselves, unless the first one requested a pause.
-            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=count - self._pause_signals > 1)
+        signal_count = len(self._signals)
+        if self._desired.state is RunState.CANCELLED or (signal_count and self._run.cancelled.exists()):
+            # After a second signal, trials get no time to save themselves. A signal that paused the run does not count.
+            hurry = signal_count - self._pause_signals > 1
+            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=hurry)
         if self._desired.state is RunState.FAILED:
             limits = "cluster.deadline or cluster.pending_deadline"
             return Ending(RunState.FAILED, f"its deadline is over ({limits}); what runs was ended", kill=True)
-        self._pause_signals, hurry = min(count, 1), count > 1
+        self._pause_signals = min(signal_count, 1)
+        hurry = signal_count > 1
         advice = f"`platform resume {self._run.root.name}` continues it"
         if self._desired.state is RunState.PAUSED:
             return Ending(RunState.PAUSED, f"paused by the user; {advice}", kill=True, hurry=hurry)
-        return Ending(RunState.PAUSED, f"stopped; {advice}", kill=True, hurry=hurry) if self._signals else None
+        if signal_count:
+            return Ending(RunState.PAUSED, f"stopped; {advice}", kill=True, hurry=hurry)
+        return None
 
     def parallel(self) -> int | None:
         """Return the desired number of slots; None on a laptop, where it cannot change."""
@@ -58,7 +62,10 @@ class DesiredState:
         return None if self._ledger is None else self._desired.parallel or self._ledger.job.width
 
     def _refresh(self) -> None:
-        """Read the desired state from the ledger if the last query is long enough ago."""
+        """Read the desired state from the ledger, unless the last query was less than `INTERVAL` seconds ago.
+
+        While the database does not answer, the last state that was read stays.
+        """
         now = time.monotonic()
         if self._ledger is None or now < self._next_query:
             return

@@ -1,4 +1,7 @@
-"""The ending of a run, the endings of its budgets, and the precedence among several endings. Pure."""
+"""Why and how a run ends: at the user's request, when a budget is used up, or after a failure. Pure.
+
+Several reasons may arise while running trials still finish. `select` decides which of them counts.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ _USER_RANKS = {RunState.PAUSED: 2, RunState.CANCELLED: 3}
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """The way in which a run is to end.
+    """The state in which a run ends, the reason, and the treatment of running trials.
 
     Attributes:
         state: Last state of the run.
         reason: Reason for the user.
-        kill: Whether running trials are ended at once, and not left to finish. Trials that keep checkpoints get time to save
-            one if the user ends the run.
-        hurry: Whether trials do not get this time.
-        saves: Whether trials get this time although no user ends the run.
+        kill: Whether running trials are ended at once, and not left to finish. If the user ends the run, trials that keep
+            checkpoints get time to save one.
+        hurry: Whether trials get no time to save a checkpoint.
+        saves: Whether trials get time to save a checkpoint although the user does not end the run.
     """
 
     state: RunState
@@ -58,23 +61,28 @@ class Ending:
 
 
 def select(current: Ending | None, candidate: Ending) -> Ending:
-    """Return the ending that counts after another one was found: the one of higher rank.
+    """Return the ending that counts: the current one, or a candidate that has arisen later.
 
-    If both have the same rank, the candidate replaces the current ending in two cases: both have the same state, so that
-    only the reason is newer; or running trials are left to finish or to save a checkpoint, and so may have turned a
-    failure into a success.
+    The ending of higher rank counts. If both have the same rank, the candidate counts in two cases:
+
+    - Both have the same state, so that only the reason is newer.
+    - The current ending lets running trials finish or save a checkpoint. A trial that has finished meanwhile may have turned
+      a failure into a success.
+
+    Args:
+        current: Ending that has counted so far; None if the run had no reason to end.
+        candidate: Ending that has arisen now.
     """
-    if (
-        current is None
-        or candidate.rank > current.rank
-        or (candidate.rank == current.rank and (candidate.state == current.state or not current.kill or current.saves))
-    ):
+    if current is None or candidate.rank > current.rank:
         return candidate
-    return current
+    if candidate.rank < current.rank:
+        return current
+    trials_may_finish = not current.kill or current.saves
+    return candidate if candidate.state == current.state or trials_may_finish else current
 
 
 def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: float, usage: Usage) -> Iterator[Ending]:
-    """Yield the endings of the budgets that are used up, and of a target that is reached.
+    """Yield an ending for each budget that is used up, and one if a trial has reached the target.
 
     Args:
         job: Job with the budgets.
@@ -96,8 +104,9 @@ def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: floa
             text = f"budget.{name} is used up: {used:.4g} of {limit:g}, {after}"
             yield Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=True, saves=True)
     if budget.target is not None and best is not None:
-        value, maximize = best.values[0], job.objectives[0].direction == "maximize"
-        if value >= budget.target if maximize else value <= budget.target:
+        value = best.values[0]
+        is_reached = value >= budget.target if job.objectives[0].direction == "maximize" else value <= budget.target
+        if is_reached:
             text = f"trial {best.trial} reached the target {budget.target:g} with {value:g}, {after}"
             yield Ending(RunState.SUCCEEDED, text, kill=True)
 

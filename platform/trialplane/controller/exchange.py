@@ -1,7 +1,8 @@
 """Moves the results of a collection: from the workers' slots into the object store, and from there to the learner's slot.
 
-Its calls do not wait for the events of a slot: they have their own threads in the slot's actor, so a result is moved while
-the process that produced it continues. Each `fetch` and each `feed` is followed by one event, even if the slot is lost.
+The calls have their own threads in the slot's actor, so a result is moved while the process that produced it continues. Each
+call `fetch`, `fetch_weights` or `feed` starts a move and returns at once. Its end is an event of `take`, even if the slot is
+lost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class ResultsFetched:
         worker: Number of the worker.
         request: Request of its process.
         units: Units whose results are in the object store.
-        reference: Reference to a list of these results in the same order; None without any.
+        reference: Reference to a list of these results in the same order; None if there are no results.
         lost: Units whose results could not be fetched.
         error: Error of the call; "" if there was none, or if the slot was lost.
     """
@@ -86,7 +87,8 @@ class Exchange:
     def __init__(self, learner: SlotPool, workers: SlotPool) -> None:
         self._learner = learner
         self._workers = workers
-        # Reference to an answer → the function that makes its event, and an object that must stay in the store until then.
+        # Reference to an answer → the function that makes its event, and a reference that is held until then: the object
+        # store deletes an object to which nobody refers.
         self._pending: dict[Any, tuple[Callable[[Any, str], ExchangeEvent], Any]] = {}
 
     @property
@@ -94,7 +96,7 @@ class Exchange:
         """References to the outstanding answers of slots."""
         return tuple(self._pending)
 
-    def hand(self, worker: int, units: tuple[Unit, ...], last: bool) -> None:
+    def send_units(self, worker: int, units: tuple[Unit, ...], last: bool) -> None:
         """Send units to a worker; with `last`, tell it that no more units follow."""
         self._send(self._workers.process(worker), messages.HandUnits(units, last))
 
@@ -110,26 +112,27 @@ class Exchange:
         """Start to move results from a worker's memory into the object store, as one object."""
         process = _process_in(self._workers, worker)
 
-        def event(available: Any, error: str) -> ResultsFetched:
-            process.send(messages.ReleaseResults(units))  # also of results that were not fetched: their units are retried
+        def make_event(available: Any, error: str) -> ResultsFetched:
+            # The worker may reuse the memory of results that were not fetched too, as their units are retried.
+            process.send(messages.ReleaseResults(units))
             lost = tuple(unit for unit in units if unit not in (available or ()))
             return ResultsFetched(
                 worker, process.request, tuple(available or ()), results if available else None, lost, error
             )
 
         available_units, results = _fetch(process, messages.FetchResults(units))
-        self._pending[available_units] = event, results
+        self._pending[available_units] = make_event, results
 
     def fetch_weights(self) -> None:
         """Start to move the weights that the learner offers into the object store."""
         process = _process_in(self._learner, 0)
 
-        def event(is_available: Any, error: str) -> WeightsFetched:
+        def make_event(is_available: Any, error: str) -> WeightsFetched:
             process.send(messages.ReleaseWeights())
             return WeightsFetched(process.request, weights if is_available else None, error)
 
         availability, weights = _fetch(process, messages.FetchWeights())
-        self._pending[availability] = event, weights
+        self._pending[availability] = make_event, weights
 
     def feed(self, transfers: tuple[Transfer, ...], results: Any) -> None:
         """Start to move the results of one `fetch` from the object store to the learner.
@@ -145,7 +148,11 @@ class Exchange:
         self._pending[answer] = lambda is_taken, error: ResultsFed(process.request, units, not is_taken, error), results
 
     def take(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
-        """Yield the events of these answers; references of pools are ignored."""
+        """Yield the events of answers that have arrived.
+
+        Args:
+            answered: References to answers. Those that are not in `pending` are ignored.
+        """
         for reference in answered:
             if reference not in self._pending:
                 continue

@@ -1,9 +1,9 @@
 """`python -m trialplane.controller.export`: writes attempts as an Optuna study to a database, or serves optuna-dashboard.
 
 The client, which does not import Optuna, starts this program and sends the content of a ledger to its stdin. The first line
-is an `Order`. The second line has the attempts and the reports of the study so far, and each further line those that have
-changed. The database's URL is not an argument, as other users of the machine could see it. The program ends when its stdin
-is closed.
+is an `Order`. The second line has all attempts and reports of the study so far, and each further line has those that are
+new or have changed. The database's URL comes in the order, because other users of the machine can see the arguments of a
+program. The program ends when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Copy:
 
     Args:
         storage: Storage of the study.
-        order: Description of the study.
+        order: Order that names and describes the study.
 
     Raises:
         optuna.exceptions.DuplicatedStudyError: The storage already has a study of that name.
@@ -56,19 +56,20 @@ class Copy:
             self.study.set_user_attr(name, value)
         self._storage = storage
         self._ranges = order.ranges
-        self._series: dict[int, int] = {}  # number of an attempt → number of the attempt that began its series
+        # A series is named by the number of the attempt that began it.
+        self._series: dict[int, int] = {}  # number of an attempt → its series
         self._trials: dict[int, int] = {}  # series → number of its trial in Optuna
-        self._open: dict[int, tuple[Attempt, Attempt]] = {}  # series that has not ended → first and newest attempt
+        self._unfinished: dict[int, tuple[Attempt, Attempt]] = {}  # series → its first and newest attempt, until it ends
         self._curves: dict[int, dict[int, float]] = {}  # series → step → the first value that was reported
 
-    def read(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         """Add the attempts and reports of a line from the client."""
         data: Mapping[str, Any] = json.loads(line)
         attempts = [records.from_dict(Attempt, attempt) for attempt in data["attempts"]]
         self.add(attempts, data["reports"], is_active=bool(data["alive"]))
 
     def add(self, attempts: Iterable[Attempt], reports: Iterable[tuple[int, int, float]] = (), *, is_active: bool) -> None:
-        """Add new attempts to the study, and the new reports and the ends of attempts that it has already.
+        """Add new attempts to the study, and new reports and ends of attempts that the study has already.
 
         Args:
             attempts: Attempts in the order of their numbers, including those that were running or paused before.
@@ -80,14 +81,14 @@ class Copy:
             self._series[request.number] = request.series
             if request.series not in self._trials:
                 self._trials[request.series] = len(self._trials)
-                self._open[request.series] = attempt, attempt
-            elif request.series in self._open:  # otherwise its trial has ended in Optuna, which cannot be undone
-                self._open[request.series] = self._open[request.series][0], attempt
+                self._unfinished[request.series] = attempt, attempt
+            elif request.series in self._unfinished:  # a trial that has ended in Optuna cannot be reopened
+                self._unfinished[request.series] = self._unfinished[request.series][0], attempt
         for number, step, value in reports:
             self._curves.setdefault(self._series.get(number, number), {}).setdefault(step, float(value))
         stored = self.study.get_trials(deepcopy=False)
-        for series in sorted(self._open):
-            trial = self._build_trial(*self._open[series], is_active)
+        for series in sorted(self._unfinished):
+            trial = self._build_trial(*self._unfinished[series], is_active)
             if trial.number >= len(stored):
                 self.study.add_trial(trial)
             elif trial.state.is_finished():
@@ -95,12 +96,13 @@ class Copy:
             else:
                 self._add_reports(stored[trial.number], trial)
             if trial.state.is_finished():
-                del self._open[series]
+                del self._unfinished[series]
 
     def _build_trial(self, first: Attempt, newest: Attempt, is_active: bool) -> FrozenTrial:
         """Return the trial of a series.
 
-        Its state is that of the ledger. In the controller's memory pruned trials are failed if there are several objectives.
+        The trial has the state in the ledger. That differs from the controller's Optuna, in which a pruned trial has failed
+        if there are several objectives.
 
         Args:
             first: First attempt of the series.
@@ -111,13 +113,14 @@ class Copy:
         trial = history.trial(self._trials[request.series], newest.optuna)
         trial.datetime_start = history.start(first.optuna)
         if is_active and (outcome is None or outcome.state is State.PAUSED):
-            # If it has ended or was promoted while other attempts were read, the next line has that.
+            # A paused trial may still be promoted, so it counts as running. If it has ended meanwhile, the next line says
+            # so.
             trial.state, trial.datetime_complete = TrialState.RUNNING, None
         elif outcome is not None:
             trial.state = samplers.STATES[outcome.state]
         else:
             trial.state = TrialState.FAIL
-            trial.datetime_complete = trial.datetime_start  # as the time of the loss is not stored
+            trial.datetime_complete = trial.datetime_start  # the time of the loss is not stored, and Optuna needs one
         trial.user_attrs |= _attributes(newest, first.request.retry_of)
         trial.intermediate_values = self._curves.get(request.series, {})
         for name in self._ranges.keys() & trial.params.keys():
@@ -137,7 +140,7 @@ class Copy:
         self._add_reports(stored, trial)
         trial_id = stored._trial_id
         for name, distribution in trial.distributions.items():
-            if name not in stored.params:  # an objective of Optuna has requested it meanwhile
+            if name not in stored.params:  # the trial has requested this parameter since the trial was added
                 value = distribution.to_internal_repr(trial.params[name])
                 self._storage.set_trial_param(trial_id, name, value, distribution)
         for name, value in trial.system_attrs.items():
@@ -148,7 +151,12 @@ class Copy:
 
 
 def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
-    """Return user attributes with the values of an attempt for which Optuna has no field, without empty ones."""
+    """Return user attributes for the values of an attempt that Optuna has no field for. Empty values are left out.
+
+    Args:
+        attempt: Newest attempt of a series.
+        retry_of: Number of the attempt that the first attempt of the series repeats; None if it repeats none.
+    """
     request, outcome = attempt.request, attempt.outcome
     attributes: dict[str, Any] = {
         "trial": request.trial,
@@ -171,7 +179,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
     """Write a study into the database of the order's URL, completely or not at all.
 
     Args:
-        order: Description of the study.
+        order: Order that names the study and the database.
         lines: Lines from the client.
 
     Raises:
@@ -180,7 +188,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
     """
     copy = Copy(optuna.storages.InMemoryStorage(), order)
     for line in lines:
-        copy.read(line)
+        copy.add_line(line)
     try:
         database_name = tables.redacted_url(order.url)
     except tables.DATABASE_ERRORS as error:
@@ -203,8 +211,9 @@ def write(order: Order, lines: Iterable[str]) -> None:
             f"{database_name} cannot be opened: {errors.first_line(error.__cause__ or error)}"
         ) from error
     except (*_STORAGE_ERRORS, RuntimeError) as error:  # RuntimeError: the tables are of another version of Optuna
-        cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else None
-        original = getattr(cause or error, "orig", None) or cause or error
+        is_wrapped = isinstance(error, optuna.exceptions.StorageInternalError)
+        database_error = (error.__cause__ or error) if is_wrapped else error
+        original = getattr(database_error, "orig", None) or database_error  # the driver's error, if there is one
         raise errors.TargetError(
             f"{database_name} cannot be written: {errors.first_line(original)}; nothing of the study is in it"
         ) from error
@@ -213,8 +222,8 @@ def write(order: Order, lines: Iterable[str]) -> None:
 def _store(session: Any, study: optuna.Study) -> None:
     """Add a study in memory to a database, in the transaction of the session.
 
-    The rows of Optuna's tables are written directly, as its storage would commit each trial separately and query the
-    database twice for each value.
+    The rows of Optuna's tables are written directly, because Optuna's storage would commit each trial separately and query
+    the database twice for each value.
     """
     storage, study_id = study._storage, study._study_id
     study_row: Any = models.StudyModel(study_name=study.study_name)
@@ -253,7 +262,13 @@ def _store(session: Any, study: optuna.Study) -> None:
 
 
 def _add_trial_rows(rows_by_table: dict[Any, list[dict[str, Any]]], key: dict[str, Any], trial: FrozenTrial) -> None:
-    """Add the rows of a trial with a key to those of each table."""
+    """Add the rows of a trial to the rows of each table.
+
+    Args:
+        rows_by_table: Rows that will be inserted, by table.
+        key: Column `trial_id` with the id of the trial in the database.
+        trial: The trial.
+    """
     rows_by_table[models.TrialUserAttributeModel] += _attribute_rows(key, trial.user_attrs)
     rows_by_table[models.TrialSystemAttributeModel] += _attribute_rows(key, trial.system_attrs)
     for name, value in trial.params.items():
@@ -272,7 +287,7 @@ def _add_trial_rows(rows_by_table: dict[Any, list[dict[str, Any]]], key: dict[st
 
 
 def _attribute_rows(key: dict[str, int], attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of attributes that belong to the study or trial with a key."""
+    """Return the rows of attributes. `key` is the column that refers to their study or trial, with its value."""
     return [key | {"key": name, "value_json": json.dumps(value)} for name, value in attributes.items()]
 
 
@@ -282,7 +297,7 @@ def show(order: Order, lines: Iterable[str]) -> None:
     The server starts after the first line was added, so that the study has its trials.
 
     Args:
-        order: Description of the study, and the listening socket.
+        order: Order that names the study and the listening socket.
         lines: Lines from the client, which update the copy.
 
     Raises:
@@ -296,7 +311,7 @@ def show(order: Order, lines: Iterable[str]) -> None:
     first_line = next(remaining_lines, None)
     if first_line is None:  # the client has ended
         return
-    copy.read(first_line)
+    copy.add_line(first_line)
     server = _Server(socket.socket(fileno=order.listener))
     server.set_app(optuna_dashboard.wsgi(storage))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -304,13 +319,13 @@ def show(order: Order, lines: Iterable[str]) -> None:
         if not storage.get_all_studies():
             raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
         if line.strip():  # the client sends empty lines to test whether this process still reads
-            copy.read(line)
-    server.shutdown()  # first, as its thread would wait on a closed socket
+            copy.add_line(line)
+    server.shutdown()  # before the socket is closed, on which the server's thread would otherwise wait forever
     server.server_close()
 
 
 class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """A server at a Unix socket, with a thread per connection, as browsers open idle connections."""
+    """A server at a Unix socket. Each connection has a thread, because browsers keep idle connections open."""
 
     daemon_threads = True
 
@@ -322,11 +337,13 @@ class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
         self.setup_environ()
 
     def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Return a connection and an address, which handlers need and a Unix socket does not have."""
+        """Return a connection, and an invented address: handlers need one, but a Unix socket has none."""
         return self.socket.accept()[0], ("localhost", 0)
 
 
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):
+    """A handler of requests that logs nothing."""
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
         """Print nothing, as the terminal is the user's."""
 
@@ -336,7 +353,10 @@ def main(stdin: TextIO = sys.stdin) -> int:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     order = records.from_json(Order, stdin.readline())
     try:
-        (write if order.url else show)(order, stdin)
+        if order.url:
+            write(order, stdin)
+        else:
+            show(order, stdin)
     except errors.TrialplaneError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

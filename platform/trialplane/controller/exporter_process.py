@@ -1,8 +1,8 @@
-"""The exporter's process (`trialplane.exporter`), as the controller runs it: started, woken, restarted and ended.
+"""Starts, wakes, restarts and ends the process that exports a run to MLflow (`trialplane.exporter`).
 
-MLflow takes 30 ms of processor time per trial (measured on its SQLite store), which a thread would take from the controller.
-So another process reads the ledger and writes to MLflow, however long MLflow takes to answer. Nothing is lost if it ends: a
-new exporter compares MLflow with the ledger and continues.
+MLflow takes 30 ms of processor time per trial (measured on its SQLite store). A thread would take this time from the
+controller, and wait whenever MLflow answers slowly. So another process reads the ledger and writes to MLflow. Nothing is
+lost if it dies: a new exporter compares MLflow with the ledger and continues.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ class ExporterProcess:
         self._uri = uri
         self._token = token
         self._end: End | None = None
-        self._partial_line = b""
+        self._partial_line = b""  # the beginning of a message of which the rest has not arrived
         self.progress = Progress()
         self._is_complete: bool | None = None  # result of `close`; None before it is called
         self._trials = 0  # number of trials that have ended
         self._start()
 
     def wake(self) -> None:
-        """Inform the exporter that the ledger may have grown, and receive its messages."""
+        """Tell the exporter that the ledger may have grown, and receive its messages."""
         self._send(b"\n")
         self.tick()
 
     def tick(self) -> None:
-        """Receive the exporter's messages; restart the exporter if it has died."""
+        """Receive the exporter's messages without waiting; restart the exporter if it has died."""
         self._receive(0)
 
     def end(self, end: End, trials: int = 0) -> None:
-        """Inform the exporter of the run's end; it ends by itself after everything is in MLflow.
+        """Tell the exporter that the run has ended. It then ends by itself as soon as everything is in MLflow.
 
         Args:
             end: Last state of the run.
@@ -73,7 +73,7 @@ class ExporterProcess:
 
     @property
     def trouble(self) -> str:
-        """The reason why MLflow lacks records; "" if it lacks none, or only newest ones."""
+        """The reason why MLflow lacks records; "" if it lacks none, or only those that are being written."""
         return self.progress.away or self.progress.trouble
 
     def close(
@@ -99,7 +99,7 @@ class ExporterProcess:
         return self._is_complete
 
     def _close(self, patience: float, is_stopped: Callable[[], bool], show: Callable[[str], None]) -> bool:
-        """Do what `close` promises, without the result of an earlier call."""
+        """End the exporter as `close` describes, and return whether everything is in MLflow."""
         deadline, previous = time.monotonic() + patience, self.progress
         while self._end is not None and self.process.poll() is None and time.monotonic() < deadline and not is_stopped():
             show(self._progress_message())
@@ -116,27 +116,25 @@ class ExporterProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=0.2)
         if self.process.poll() is None:
-            self.process.kill()  # loses nothing, as another exporter continues
+            self.process.kill()  # nothing is lost: another exporter can continue
             self.process.wait()
         return is_complete
 
     def _progress_message(self) -> str:
-        """Return a text with the number of trials that are in MLflow, or of files that it lacks."""
+        """Return a text for the user: how many trials are in MLflow, and after the last one how many files are missing."""
         progress = self.progress
         if progress.trials < self._trials:
             return f"recording in MLflow: {progress.trials} of {self._trials} trials"
-        return (
-            f"recording in MLflow: {errors.counted(progress.files, 'file')} left"
-            if progress.files
-            else "recording in MLflow"
-        )
+        if progress.files:
+            return f"recording in MLflow: {errors.counted(progress.files, 'file')} left"
+        return "recording in MLflow"
 
     def _start(self) -> None:
         """Start the process, and send it the order, and the run's end if it is known."""
         environment = {
             **os.environ,
-            # The exporter retries by itself while MLflow is away, so a failure must be reported quickly. And requests would
-            # send `create_run` again when its response was lost, and create two runs.
+            # MLflow's client must not repeat a request by itself. The exporter does that, and has to know of a failure soon.
+            # The client would also repeat `create_run` after its response was lost, and so create two runs.
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
             "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
             "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -153,7 +151,7 @@ class ExporterProcess:
                 stderr=log,
                 env=environment,
                 bufsize=0,
-                preexec_fn=process.end_with_parent,  # works even while the process is stopped, or imports libraries
+                preexec_fn=process.end_with_parent,  # the kernel kills it with this process, whatever it does then
             )
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
@@ -170,21 +168,22 @@ class ExporterProcess:
         self._start()
 
     def _send(self, line: bytes) -> None:
-        """Send a line to the exporter; drop it if that is not possible."""
+        """Send a line to the exporter, or drop it if the exporter has died or the pipe is full."""
         assert self.process.stdin is not None
-        # If the exporter has died, `_receive` restarts it. If the pipe is full, it has enough lines that wake it.
+        # Neither does harm. `_receive` restarts an exporter that has died, and a full pipe has enough lines to wake it.
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             self.process.stdin.write(line)
 
     def _receive(self, timeout: float) -> None:
-        """Receive the exporter's messages, waiting at most `timeout` seconds for the first."""
+        """Receive the exporter's messages, waiting at most `timeout` seconds for the first. Restart it if it has died."""
         stdout = self.process.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], max(0.0, timeout))[0]:
             return
         data = os.read(stdout.fileno(), 65536)
         if not data:
-            if self.process.wait() or self._end is None:  # otherwise it ended because everything is in MLflow
+            is_finished = self.process.wait() == 0 and self._end is not None  # everything is in MLflow
+            if not is_finished:
                 self._restart()
             return
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")

@@ -1,11 +1,11 @@
 """Flow control of the results on their way from workers to the learner of one iteration. Pure.
 
-The stages of a result: it is offered while it is in its worker's memory; its fetch is granted; it is stored in the object
-store; it is fed to the learner; and the learner takes it. It is in flight from the grant until the learner takes it. No
-fetch is granted beyond a limit of bytes in flight: workers wait, and no object store has to spill to disk.
+A result passes these stages. Its worker offers it, and has it in its memory. A fetch of it is granted. It is stored in the
+object store, and fed to the learner. The learner takes it. It is in flight from the grant until the learner takes it. The
+bytes in flight are limited, so that no object store spills to disk. Above the limit workers wait.
 
-A call costs as much as moving some megabytes. So results that a worker offers while its previous ones are being fetched are
-fetched and fed together, as one object: the faster results come, the more of them share a call.
+A call costs as much as moving some megabytes. So results that a worker offers while its earlier ones are being fetched are
+later fetched and fed together, as one object. The faster a worker is, the more of its results share a call.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from trialplane.wire.units import BATCH_BYTES, BATCH_RESULTS, Transfer
 
-AHEAD = 2  # results fed and not yet taken, whatever their size, so that the learner need not wait for the next
-SHARE = 4  # one call moves at most this fraction (1 / SHARE) of the limit, so that it does not stall the whole flow
+AHEAD = 2  # results that are fed before the learner takes them, whatever their size, so that it need not wait
+SHARE = 4  # one call moves at most 1 / SHARE of the limit, so that others move at the same time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,10 @@ class Flow:
     """The results in flight.
 
     Args:
-        limit: Largest number of bytes in flight; may be changed.
+        limit: Largest number of bytes in flight.
 
     Attributes:
+        limit: Largest number of bytes in flight; may be changed.
         in_flight: Number of bytes in flight.
     """
 
@@ -57,20 +58,23 @@ class Flow:
         self._offered.append(transfer)
 
     def grant_fetches(self) -> dict[int, tuple[int, ...]]:
-        """Grant the fetch of as many offers as there is room for, in their order; return the units by worker.
+        """Grant the fetch of as many offers as there is room for, in their order.
 
-        A worker gets no further grant until its previous results have been fetched.
+        A worker gets no further grant until its earlier results have been fetched.
+
+        Returns:
+            Units whose fetch is granted, by worker.
         """
-        busy = {transfer.worker for transfer in self._moving.values()}
+        blocked = {transfer.worker for transfer in self._moving.values()}
         granted: dict[int, list[Transfer]] = collections.defaultdict(list)
         deferred: collections.deque[Transfer] = collections.deque()
         while self._offered:
             transfer = self._offered[0]
-            if transfer.worker in busy or not self._may_join(granted[transfer.worker], transfer):
-                busy.add(transfer.worker)  # the later offers of this worker must not overtake this one
+            if transfer.worker in blocked or not self._may_join(granted[transfer.worker], transfer):
+                blocked.add(transfer.worker)  # a later offer of this worker must not overtake this one
                 deferred.append(self._offered.popleft())
             elif self.in_flight + transfer.bytes > self.limit:
-                break  # if smaller offers overtook it, it might wait forever
+                break  # smaller offers after it must wait too, or this one might wait forever
             else:
                 self.in_flight += transfer.bytes
                 self._moving[transfer.unit] = transfer
@@ -79,13 +83,13 @@ class Flow:
         return {worker: tuple(transfer.unit for transfer in transfers) for worker, transfers in granted.items() if transfers}
 
     def withdraw(self, worker: int) -> list[int]:
-        """Remove and return the units of a worker's offers that are not being fetched, as the worker has ended."""
+        """Remove the offers of a worker that has ended, unless their fetch is granted; return their units."""
         withdrawn = [transfer.unit for transfer in self._offered if transfer.worker == worker]
         self._offered = collections.deque(transfer for transfer in self._offered if transfer.worker != worker)
         return withdrawn
 
     def has_unfetched(self, worker: int) -> bool:
-        """Return whether a result of a worker is still in its memory."""
+        """Return whether a result is still in the memory of its worker."""
         return any(transfer.worker == worker for transfer in (*self._offered, *self._moving.values()))
 
     def record_stored(self, units: Iterable[int], reference: Any) -> None:
@@ -93,8 +97,8 @@ class Flow:
         self._stored.append(Load(tuple(self._moving.pop(unit) for unit in units), reference))
 
     def take_loads(self) -> list[Load]:
-        """Return the loads that are to be fed to the learner now, and record them as fed."""
-        loads = []
+        """Return the loads that the learner gets now, and record them as fed."""
+        loads: list[Load] = []
         while self._stored and (len(self._fed) < AHEAD or self._has_room_ahead(self._stored[0])):
             load = self._stored.popleft()
             self._fed |= {transfer.unit: transfer for transfer in load.transfers}
@@ -102,7 +106,7 @@ class Flow:
         return loads
 
     def fed_transfer(self, unit: int) -> Transfer | None:
-        """Return the result of a unit that was fed; None when the learner has already taken it."""
+        """Return the result of a unit that was fed; None if the learner has already taken it."""
         return self._fed.get(unit)
 
     def record_taken(self, unit: int) -> Transfer | None:
@@ -125,11 +129,11 @@ class Flow:
         return min(BATCH_BYTES, self.limit // SHARE)
 
     def _may_join(self, transfers: list[Transfer], candidate: Transfer) -> bool:
-        """Return whether a result may be fetched together with these."""
+        """Return whether a result may be fetched in the same call as these. A single result always may."""
         size = sum(transfer.bytes for transfer in transfers) + candidate.bytes
         return not transfers or (len(transfers) < BATCH_RESULTS and size <= self._call_bytes)
 
     def _has_room_ahead(self, load: Load) -> bool:
-        """Return whether a load and the results that the learner has not taken are at most twice what one call moves."""
+        """Return whether a load may be fed early: with the results that were not taken yet, it is at most two full calls."""
         transfers = (*self._fed.values(), *load.transfers)
         return len(transfers) <= 2 * BATCH_RESULTS and sum(transfer.bytes for transfer in transfers) <= 2 * self._call_bytes

@@ -1,10 +1,13 @@
-"""A pool of gangs: a gang has as many slots as a trial has nodes, and is one slot for a workload.
+"""A pool of gangs, for trials of several nodes. A gang has a slot for each node, and looks like one slot to a workload.
 
-A gang is formed of idle slots. It starts a trial in all of them: each slot receives the same request, with its number as
-`node` and the address of node 0 as `rendezvous`. The reports and arrays of node 0 are those of the trial, with the times of
-the other nodes' ranks. So is its outcome if all nodes succeeded, or had enough time to do so after node 0. When one node
-fails, the others are ended. The trial then has the failure that caused the others. It is reported after every node has
-ended. A gang that has lost a slot is dissolved; its other slots wait for a new gang. Trials of one node use no gangs.
+A gang is formed of idle slots. When it starts a trial, each of its slots gets the same request, with its own number as
+`node` and the address of node 0 as `rendezvous`. Node 0 provides the reports and the arrays of the trial. The
+times of the other nodes' ranks are added to its reports.
+
+The trial ends when every node has ended. It has the outcome of node 0 if all nodes succeeded, or if those that did not had
+enough time after node 0. When a node fails, the others are ended, and the trial has the failure that caused the other ones.
+
+A gang that has lost a slot is dissolved, and its other slots wait for a new gang.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
-MARGIN = 5.0  # seconds, beyond a trial's grace, for a node to report its own failure
+MARGIN = 5.0  # seconds in addition to a trial's grace, in which a node may report its own failure
 
 
 @dataclasses.dataclass
@@ -36,10 +39,10 @@ class _Gang:
         running: Nodes that have not ended.
         times: Times of other nodes' ranks, as metrics for the next report of node 0.
         ends: Last event of each node that has ended, by node, in the order of arrival.
-        to_answer: Node whose event the loop has to answer; None if there is none.
-        kill_at: Time when nodes that still run are killed, by the monotonic clock; None if they are not.
-        kill_reason: Reason for that: another node failed, or the result is complete.
-        is_killed: Whether they were killed, so that their outcomes are no cause of the trial's.
+        to_answer: Node whose event the loop has not answered yet; None if there is none.
+        kill_at: Time by the monotonic clock at which the nodes that still run are killed; None if none is scheduled.
+        kill_reason: Reason for the kill: another node failed, or the result is complete.
+        is_killed: Whether nodes were killed, so that their outcomes do not explain the trial's.
         is_broken: Whether the gang has lost a slot.
     """
 
@@ -70,7 +73,7 @@ class GangPool:
         self._patience = config.grace + MARGIN
         self._linger = config.linger
         self._warm: dict[int, SlotReady] = {}  # slot → the event that its template is warm
-        self._single: list[int] = []  # idle slots that are in no gang, in the order in which they became ready
+        self._single: list[int] = []  # idle slots without a gang, in the order in which they became ready
         self._gangs: dict[int, _Gang] = {}
         self._gang_of: dict[int, _Gang] = {}  # slot → its gang
 
@@ -109,10 +112,10 @@ class GangPool:
         self._pool.resize(size * self._nodes)
         remaining = self._pool.slots
         self._single = [slot for slot in self._single if slot in remaining]
-        lost_members = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - remaining]
-        for gang in {gang.index: gang for gang in lost_members}.values():
-            gang.is_broken = True  # a gang that runs a trial is dissolved at the trial's end
-            if gang.request is None:
+        gangs_of_lost_slots = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - remaining]
+        for gang in {gang.index: gang for gang in gangs_of_lost_slots}.values():
+            gang.is_broken = True
+            if gang.request is None:  # otherwise it is dissolved when its trial has ended
                 self._dissolve(gang)
 
     def start(self, slot: int, request: TrialRequest) -> None:
@@ -124,7 +127,8 @@ class GangPool:
         gang.kill_at, gang.is_killed, gang.to_answer = None, False, None
         rendezvous = self._warm[gang.members[0]].address
         for node, member in enumerate(gang.members):
-            # Nodes that wait for node 0's answer cannot measure how long that takes: node 0's deadline is the trial's.
+            # Time in which a trial waits for the pruner's answer does not count against its limit. Only node 0 can measure
+            # these waits, so in a prunable trial only node 0 has the limit.
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
@@ -137,11 +141,14 @@ class GangPool:
         return self._pool.send_files(message)
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
-        """Answer the last event of a gang, unless its node has ended; a trial of several nodes requests no parameters."""
+        """Answer the last event of a gang, unless the node that sent it has ended. Only node 0 is told to prune.
+
+        For the arguments see `Pool.answer`. `suggested` is always None, as a trial of several nodes requests no parameters.
+        """
         assert suggested is None, "an objective of Optuna runs in one process"
         gang = self._gangs[slot]
         if gang.to_answer is not None:
-            self._pool.answer(gang.members[gang.to_answer], None if gang.to_answer else prune_at)
+            self._pool.answer(gang.members[gang.to_answer], prune_at if gang.to_answer == 0 else None)
             gang.to_answer = None
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
@@ -161,18 +168,25 @@ class GangPool:
         return {gang.index: gang.request for gang in self._gangs.values() if gang.request is not None}
 
     def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
-        """Yield the gangs' next events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`."""
-        formed = list(self._form_gangs())  # of slots whose gangs were dissolved when the pool became smaller
-        if formed:
-            yield from formed
+        """Yield the gangs' next events, waiting at most `timeout` seconds for the first.
+
+        Raises:
+            EntrypointError, SlotError: As `Pool.events`.
+        """
+        # When the pool became smaller, gangs may have been dissolved, and their slots can form new ones.
+        ready_events = list(self._form_gangs())
+        if ready_events:
+            yield from ready_events
             return
-        received, pool_error = [], None
+        received: list[SlotReady | SlotTrial] = []
+        pool_error = None
         try:
             for event in self._pool.events(timeout):
                 received.append(event)
         except errors.SlotError as error:
-            pool_error = error  # raised after the events before it, which may be outcomes
-        # The loop may have spent minutes on an earlier event, so a gang with new events is killed after these are handled.
+            pool_error = error  # raised below, after the events before it: these may be outcomes
+        # A kill may have been due for minutes while the loop handled an earlier event. A gang with new events is not killed
+        # yet, because they may be the ends of its nodes.
         reporting = {event.slot for event in received}
         self._kill_due_nodes(gang for gang in self._gangs.values() if reporting.isdisjoint(gang.members))
         for event in received:
@@ -191,7 +205,7 @@ class GangPool:
         self._pool.close()
 
     def _form_gangs(self) -> Iterator[SlotReady]:
-        """Form as many gangs as there are single slots for; yield the event that each is ready."""
+        """Form as many gangs as there are idle slots for; yield for each the event that it is ready."""
         while len(self._single) >= self._nodes:
             members, self._single = sorted(self._single[: self._nodes]), self._single[self._nodes :]
             gang = _Gang(next(number for number in itertools.count() if number not in self._gangs), members)
@@ -207,7 +221,7 @@ class GangPool:
             )
 
     def _dissolve(self, gang: _Gang) -> None:
-        """Remove a gang; its remaining slots become idle."""
+        """Remove a gang; its remaining slots wait for a new one."""
         del self._gangs[gang.index]
         for member in gang.members:
             if self._gang_of.get(member) is gang:
@@ -215,7 +229,10 @@ class GangPool:
                 self._single.append(member)
 
     def _take_node_event(self, event: SlotTrial) -> Iterator[SlotTrial]:
-        """Yield the messages of a node that count for the trial, and after the last node's end the trial's end."""
+        """Record an event of a node. Yield its messages that count for the trial, and the trial's end after the last node's.
+
+        The log lines of all nodes count, and the reports of node 0.
+        """
         gang = self._gang_of[event.slot]
         node, request = gang.members.index(event.slot), gang.request
         assert request is not None
@@ -223,15 +240,16 @@ class GangPool:
             del self._gang_of[event.slot]
             gang.is_broken = True
         gang.to_answer = node if event.outcome is None else None
-        passed = tuple(
+        trial_messages = tuple(
             self._complete_report(gang, message) if isinstance(message, TrialReport) else message
             for message in event.messages
             if isinstance(message, LogGrown) or (node == 0 and isinstance(message, TrialReport))
         )
-        for report in event.reports if node else ():
-            gang.times |= ranks.as_metrics(ranks.seconds(report.metrics))
-        if event.outcome is None or passed:
-            yield SlotTrial(gang.index, request, passed)
+        if node:
+            for report in event.reports:
+                gang.times |= ranks.as_metrics(ranks.seconds(report.metrics))
+        if event.outcome is None or trial_messages:
+            yield SlotTrial(gang.index, request, trial_messages)
         if event.outcome is None:
             return
         gang.running.discard(node)
@@ -247,11 +265,12 @@ class GangPool:
         return dataclasses.replace(report, metrics={**report.metrics, **times}) if times else report
 
     def _schedule_kills(self, gang: _Gang, event: SlotTrial) -> None:
-        """Schedule the kills of the nodes that still run after one has ended.
+        """Schedule the kill of the nodes that still run, after one node has ended.
 
-        If the node certainly failed by itself, they are killed at once. If its failure may have followed from another, they
-        get time to report their own failures. If it was stopped, they may have been stopped too, and get time to write a
-        checkpoint. If node 0 has completed, they get `SlotConfig.linger` seconds to end as well.
+        - If the node certainly failed by itself, the others are killed at once.
+        - If its failure may be a consequence of another one, the others get time to report their own failures.
+        - If it was stopped, the others may have been stopped too, and get time to write a checkpoint.
+        - If node 0 has completed, the others get `SlotConfig.linger` seconds to end as well.
         """
         outcome = event.outcome
         assert outcome is not None
@@ -269,7 +288,7 @@ class GangPool:
         self._kill_after(gang, patience, "ended because another node of the trial failed")
 
     def _kill_after(self, gang: _Gang, seconds: float, reason: str) -> None:
-        """Schedule the kill of the nodes that still run, unless an earlier one is scheduled."""
+        """Kill the nodes that still run after some seconds, unless an earlier kill is scheduled."""
         kill_at = time.monotonic() + seconds
         if gang.kill_at is None or kill_at < gang.kill_at:
             gang.kill_at, gang.kill_reason = kill_at, reason
@@ -278,7 +297,7 @@ class GangPool:
     def _kill_due_nodes(self, gangs: Iterable[_Gang]) -> None:
         """Kill the nodes whose kill is due.
 
-        This is repeated, as a process that is just starting ignores the message that ends it.
+        The kill is repeated at each call, because a process that is just starting ignores the message that ends it.
         """
         now = time.monotonic()
         for gang in gangs:
@@ -288,7 +307,7 @@ class GangPool:
                     self._pool.kill(gang.members[node], FailureClass.LOST, gang.kill_reason)
 
     def _end_trial(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
-        """Return the event of the trial's end, after its last node has ended."""
+        """Return the event of the trial's end, after its last node has ended, and dissolve a gang that has lost a slot."""
         gang.request = None
         node_0 = gang.ends[0]
         outcome, node = verdict({node: event.outcome for node, event in gang.ends.items() if event.outcome})
@@ -298,6 +317,7 @@ class GangPool:
             metrics = node_0_outcome.metrics if node_0_outcome is not None and node_0_outcome.metrics else outcome.metrics
             outcome = dataclasses.replace(outcome, message=f"node {node}{location}: {outcome.message}", metrics=metrics)
         elif outcome.state is TrialState.COMPLETE and gang.is_killed and not outcome.early:
+            # `gang.ends` has no outcome of a node that was killed.
             remarks = (
                 f"node {node} was {gang.kill_reason}" for node, event in sorted(gang.ends.items()) if event.outcome is None
             )
@@ -313,10 +333,11 @@ def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
     """Return the outcome of a trial, and the node that it comes from.
 
     Args:
-        outcomes: Outcomes by node, in the order of arrival, without those of nodes that were killed after another's end.
+        outcomes: Outcomes by node, in the order of arrival, without those of nodes that were killed because another had
+            ended.
     """
     failures = {node: outcome for node, outcome in outcomes.items() if outcome.state is not TrialState.COMPLETE}
-    # After node 0 was paused, or ended by a stop rule, the others may fail because they wait for it.
+    # If node 0 was paused, or ended by a stop rule, the others may have failed only because they waited for it.
     if not failures or (0 in outcomes and (outcomes[0].early or outcomes[0].state is TrialState.PAUSED)):
         return outcomes[0], 0
     outcome = causes.cause(list(failures.values()))

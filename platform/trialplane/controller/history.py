@@ -1,10 +1,10 @@
 """Optuna's storage of a study, in memory: one trial per logical trial, of which samplers see a bounded part.
 
-For each attempt the ledger stores a document from which its trial is restored exactly (`document`, `trial`). The ledger also
-stores its reports, or a sample of a very long curve.
+For each attempt the ledger stores a document, from which its trial is restored exactly (`document`, `trial`). The ledger
+also stores the reports of the attempt, or a sample of a very long curve.
 
-A retry replaces the attempt that it repeats, so attempts that were stopped or lost are not in memory. The numbers, the order
-and the states of trials are those of an undisturbed study, on which samplers and pruners rely.
+A retry replaces the attempt that it repeats. So the numbers, the order and the states of the trials are those of a study in
+which nothing was lost or stopped. Samplers and pruners rely on that.
 
 Samplers get other trials than pruners and the export in two respects:
 
@@ -39,7 +39,7 @@ LIMIT = 1000  # trials that a sampler in `BOUNDED` gets
 BEST = 200  # of these, the best ones
 # Samplers that fit a model to all trials each time. The others need every trial (generations, visited points) or none.
 BOUNDED = frozenset({"tpe", "gp"})
-_distribution = functools.cache(json_to_distribution)  # as all trials have the same few distributions
+_distribution = functools.cache(json_to_distribution)  # parsing is slow, and all trials have the same few distributions
 
 
 def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
@@ -95,12 +95,12 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
 
 
 def start(document: Mapping[str, Any]) -> datetime.datetime | None:
-    """Return the start of the trial of a document, in Optuna's form."""
+    """Return the start time in a document of a trial, as Optuna stores it; None if the trial has none."""
     return _local_time(document["started"])
 
 
 def _json_number(value: float) -> float | str:
-    """Return a number as JSON value: an infinite one, which JSON does not have, as text that `float()` reads."""
+    """Return a number as a JSON value. JSON has no infinity and no NaN, so these become texts that `float()` reads."""
     return value if math.isfinite(value) else repr(value)
 
 
@@ -114,11 +114,11 @@ class History(optuna.storages.InMemoryStorage):
 
     Args:
         job: Job of the study.
-        earlier: Trials of earlier studies, which only the sampler gets.
+        earlier: Trials of earlier studies, which only samplers get.
 
     Attributes:
         directions: Directions of the objectives.
-        drawing: Whether a sampler draws now: then `get_all_trials` returns the trials that the sampler gets.
+        drawing: Whether a sampler draws now, so that `get_all_trials` returns the trials that samplers get.
     """
 
     def __init__(self, job: Job, earlier: Sequence[FrozenTrial] = ()) -> None:
@@ -133,9 +133,9 @@ class History(optuna.storages.InMemoryStorage):
         # Optuna's attributes of a trial that violates all constraints
         self._violations = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
-        self._worst: dict[int, FrozenTrial] = {}  # number of a failed trial → the form in which the sampler gets it
+        self._worst: dict[int, FrozenTrial] = {}  # number of a failed trial → the form in which samplers get it
         self._shapes: set[frozenset[str]] = set()  # the sets of parameters that complete trials have requested
-        # Finished trials from which the sampler learns: the losses of feasible ones, and the sort keys of the others.
+        # Finished trials from which samplers learn, by number: the losses of feasible ones, and sort keys of the others.
         self._losses: dict[int, list[float]] = {}
         self._sort_keys: dict[int, tuple[float, ...]] = {}
         self._unfinished: set[int] = set()
@@ -143,12 +143,13 @@ class History(optuna.storages.InMemoryStorage):
         self._distributions: dict[BaseDistribution, BaseDistribution] = {}
         self._spaces: dict[tuple[tuple[str, BaseDistribution], ...], dict[str, BaseDistribution]] = {}
         self._hidden: set[int] = set()
-        self._selection: list[int] | None = None  # numbers of the finished trials that the sampler gets; None after an end
+        # Numbers of the finished trials that samplers get; None if it must be computed again, as another trial has ended.
+        self._selection: list[int] | None = None
         for trial in earlier:
             self._rank(trial)
 
     def hide(self, number: int) -> None:
-        """Exclude a trial from those that the sampler gets, as its parameters are no longer those of the study's space."""
+        """Hide a trial from samplers, because it does not fit into the study's space any more."""
         self._hidden.add(number)
 
     def record_end(self, trial: FrozenTrial, is_bad: bool) -> None:
@@ -156,8 +157,8 @@ class History(optuna.storages.InMemoryStorage):
 
         Args:
             trial: Trial in this memory.
-            is_bad: Whether it has no values by its own fault. The sampler then gets it with the worst possible values, and
-                with all constraints violated.
+            is_bad: Whether it has no values by its own fault. Samplers then get it with the worst possible values, and with
+                all constraints violated.
         """
         number = trial.number
         space = trial.distributions
@@ -166,14 +167,16 @@ class History(optuna.storages.InMemoryStorage):
         self._selection = None
         if self._suggests and trial.state == TrialState.COMPLETE:
             self._add_shape(frozenset(trial.params))
-        learns = self._of_class or self._sampler in points.WORST
-        if is_bad and learns and not any(trial.params.keys() < shape for shape in self._shapes):
-            worst = self._worst[number] = self._as_worst(trial)
-            trial = trial if self._of_class else worst
+        learns_from_bad = self._of_class or self._sampler in points.WORST
+        is_incomplete = any(trial.params.keys() < shape for shape in self._shapes)  # see `_add_shape`
+        if is_bad and learns_from_bad and not is_incomplete:
+            self._worst[number] = self._as_worst(trial)
+            if not self._of_class:
+                trial = self._worst[number]
         self._rank(trial)
 
     def _rank(self, trial: FrozenTrial) -> None:
-        """Store the values of a finished trial by which trials are selected for the sampler."""
+        """Store the values of a finished trial by which `_select` selects trials for samplers."""
         number = trial.number
         if number in self._hidden:
             return
@@ -183,12 +186,12 @@ class History(optuna.storages.InMemoryStorage):
             self._sort_keys[number] = self._sort_key(trial)
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
-        """Replace an attempt that has ended by another; the trial is unfinished until `record_end` is called."""
+        """Replace the attempt of a trial by another one. The trial counts as unfinished until `record_end` is called."""
         previous = self.get_trial(trial_id)
         attempt.number, attempt._trial_id = previous.number, trial_id
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
         self._set_trial(trial_id, attempt)
-        self._update_cache(trial_id, study_id)  # in which Optuna has the best trial
+        self._update_cache(trial_id, study_id)  # Optuna caches the best trial
         self._remove_end(previous.number)
         self._unfinished.add(previous.number)
         self._selection = None
@@ -209,7 +212,7 @@ class History(optuna.storages.InMemoryStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return all trials, or while a sampler draws those that it gets."""
+        """Return all trials; while a sampler draws, only the trials that samplers get, see the module's docstring."""
         is_bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
         if not self.drawing or not (is_bounded or self._worst or self._earlier or self._hidden):
             return super().get_all_trials(study_id, deepcopy, states)
@@ -225,10 +228,10 @@ class History(optuna.storages.InMemoryStorage):
         return [trial for trial in visible if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:
-        """Record the parameters of a complete trial; ignore failed trials that had requested only some of them.
+        """Record the parameters of a complete trial, and hide failed trials that had requested only some of them.
 
-        Samplers draw jointly only the parameters that all trials have. A failed trial with fewer ones would exclude the
-        others from that.
+        Some samplers draw those parameters jointly that all trials have. A failed trial with fewer parameters would exclude
+        the missing ones from that.
         """
         if names not in self._shapes:
             self._shapes.add(names)
@@ -236,13 +239,13 @@ class History(optuna.storages.InMemoryStorage):
                 self._remove_end(number)
 
     def _remove_end(self, number: int) -> None:
-        """Remove the values that `record_end` has stored of a trial."""
+        """Undo `record_end` for a trial."""
         self._worst.pop(number, None)
         self._losses.pop(number, None)
         self._sort_keys.pop(number, None)
 
     def _as_worst(self, trial: FrozenTrial) -> FrozenTrial:
-        """Return a failed trial in the form in which the sampler gets it."""
+        """Return a failed trial in the form in which samplers get it."""
         worst = copy.copy(trial)
         if self._of_tune:
             worst.system_attrs = {**trial.system_attrs, points.BAD: True}
@@ -254,13 +257,14 @@ class History(optuna.storages.InMemoryStorage):
         return worst
 
     def _finite_worst(self) -> dict[int, FrozenTrial]:
-        """Return the trials in `_worst` with the worst values so far, as not every class can learn from infinity.
+        """Return the trials in `_worst` by number, with the worst values of any trial so far instead of infinity.
 
-        The result is empty if no trial has values: the sampler then gets them as failed trials.
+        Not every class can learn from infinity. The result is empty while no trial has values; failed trials stay failed
+        then.
         """
         if not self._losses:
             return {}
-        losses = [max(losses) for losses in zip(*self._losses.values(), strict=True)]
+        losses = [max(objective_losses) for objective_losses in zip(*self._losses.values(), strict=True)]
         worst = {number: copy.copy(trial) for number, trial in self._worst.items()}
         for trial in worst.values():
             trial.values = [sign * loss for sign, loss in zip(self._signs, losses, strict=True)]
@@ -268,13 +272,14 @@ class History(optuna.storages.InMemoryStorage):
         return worst
 
     def _loss(self, trial: FrozenTrial) -> list[float]:
-        """Return the values of the objectives with their signs changed so that smaller is better."""
+        """Return the losses of a trial: the values of its objectives, negated where larger is better."""
         return [sign * value for sign, value in zip(self._signs, trial.values, strict=True)]
 
     def _sort_key(self, trial: FrozenTrial) -> tuple[float, ...]:
-        """Return the sort key of a trial that is not feasible or was pruned, as in TPE.
+        """Return the key by which trials that are not feasible or were pruned are sorted, the best first, as TPE does.
 
-        Pruned trials with reports come first, by step and report; then those without; then infeasible trials, by violation.
+        Pruned trials with reports come first, sorted by their last step and its value. Then come pruned trials without
+        reports, and then infeasible trials, sorted by violation.
         """
         if violation := _violation(trial):
             return 2, violation
@@ -284,7 +289,11 @@ class History(optuna.storages.InMemoryStorage):
         return 0, -step, math.inf if math.isnan(report) else self._signs[0] * report
 
     def _select(self, trials: Mapping[int, FrozenTrial]) -> list[int]:
-        """Return the numbers of the finished trials that the sampler gets: the best, and an even sample of the others."""
+        """Return the numbers of the finished trials that samplers get: the best, and an even sample of the others.
+
+        Args:
+            trials: All trials, by number.
+        """
         best: list[int] = []
         feasible = np.array(sorted(self._losses), dtype=int)
         ranks = _fast_non_domination_rank(np.array([self._losses[number] for number in feasible]), n_below=BEST)

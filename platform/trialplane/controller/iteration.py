@@ -1,6 +1,7 @@
 """One attempt at an iteration of a collection: its units, its results in flight, its workers, and their metrics.
 
-This module records events and decides. `workloads.collection` sends the messages and moves the data.
+This module records events and decides what follows from them. `workloads.collection` then sends the messages to the slots
+and moves the data.
 """
 
 from __future__ import annotations
@@ -48,15 +49,17 @@ class Iteration:
         spilled: Bytes that the object stores had spilled to disk when the iteration started; None if unknown.
 
     Attributes:
+        request: Request of the learner's attempt.
+        collect: Settings of the collection.
         units: State of the iteration's units.
         flow: Results on their way from the workers to the learner.
         workers: Workers by slot.
         weights: Reference to the weights that workers start with, in the object store; None if the learner has none.
         weights_bytes: Size of the packed weights.
         is_published: Whether the learner has offered its weights, so that workers may start.
-        is_all_fed: Whether the learner was informed that it has all results.
+        is_all_fed: Whether the learner was told that no more results follow.
         failure: Failure of the iteration itself; None if its outcome is the learner's.
-        is_ending: Whether the iteration is being ended: nothing new is started.
+        is_ending: Whether the iteration is being ended, so that nothing new is started.
     """
 
     def __init__(self, request: TrialRequest, job: Collection, spilled: int | None) -> None:
@@ -72,17 +75,17 @@ class Iteration:
         self.failure: IterationFailure | None = None
         self.is_ending = False
         self._stuck_since: float | None = None  # time since which every ready worker has been given up
-        self._items = 0
-        self._bytes = 0
-        self._reused = 0  # units whose results the learner has kept from an earlier attempt
+        self._items = 0  # in the results that have arrived
+        self._bytes = 0  # of the results that have arrived
+        self._reused = 0  # number of units whose results the learner has kept from an earlier attempt
         self._start_time: float | None = None  # when the first unit was assigned
         self._last_arrival: float | None = None  # when the newest result arrived
         self._spilled_at_start = spilled
-        self._spilled = 0
+        self._spilled = 0  # bytes that were spilled since the start
         self._next_spill_check = 0.0  # by the monotonic clock
 
     def publish(self, weights: Any, store_bytes: int) -> None:
-        """Let workers start.
+        """Let workers start, and set the limit of bytes in flight so that the object stores have room for them.
 
         Args:
             weights: Reference to the weights in the object store; None if the learner has none.
@@ -111,7 +114,10 @@ class Iteration:
         return units
 
     def record_offer(self, worker: WorkerSlot, offer: Offer) -> bool:
-        """Record a result that a worker offers; return False if it will not be fetched."""
+        """Record a result that a worker offers; return whether it will be fetched.
+
+        It will not if its unit was not assigned to the worker, or if it is too large. In the latter case the unit fails.
+        """
         if not self.units.record_offer(worker.index, offer.unit):
             log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
             return False
@@ -157,7 +163,7 @@ class Iteration:
             transfer = self.flow.record_taken(unit)
             if transfer is None:
                 self._reused += self.units.record_reuse(unit)
-            elif self.units.record_arrival(unit):  # the report that it was fed may follow later
+            elif self.units.record_arrival(unit):  # the event that it was fed has not come yet
                 self._count_arrival(transfer)
 
     def put_back_unbegun(self, worker: WorkerSlot, begun: tuple[int, ...] | None) -> None:
@@ -165,7 +171,7 @@ class Iteration:
 
         Args:
             worker: The worker.
-            begun: Units that it had begun; None if unknown: then all may have been begun.
+            begun: Units that it had begun; None if unknown. Then it may have begun all of them, and none waits again.
         """
         if begun is not None:
             unbegun = self.units.assigned_to(worker.index) - set(begun)
@@ -178,7 +184,7 @@ class Iteration:
         Returns:
             The outcome, changed to a failure if the process returned too early without taking a unit.
         """
-        # If the process failed while it worked on units, these are at fault, not the ones whose results it had offered.
+        # If the process failed while it worked on units, these may be the cause. Units whose results it had offered are not.
         is_at_fault = not self.units.assigned_to(worker.index)
         for unit in self.flow.withdraw(worker.index):
             reason = f"its worker ended before it was fetched: {outcome.message}"
@@ -205,7 +211,8 @@ class Iteration:
             text = f"{self._describe_failure(first)}; {count}, more than collect.max_failed = {self.collect.most_failed}"
             return IterationFailure(first.failure, text, first.traceback)
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
-        if not given_up or warm - given_up or not self.units.waiting:
+        usable = warm - given_up
+        if not given_up or usable or not self.units.waiting:
             self._stuck_since = None
             return None
         now = time.monotonic()
@@ -227,10 +234,10 @@ class Iteration:
             worker.close()
 
     def check_spilling(self, measure: Callable[[], int | None], *, now: bool = False) -> None:
-        """Check whether the object stores have spilled results to disk; log one warning if they have.
+        """Check whether the object stores have spilled results to disk; log a warning the first time.
 
         Args:
-            measure: Returns the bytes that they have spilled so far; None while unknown.
+            measure: Returns the bytes that the stores have spilled so far; None while unknown.
             now: Whether to check even if the last check was less than `SPILL_INTERVAL` seconds ago.
         """
         if not now and time.monotonic() < self._next_spill_check:
@@ -239,8 +246,8 @@ class Iteration:
         total = measure()
         if total is None:
             return
-        if self._spilled_at_start is None or total < self._spilled_at_start:  # a node has left, so the total is smaller
-            self._spilled_at_start = total
+        if self._spilled_at_start is None or total < self._spilled_at_start:
+            self._spilled_at_start = total  # also when a node has left: the total is smaller without it
         previous, self._spilled = self._spilled, max(self._spilled, total - self._spilled_at_start)
         if self._spilled and not previous:
             log.warning(
@@ -270,7 +277,7 @@ class Iteration:
         }
 
     def worker_metrics(self) -> dict[str, float]:
-        """Return the metrics of each worker that did any unit."""
+        """Return the metrics of each worker that has completed or failed a unit."""
         metrics: dict[str, float] = {}
         for row in self._worker_statuses({}):
             if row.units or row.failed:
@@ -311,7 +318,11 @@ class Iteration:
         return f"{len(failed)} of {errors.counted(self.units.count, 'unit')} failed: {numbers}; the first: {description}"
 
     def _worker_statuses(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
-        """Return the status of each worker, including ready slots in which none has run; see `progress`."""
+        """Return the status of each worker, including ready slots in which no worker has run yet.
+
+        Args:
+            nodes: Node of each ready slot, by slot.
+        """
         now = time.monotonic()
         workers = {**{slot: WorkerSlot(slot) for slot in nodes}, **self.workers}
         return tuple(
@@ -325,14 +336,23 @@ class Iteration:
             self._retry_lost_result(unit, transfer.worker, reason)
 
     def _retry_lost_result(self, unit: int, worker: int, reason: str, *, is_at_fault: bool = True) -> None:
-        """Retry a unit whose result was lost, or fail it if its retries are used up; see `Units.retry_lost_result`."""
+        """Retry a unit whose result was lost, or fail it if its retries are used up, and log that.
+
+        Args:
+            unit: Number of the unit.
+            worker: Number of the worker that offered the result.
+            reason: Reason for the loss.
+            is_at_fault: Whether the loss counts as a failure of this unit, see `Units.retry_lost_result`.
+        """
         message = f"its result was lost in transit: {reason}"
         failed = self.units.retry_lost_result(unit, message, is_at_fault=is_at_fault)
         self.workers[worker].failed += failed is not None
         if not self.is_ending:
-            text = "iteration %d: worker %d: the result of unit %d was lost in transit: %s; %s"
             consequence = "it is retried" if failed is None else "its retries are used up, so the unit has failed"
-            log.warning(text, self.request.trial, worker, unit, reason, consequence)
+            log.warning(
+                "iteration %d: worker %d: the result of unit %d was lost in transit: %s; %s",
+                *(self.request.trial, worker, unit, reason, consequence),
+            )
 
     def _count_arrival(self, transfer: Transfer) -> None:
         """Count a result that has arrived."""
@@ -348,7 +368,7 @@ class Iteration:
         return self._last_arrival - self._start_time
 
     def _too_large_message(self, offer: Offer) -> str:
-        """Return the message that a result is too large to be in flight."""
+        """Return the message about a result that is larger than the limit of bytes in flight."""
         text = f"the result of unit {offer.unit} is {offer.bytes / 1e6:.1f} MB, and "
         if self.flow.limit < self.collect.in_flight_bytes:
             return (
@@ -361,8 +381,10 @@ class Iteration:
         )
 
     def _describe_failure(self, failed: FailedUnit) -> str:
+        """Return a text for the user about a failed unit."""
         return f"unit {failed.unit}, by worker {failed.worker}: {failed.message}; {self._log_hint(failed.worker)}"
 
     def _log_hint(self, worker: int) -> str:
+        """Return a text for the user that names the command and the file with the log of a worker."""
         path = paths.trial_log(self.request.trial, self.request.attempt, worker)
         return f"`platform logs {self.request.run} {self.request.trial} --worker {worker}` shows its log ({path})"

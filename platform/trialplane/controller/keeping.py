@@ -1,9 +1,9 @@
 """Removes the checkpoints of a study's trials that are not needed any more.
 
-The checkpoints of a trial that has not ended stay. With `keep`, those of the best trials stay; with promotion or a
-population, and without `keep`, those of all complete trials. The decision depends on the ledger alone: a trial's checkpoints
-are unwanted if it has failed, was pruned, or enough better trials are complete. No later end makes such a trial one of the
-best again.
+The checkpoints of a trial that has not ended stay. Of the trials that have ended, the best ones keep theirs if the job has
+`keep`; otherwise all complete ones do. The others' checkpoints are unwanted: those of trials that have failed or were
+pruned, and those of trials that are worse than enough complete ones. No later end makes such a trial one of the best again,
+so the decision depends on the ledger alone.
 
 A slot removes the checkpoints, as it can reach their folder or URL. A controller that was killed may have removed only some
 of them, so each controller first removes all unwanted ones again.
@@ -27,7 +27,7 @@ from trialplane.wire.states import TrialState
 log = logging.getLogger(__name__)
 
 PATIENCE = 30.0  # seconds to wait for removals at the end of a run
-_MOST = 1000  # folders in one removal
+_MOST_FOLDERS = 1000  # in one removal
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)  # states after which no attempt follows
 
 
@@ -42,7 +42,7 @@ class CheckpointRemover:
 
     def __init__(self, job: Study, slots: Pool, newest: Iterable[TrialRow]) -> None:
         self._job = job
-        self._most = None if job.keep is None else job.keep.best  # trials whose checkpoints stay; None for all complete ones
+        self._keep_count = None if job.keep is None else job.keep.best  # None: all complete trials keep their checkpoints
         self._slots = slots
         self._best: list[TrialRow] = []
         self._unwanted: set[TrialFolder] = set()
@@ -51,17 +51,20 @@ class CheckpointRemover:
             self.record_end(row)
 
     def record_end(self, row: TrialRow) -> None:
-        """Record an attempt that is in the ledger; one that has not ended, or is retried, changes nothing."""
+        """Record an attempt that is in the ledger. One that has not ended, or is retried, changes nothing."""
         if row.state not in _ENDED:
             return
-        best = rows.rank(self._job, [*self._best, row])
-        complete = [other for other in best if other.state is TrialState.COMPLETE]
-        self._best = complete if self._most is None else [other for other in complete if other.feasible][: self._most]
-        beaten = {other.trial for other in best} - {other.trial for other in self._best}
+        ranked = rows.rank(self._job, [*self._best, row])
+        complete = [candidate for candidate in ranked if candidate.state is TrialState.COMPLETE]
+        if self._keep_count is None:
+            self._best = complete
+        else:
+            self._best = [candidate for candidate in complete if candidate.feasible][: self._keep_count]
+        beaten = {candidate.trial for candidate in ranked} - {candidate.trial for candidate in self._best}
         self._unwanted |= {TrialFolder(trial) for trial in beaten}
 
     def release(self, folders: Collection[TrialFolder]) -> None:
-        """Take further folders that are not needed any more."""
+        """Add folders of checkpoints that are not needed any more for another reason."""
         self._unwanted |= set(folders)
 
     @property
@@ -71,11 +74,11 @@ class CheckpointRemover:
 
     @property
     def unwanted(self) -> Collection[TrialFolder]:
-        """The folders of checkpoints that are to be removed."""
+        """The folders of checkpoints that will be removed."""
         return self._unwanted
 
     def advance(self) -> None:
-        """Take the answer to a removal that has ended, and start the next one if a slot is ready."""
+        """Record the result of a removal that has ended, and start the next one if a slot is ready."""
         if self._removal is not None:
             call, folders = self._removal
             if not call.done():
@@ -85,12 +88,13 @@ class CheckpointRemover:
                 call.result()
             except errors.SlotError as error:
                 log.info("checkpoints are removed by another slot: %s", error)
-            except errors.CheckpointError as error:  # another attempt to remove them would fail too
+            except errors.CheckpointError as error:
+                # Another attempt to remove them would fail too, so they count as done.
                 self._unwanted.difference_update(folders)
                 log.warning("checkpoints that are not needed any more are left where they are: %s", error)
             else:
                 self._unwanted.difference_update(folders)
-        folders = tuple(sorted(self._unwanted)[:_MOST])
+        folders = tuple(sorted(self._unwanted)[:_MOST_FOLDERS])
         if folders and (removal := self._slots.remove_checkpoints(folders)) is not None:
             self._removal = removal, folders
 

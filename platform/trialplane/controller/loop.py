@@ -1,7 +1,8 @@
 """The controller's loop: starts attempts, records their ends, and ends the run when its trials or its budgets are used up.
 
 The loop runs in one thread and waits for the events of slots. It waits for the database only while that does not answer, and
-never for MLflow. The workload contains all that differs between the kinds of runs.
+never for MLflow. The ledger decides which attempt starts next. The workload has the slots, and everything that differs
+between the kinds of runs.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from trialplane.wire.states import FailureClass, RunState
 
 log = logging.getLogger(__name__)
 
-WAIT = 0.25  # seconds to wait for an event, and so the delay before a signal is handled
-_GROWTH_SECONDS = 1.0  # after an event, within which its reports are written to the ledger
-_LONGEST_REMARK = 1000  # characters of a remark from a trial's code, which may be of any length
-_LONGEST_MESSAGE = 10_000  # characters of the message on a trial's end
-_MOST_ANSWERED = 100  # consecutive trials that earlier results answer, before the loop handles events again
-_MOST_WARNINGS = 100  # in the status, which is written often
+WAIT = 0.25  # longest wait for an event in seconds, which is also the longest delay before a signal is handled
+_GROWTH_SECONDS = 1.0  # the reports of an event are in the ledger this many seconds after it
+_LONGEST_REMARK = 1000  # characters of a remark, which a trial's code may make as long as it likes
+_LONGEST_MESSAGE = 10_000  # characters of the message about a trial's end
+_MOST_ANSWERED = 100  # trials that earlier results answer in a row, before the loop handles events again
+_MOST_WARNINGS = 100  # warnings in the status, which is written often
 
 
 class Loop:
@@ -44,7 +45,7 @@ class Loop:
         workload: Work of its slots.
         exporter: Process that exports to MLflow.
         board: Board that publishes the status.
-        base: Status with the values that do not change.
+        base: Status with the values that do not change while the loop runs.
         desired: Desired state of the run.
 
     Attributes:
@@ -69,7 +70,7 @@ class Loop:
         self._board = board
         self._base = base
         self._desired = desired
-        self._is_dry = False  # whether no attempt is left to start, unless a running trial is retried
+        self._has_nothing_to_start = False  # whether no attempt is left, unless the end of a running one leads to another
         self._is_full = False  # whether the ledger refused a new attempt for lack of space, and no attempt has ended since
         self._ending: Ending | None = None
         self._hurry = False  # whether trials get no time to save a checkpoint
@@ -77,9 +78,9 @@ class Loop:
         self.worked = base.worked
         self._counted_until: float | None = None  # time up to which `worked` counts; None until a slot is ready
         self._ended_at_start = ledger.counts.ended
-        self._growing_until = 0.0  # time until which reports may be written to the ledger, by the monotonic clock
+        self._growing_until = 0.0  # time by the monotonic clock until which the ledger may grow, so that MLflow lacks it
         self._warnings: dict[str, None] = {}  # in the order in which they arose
-        self._warned_kinds: set[str] = set()  # kinds of texts from trials of which one has become a warning
+        self._warned_kinds: set[str] = set()  # "advice" or "remark", if a text of this kind has become a warning
 
     def run(self) -> Ending:
         """Run until the run ends; return its ending. The ends of all attempts are then in the ledger."""
@@ -88,7 +89,7 @@ class Loop:
             if self._ending is None and not self._is_full:
                 self._start_all()
             elif self._ending is not None and self._ending.kill:
-                self._end_all(self._ending)  # repeatedly, as a process that is just starting ignores the message
+                self._end_all(self._ending)  # in each turn, because a process that is just starting ignores the message
             self._resize()
             if not self._ledger.counts.running and (self._ending or self._ledger.is_done):
                 ending = self._final_ending()
@@ -104,7 +105,7 @@ class Loop:
                 if remark:
                     self._warn(remark)
             if time.monotonic() < self._growing_until:
-                self._exporter.wake()
+                self._exporter.wake()  # the ledger may have grown
             else:
                 self._exporter.tick()
             is_stopping = bool(self._stopping)
@@ -141,7 +142,7 @@ class Loop:
         parallel = self._desired.parallel()
         if parallel is not None:
             self._base = dataclasses.replace(self._base, parallel=parallel)
-            self._workload.resize(parallel, 0 if self._is_dry or self._ending else self._ledger.startable)
+            self._workload.resize(parallel, 0 if self._has_nothing_to_start or self._ending else self._ledger.startable)
 
     def _start_all(self) -> None:
         """Start an attempt in every idle slot, as long as attempts are left."""
@@ -152,11 +153,12 @@ class Loop:
             except errors.LedgerFull as error:
                 if not self._ledger.counts.running:
                     raise
-                self._is_full = True  # the results of running attempts still fit
+                self._is_full = True  # running attempts continue, as the ledger still takes their results
                 self._warn(f"no further trial is started: {error}")
                 return
             if request is None:
-                self._is_dry = not self._ledger.counts.paused  # paused trials may still be promoted
+                # Paused trials may still be promoted after another trial has ended.
+                self._has_nothing_to_start = not self._ledger.counts.paused
                 break
             self._growing_until = time.monotonic() + _GROWTH_SECONDS
             if (answer := self._ledger.answer(request)) is not None:
@@ -175,7 +177,7 @@ class Loop:
     # Recording
 
     def _take_messages(self, event: SlotTrial) -> None:
-        """Record the messages of an attempt that the workload has not recorded: lines of its log, remarks, and its end."""
+        """Record the log lines, the remarks and the end of an attempt. The workload has recorded its reports already."""
         self._growing_until = time.monotonic() + _GROWTH_SECONDS
         for message in event.messages:
             if isinstance(message, LogGrown):
@@ -203,13 +205,13 @@ class Loop:
         """Write the end of an attempt to the ledger, and add its advice and its remark to the warnings."""
         recorded = self._ledger.tell(outcome)
         assert recorded is not None
-        self._is_dry = self._is_full = False
+        self._has_nothing_to_start = self._is_full = False
         self._workload.record_end(request, recorded)
         self._log_end(request, recorded)
         self._end_dropped()
         remark = recorded.remark and f"{self._job.noun} {request.trial}: {recorded.remark}"
         for kind, text in (("advice", recorded.advice), ("remark", remark)):
-            if text and kind not in self._warned_kinds:  # only one, as other trials give the same with other numbers
+            if text and kind not in self._warned_kinds:  # one is enough: those of other trials only have other numbers
                 self._warned_kinds.add(kind)
                 self._warn(text)
 
@@ -231,7 +233,7 @@ class Loop:
             self.worked += self._counted_until - previous
         if (requested := self._desired.ending()) is not None:
             self._ending = endings.select(self._ending, requested)
-            self._hurry = self._hurry or requested.hurry  # even if another ending counts
+            self._hurry = self._hurry or requested.hurry  # also if another ending than the requested one counts
         ledger = self._ledger
         budget_endings = endings.budget_endings(self._job, ledger.counts, ledger.best, self.worked, self.usage)
         for ending in (*budget_endings, self._workload.failure_ending()):
@@ -248,12 +250,15 @@ class Loop:
                 self._workload.kill(slot, FailureClass.STOPPED, ending.trial_message)
 
     def _count_as_stopped(self, outcome: TrialOutcome) -> TrialOutcome:
-        """Return the outcome, changed so that it uses up no retry if the user has stopped the trial and its process died."""
+        """Return the outcome of an attempt. If the user has stopped the attempt and its process died, it is STOPPED.
+
+        Such a failure uses up no retry. An attempt that ended by itself within its grace period keeps its outcome.
+        """
         if outcome.number not in self._stopping:
             return outcome
         self._stopping.discard(outcome.number)
         if outcome.failure not in (FailureClass.LOST, FailureClass.CRASHED):
-            return outcome  # the trial ended by itself within its grace period
+            return outcome
         return dataclasses.replace(outcome, failure=FailureClass.STOPPED)
 
     def _final_ending(self) -> Ending:
@@ -265,23 +270,24 @@ class Loop:
         return self._ending
 
     def _send_files(self, ending: Ending) -> None:
-        """Send the files that the job keeps to MLflow, unless the run is to continue."""
-        if ending.state is not RunState.PAUSED:
+        """Send the files that the job keeps to MLflow, unless the run is paused and so continues later."""
+        if ending.state is RunState.PAUSED:
+            return
 
-            def show(text: str) -> None:
-                self._exporter.tick()
-                self.show(RunState.RUNNING, text)
+        def show(text: str) -> None:
+            self._exporter.tick()
+            self.show(RunState.RUNNING, text)
 
-            def goes_on() -> bool:
-                return not ending.is_by_user and self._desired.ending() is None
+        def may_continue() -> bool:
+            return not ending.is_by_user and self._desired.ending() is None
 
-            for remark in self._workload.send_files(goes_on, show):
-                self._warn(remark)
+        for remark in self._workload.send_files(may_continue, show):
+            self._warn(remark)
 
     # Showing
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
-        """Return the run's status while the loop runs."""
+        """Return the run's status while the loop runs, with the state and the reason for it."""
         counts, now = self._ledger.counts, time.time()
         ended_since_start, seconds = counts.ended - self._ended_at_start, self.worked - self._base.worked
         rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None
@@ -307,9 +313,10 @@ class Loop:
 
 
 def _bound_texts(outcome: TrialOutcome) -> TrialOutcome:
-    """Return an outcome with bounded texts, as these become part of warnings and of the reason for the run's end.
+    """Return the outcome of a trial's process, changed where the process could have sent anything.
 
-    Its step is reset: the ledger takes it from the reports, as the trial's process could claim any.
+    Texts are shortened, because they become part of warnings and of the reason for the run's end. The step is reset, because
+    the ledger takes it from the reports.
     """
     return dataclasses.replace(
         outcome,

@@ -1,7 +1,8 @@
 """Notifications about a run, derived from its statuses and sent through apprise by a separate thread.
 
-A service that is slow, unreachable or misspelled does not affect the run: the failure is logged. After a controller was
-killed, a notification may be missing or sent twice.
+`Watch` derives messages from the statuses of a run, and `Notifier` sends them as the job's rules say. A service that is
+slow, unreachable or misspelled does not affect the run: the failure is logged. If a controller is killed, a notification
+may be lost or sent twice.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Message:
     """A notification.
 
     Attributes:
-        occasions: Occasions on which it is sent: a rule with any of them sends it.
+        occasions: Occasions of the message. A rule with any of them sends it.
         title: Title.
         text: Body.
     """
@@ -51,11 +52,11 @@ class Watch:
 
     def __init__(self, last_status: RunStatus | None = None) -> None:
         self._best_trial = None if last_status is None or last_status.best is None else last_status.best.trial
-        self._best_sent = float("-inf")  # time of the last message on it
-        self._idle_since: float | None = None  # time since which no trial has run; infinity after a message on that
+        self._best_sent = float("-inf")  # time of the last message about the best trial
+        self._idle_since: float | None = None  # time since which no trial has run; infinity after a message about that
 
     def messages(self, status: RunStatus, now: float) -> list[Message]:
-        """Return the messages that a new status of a running run causes.
+        """Return the messages about a new status of a run: a new best trial, or no running trial for a long time.
 
         Args:
             status: The status.
@@ -72,13 +73,13 @@ class Watch:
         elif self._idle_since is None:
             self._idle_since = now
         elif now - self._idle_since >= STUCK:
-            self._idle_since = float("inf")  # no second message until a trial runs
+            self._idle_since = float("inf")  # no second message until a trial has run
             text = f"No trial has run for {STUCK / 60:.0f} minutes: {status.reason or 'the slots are not ready'}\n"
             messages.append(Message(frozenset({"stuck"}), f"{status.run} is stuck", f"{text}{_command('status', status)}"))
         return messages
 
 
-def end(status: RunStatus) -> Message:
+def end_message(status: RunStatus) -> Message:
     """Return the message about the end of a run."""
     occasions: set[Occasion] = {"ended", "failed"} if status.state is RunState.FAILED else {"ended"}
     counts = f"{status.complete} complete, {status.pruned} pruned, {status.failed} failed"
@@ -107,7 +108,7 @@ class Notifier:
             self._thread.start()
 
     def show(self, status: RunStatus) -> None:
-        """Queue the messages that a new status causes."""
+        """Queue the messages about a new status, see `Watch.messages`."""
         if self._rules:
             for message in self._watch.messages(status, time.monotonic()):
                 self._messages.put(message)
@@ -115,7 +116,7 @@ class Notifier:
     def end(self, status: RunStatus) -> None:
         """Queue the message about the run's end."""
         if self._rules:
-            self._messages.put(end(status))
+            self._messages.put(end_message(status))
 
     def close(self) -> None:
         """Wait at most `CLOSE_PATIENCE` seconds until the last messages are sent."""
@@ -142,11 +143,17 @@ class Notifier:
             if not service.notify(title=message.title, body=message.text):
                 raise errors.InputError("the service refused it or did not answer")
         except Exception as error:  # noqa: BLE001  any library that apprise uses may raise its own
-            text = f"{type(error).__name__}" if not isinstance(error, (errors.InputError, OSError)) else str(error)
+            # The text of any other error may contain the URL.
+            text = str(error) if isinstance(error, (errors.InputError, OSError)) else type(error).__name__
             log.warning("the notification %r was not sent to %s: %s", message.title, name, text)
 
     def _url(self, rule: Notify) -> str:
-        """Return the URL of a rule, which a secret may contain."""
+        """Return the URL of a rule: from the rule itself, from a file with a secret, or from an environment variable.
+
+        Raises:
+            InputError: The environment variable is not set.
+            OSError: The file cannot be read.
+        """
         if rule.secret is None:
             return rule.url
         if self._secrets is not None:
@@ -157,11 +164,12 @@ class Notifier:
 
 
 def _best_text(status: RunStatus, best: TrialRow) -> str:
-    """Return a text on the best trial: its objectives and parameters."""
+    """Return a text about the best trial: its objectives and parameters."""
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(status.objectives, best.values, strict=False))
     params = "".join(f"\n  {name} = {value}" for name, value in best.params.items())
     return f"best {values} (trial {best.trial}){params}"
 
 
 def _command(verb: str, status: RunStatus) -> str:
+    """Return the command of `platform` for a run."""
     return f"platform {verb} {status.run}"

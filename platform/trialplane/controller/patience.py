@@ -20,7 +20,7 @@ _LONGEST_PAUSE = 5.0  # seconds between two attempts
 
 
 class Patience:
-    """Retries of operations while the database does not answer.
+    """Repeats an operation while the database does not answer. It is called with the operation, like a function.
 
     Args:
         seconds: Time after which an operation is given up.
@@ -29,6 +29,8 @@ class Patience:
         lock_seconds: Time to wait, on PostgreSQL, for an earlier controller to release the run.
 
     Attributes:
+        lock_seconds: The same, for the code that opens the ledger.
+        should_give_up: The same, for the code that opens the ledger.
         is_waiting: Whether an operation waits now.
     """
 

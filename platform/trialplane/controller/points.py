@@ -54,7 +54,10 @@ def is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def seeded_globally(seed: int) -> Iterator[None]:
-    """Seed the process's random generators, which classes without an own seed use; restore their states at the end."""
+    """Seed the random generators of Python and NumPy for a while, and restore their states at the end.
+
+    Samplers without a seed of their own use these generators.
+    """
     import numpy as np
 
     states = random.getstate(), np.random.get_state()

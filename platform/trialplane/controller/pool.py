@@ -107,11 +107,11 @@ class Pool(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of slots, including those still starting and without those being removed."""
+        """The number of slots, including those that are starting, but not those that are being removed."""
 
     @property
     def slots(self) -> frozenset[int]:
-        """All slots, including those that start or are being removed, without those that were given up."""
+        """All slots, including those that are starting or are being removed, but not those that were given up."""
 
     @property
     def idle(self) -> list[int]:
@@ -136,7 +136,7 @@ class Pool(Protocol):
         """Start an attempt in an idle slot."""
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
-        """Answer the event of a slot whose attempt has not ended; the slot sends no other event before.
+        """Answer the event of a slot whose attempt has not ended. Until then the slot sends no further event.
 
         Args:
             slot: Number of the slot.

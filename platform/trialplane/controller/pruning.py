@@ -1,4 +1,8 @@
-"""The pruner of a study, the metric that it watches, and a warning if no trial reports that metric."""
+"""The pruner of a study, which ends bad trials by their reports, and a warning if no trial reports the metric it watches.
+
+Optuna's pruner judges the reports in Optuna's memory. This module passes them there, also when a retry continues an attempt
+whose reports it must keep, and when a controller restores them from the ledger.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import TrialState
 
-MANY = 100  # reports without the watched metric after which it counts as missing, even before a trial has a result
+MANY = 100  # reports without the watched metric, after which it counts as missing although no trial has a result yet
 _MOST_NAMES = 5  # other metrics listed in a message
 _RUNG = "completed_rung_"  # prefix of the attributes in which Optuna's halving pruners store the rungs of a trial
 _RESOURCE = "trialplane:resource"  # attribute of a study with the resource that its pruner estimated for "auto"
@@ -35,8 +39,8 @@ class Pruning:
 
     Attributes:
         pruner: Optuna's pruner.
-        sign: Factor of the reports in Optuna's memory. Its pruners, and TPE, which ranks pruned trials by their reports,
-            compare them in the direction of the objective. So a metric of the opposite direction is negated.
+        sign: Factor of the reports in Optuna's memory, 1 or -1. Pruners compare reports in the direction of the objective,
+            and so does TPE, which ranks pruned trials. So a watched metric with the opposite direction is negated.
         is_reported: Whether any report of the study had the watched metric.
     """
 
@@ -44,7 +48,8 @@ class Pruning:
         self.pruner = samplers.build_pruner(job, code)
         self.sign = -1.0 if job.search.opposes(job.objectives[0]) else 1.0
         self.is_reported = False
-        # The pruner inside any PatientPruner, and the name of its attribute with the estimated resource; "" without one.
+        # A halving pruner may be wrapped by PatientPruners. The name is that of its attribute with the estimated resource;
+        # "" for a pruner without one.
         self._halving: optuna.pruners.BasePruner | None = self.pruner
         while isinstance(self._halving, optuna.pruners.PatientPruner):
             self._halving = self._halving._wrapped_pruner
@@ -52,8 +57,8 @@ class Pruning:
         self._replaced: dict[int, FrozenTrial] = {}  # id of a trial → its last attempt, until a retry reports
         self._job = job
         self._watched = job.search.watched_objective(job.objectives[0])
-        self._reports = 0  # number of reports without the watched metric
-        self._names: dict[str, None] = {}  # metrics in the reports without the watched one, in order
+        self._unwatched_count = 0  # number of reports without the watched metric
+        self._unwatched_names: dict[str, None] = {}  # names of the metrics in these reports, in order
         self._has_result = False
         self._complaint = ""
 
@@ -67,18 +72,19 @@ class Pruning:
         """
         watched = self._watched.metric
         if watched not in metrics:
-            self._reports += 1
-            if len(self._names) < _MOST_NAMES:
-                self._names.update(dict.fromkeys(metrics))
+            self._unwatched_count += 1
+            if len(self._unwatched_names) < _MOST_NAMES:
+                self._unwatched_names.update(dict.fromkeys(metrics))
             return False
         self.is_reported = True
         if (previous := self._pop_continued(trial._trial_id, step)) is not None:
             self._copy_reports(trial, step, previous)
         try:
             trial.report(self.sign * metrics[watched], step)
-        except ValueError:  # Optuna does not accept the step; the ledger and MLflow may still record it
+        except ValueError:  # Optuna refuses a negative step, for example; the ledger and MLflow still record the report
             return False
         prunes = bool(trial.should_prune())
+        # The pruner may have estimated its resource from the first trials. A later controller must use the same estimate.
         if isinstance(estimate := getattr(self._halving, self._estimate_name, None), int):
             trial.storage.set_study_system_attr(trial.study._study_id, _RESOURCE, estimate)
         return prunes
@@ -89,14 +95,17 @@ class Pruning:
             setattr(self._halving, self._estimate_name, attributes[_RESOURCE])
 
     def replace_attempt(self, trial_id: int, attempt: FrozenTrial) -> dict[str, Any]:
-        """Store an attempt that a retry replaces, and return its attributes without those of the pruner.
+        """Record that a retry replaces an attempt.
 
-        A retry that starts over is judged from its first report on. A retry that continues from a checkpoint reports a later
-        step first. It then gets the reports and the rungs of the attempt that it replaces.
+        A retry that starts over is judged by its own reports alone. A retry that continues from a checkpoint is recognized
+        by its first report, which has a later step. It then gets the reports and the rungs of the attempt that it replaces.
 
         Args:
             trial_id: Id of the trial in memory.
             attempt: Attempt that the retry replaces.
+
+        Returns:
+            Attributes of the attempt for the retry, without those of the pruner.
         """
         if attempt.intermediate_values:
             self._replaced[trial_id] = attempt
@@ -118,9 +127,13 @@ class Pruning:
         return {step: value for step, value in previous.intermediate_values.items() if step < first_step} | curve
 
     def _pop_continued(self, trial_id: int, step: int) -> FrozenTrial | None:
-        """Return the attempt that a retry continues, given the step of its first report; None if it starts over.
+        """Return the attempt that a retry continues, given the step of the retry's first report; None if it starts over.
 
         The attempt is returned only once: for later reports of the retry the result is None.
+
+        Args:
+            trial_id: Id of the trial in memory.
+            step: Step of the report.
         """
         previous = self._replaced.pop(trial_id, None)
         return previous if previous is not None and step > min(previous.intermediate_values) else None
@@ -141,18 +154,23 @@ class Pruning:
     @property
     def complaint(self) -> str:
         """A warning that no trial is pruned, if the watched metric should have been reported and was not; otherwise ""."""
-        if self._job.search.pruner.name == "none" or self.is_reported or not (self._has_result or self._reports >= MANY):
+        if (
+            self._job.search.pruner.name == "none"
+            or self.is_reported
+            or not (self._has_result or self._unwatched_count >= MANY)
+        ):
             return ""
-        self._complaint = self._complaint or self._complaint_text()  # kept, as a changed text would be one more warning
+        # The text stays as it was at first, because each changed text would be one more warning.
+        self._complaint = self._complaint or self._complaint_text()
         return self._complaint
 
     def _complaint_text(self) -> str:
         """Return the text of `complaint`, with the metrics that trials report instead."""
         watched = self._watched.metric
         advice = f"report it, ctx.report(step, {watched}=…)" if watched.isidentifier() else "report it"
-        if self._names:
-            names = list(self._names)[:_MOST_NAMES]
-            reported = f"{errors.counted(self._reports, 'report')} had {', '.join(names)}"
+        if self._unwatched_names:
+            names = list(self._unwatched_names)[:_MOST_NAMES]
+            reported = f"{errors.counted(self._unwatched_count, 'report')} had {', '.join(names)}"
             advice += f", or write pruner: {{name: {self._job.search.pruner.name}, metric: {names[0]}}}"
         else:
             reported = "no trial has reported anything"

@@ -1,4 +1,7 @@
-"""The controller's Ray session, local or in a cluster, and the size and spilling of its object stores."""
+"""The controller's Ray session: started on a laptop (`connect`), or joined in a cluster (`join`).
+
+Also the answers of slots, which are references to objects of Ray, and measurements of the object stores.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ from trialplane.wire import cluster
 
 log = logging.getLogger(__name__)
 
-STARTS = 3  # Ray gives its processes a fixed 30 s to start, which may be enough a minute later on a busy machine
-QUERY_SECONDS = 2.0  # for a node to report how much it has spilled, and for a head to accept a connection
-_PREFIX = "trialplane-ray-"  # of the folder with Ray's files
-_RAY_FOLDER = "r"  # Ray's own folder in it, which Ray makes accessible to every user
-_LONGEST_BASE = 17  # characters of the folder around it, as the path of a Unix socket has at most 107
-_YOUNG = 60.0  # seconds in which a new folder may not be locked yet
+STARTS = 3  # tries: Ray gives its processes only 30 s to start, and on a busy machine the next try may be fast enough
+QUERY_SECONDS = 2.0  # longest wait for a node to report what it has spilled, or for a head to accept a connection
+_PREFIX = "trialplane-ray-"  # of the name of the folder with Ray's files
+_RAY_FOLDER = "r"  # Ray's own folder in that folder, which Ray makes accessible to every user
+_LONGEST_BASE = 17  # characters of the folder for temporary files: the path of a Unix socket in it has at most 107
+_YOUNG = 60.0  # seconds in which another controller may not have locked its new folder yet
 HEAD_PAUSE = 0.2  # seconds between two attempts to reach a head that starts
 
 
@@ -53,7 +56,7 @@ def connect(roles: Sequence[Role], store: Callable[[int], int]) -> Iterator[None
         _start_ray(roles, store, folder)
         yield
     except errors.SlotError:
-        keeps_logs = True  # until another controller starts Ray
+        keeps_logs = True  # the error names the folder; the next controller that starts Ray removes it
         raise
     finally:
         ray.shutdown()
@@ -63,16 +66,19 @@ def connect(roles: Sequence[Role], store: Callable[[int], int]) -> Iterator[None
 
 
 def _make_folder() -> tuple[Path, int]:
-    """Create a folder for Ray's files; return it and the descriptor of its lock.
+    """Create a folder for Ray's files, and remove those that killed controllers have left behind.
 
-    Only this user may enter it: Ray makes its own folder accessible to every user of the machine, who could replace a socket
-    in it. Folders that killed controllers have left behind are removed.
+    Only this user may enter the folder. Ray makes its own folder accessible to every user of the machine, and without the
+    folder around it any of them could replace a socket in it.
+
+    Returns:
+        The folder, and the descriptor of its lock, which is held as long as Ray runs.
     """
     base = Path(tempfile.gettempdir())
     if len(str(base)) > _LONGEST_BASE:
         base = Path("/tmp")
     for leftover in base.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # it is locked, or of another user, or was just removed
+        with contextlib.suppress(OSError):  # the folder is locked, belongs to another user, or was just removed
             if time.time() - leftover.stat().st_mtime > _YOUNG:
                 descriptor = _lock(leftover)
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -82,7 +88,11 @@ def _make_folder() -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> int:
-    """Lock a folder until the returned descriptor is closed; raise OSError if another process has locked it."""
+    """Lock a folder, and return the descriptor whose closing releases the lock.
+
+    Raises:
+        OSError: Another process has locked the folder, or it cannot be opened.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,7 +103,16 @@ def _lock(folder: Path) -> int:
 
 
 def _start_ray(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> None:
-    """Start Ray, up to `STARTS` times if it is slow, and check that it has enough GPUs; see `connect`."""
+    """Start Ray, in up to `STARTS` tries if it is slow, and check that it has enough GPUs.
+
+    Args:
+        roles: Roles of the job.
+        store: Returns the size of the object store for a number of free bytes in /dev/shm.
+        folder: Folder for Ray's files.
+
+    Raises:
+        SlotError: Ray does not start, or has fewer GPUs than the trials need.
+    """
     size, gpus = sum(role.pods for role in roles), sum(role.resources.gpus_for(role.pods) for role in roles)
     with _as_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
         for start in range(1, STARTS + 1):
@@ -128,8 +147,8 @@ def _start_ray(roles: Sequence[Role], store: Callable[[int], int], folder: Path)
 def join(address: str, should_give_up: Callable[[], bool], on_trouble: Callable[[str], None] = lambda _: None) -> bool:
     """Join the Ray of a cluster, whose pods provide the slots, as soon as its head answers.
 
-    The head is a container of the same pod and starts after this one. Ray itself would spend 40 s on each attempt without a
-    head, so a connection is tested first. No error ends the wait, as the head may be replaced by another one.
+    The head is a container of the same pod and starts after this one. Without a head, Ray would spend 40 s on each attempt
+    to join, so a connection is tested first. No error ends the wait, because the head may be replaced by another one.
 
     Args:
         address: `HOST:PORT` of the head.
@@ -149,7 +168,8 @@ def join(address: str, should_give_up: Callable[[], bool], on_trouble: Callable[
             return True
         except Exception as error:  # noqa: BLE001  Ray raises errors of many classes here, and all mean the same
             ray.shutdown()
-            if problem != (problem := errors.first_line(error)):
+            previous_problem, problem = problem, errors.first_line(error)
+            if problem != previous_problem:
                 log.info("the Ray at %s does not answer yet: %s", address, problem)
                 if is_reachable:
                     on_trouble(problem)
@@ -162,21 +182,26 @@ def is_head_lost(address: str, patience: float = 0.0) -> bool:
 
     Args:
         address: `HOST:PORT` of the head.
-        patience: Seconds in which the head may still end: this process sees the end of its raylet a moment earlier.
+        patience: Seconds to wait for a head that is about to end. When it ends, this process first loses the raylet, while
+            the head still accepts connections for a moment.
     """
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     while True:
         try:
             _check_connection(address)
         except OSError:
             return True
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             return False
         time.sleep(HEAD_PAUSE)
 
 
 def _check_connection(address: str) -> None:
-    """Open and close a connection to a head; raise OSError if nothing answers."""
+    """Open and close a connection to a head.
+
+    Raises:
+        OSError: Nothing answers at this address.
+    """
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=QUERY_SECONDS).close()
 
@@ -196,7 +221,7 @@ def _as_slot_error(problem: str) -> Iterator[None]:
 
 
 def _is_timeout(error: Exception) -> bool:
-    """Return whether Ray's processes took too long to start: only for this Ray raises a plain Exception."""
+    """Return whether an error means that Ray's processes took too long to start: only then Ray raises a plain Exception."""
     return type(error) is Exception
 
 
@@ -206,11 +231,11 @@ def disconnect() -> None:
 
 
 def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Wait at most `timeout` seconds for the first of these answers. With 0, return all that have arrived."""
+    """Wait at most `timeout` seconds for the first of these answers, and return it; with 0, return all that have arrived."""
     if not answers:
         time.sleep(timeout)
         return []
-    # With timeout 0 one call collects all answers, as a call for each would cost as much as the answers themselves.
+    # With timeout 0, one call of Ray collects all answers: a call for each would cost as much as the answers themselves.
     num_returns = 1 if timeout else len(answers)
     ready, _ = ray.wait(list(answers), num_returns=num_returns, timeout=timeout, fetch_local=False)
     return list(ready)
@@ -233,18 +258,10 @@ def result(answer: Any) -> Any:
 
 def store_bytes(roles: Sequence[Role]) -> int:
     """Return the bytes of the smallest object store of a node with slots; 0 while no node has any."""
-    slots = [cluster.slot(role.name) for role in roles]
+    slot_resources = [cluster.slot(role.name) for role in roles]
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return int(
-        min(
-            (
-                node_resources.get("object_store_memory", 0)
-                for node_resources in nodes
-                if any(node_resources.get(resource) for resource in slots)
-            ),
-            default=0,
-        )
-    )
+    nodes_with_slots = [resources for resources in nodes if any(resources.get(name) for name in slot_resources)]
+    return int(min((resources.get("object_store_memory", 0) for resources in nodes_with_slots), default=0))
 
 
 def spilled_bytes() -> int | None:
@@ -256,6 +273,6 @@ def spilled_bytes() -> int | None:
 
     try:
         reply = internal_api.get_memory_info_reply(state.state, timeout_seconds=QUERY_SECONDS)
-    except (RpcError, AssertionError):  # a node has just ended, or all of them
+    except (RpcError, AssertionError):  # a node, or every node, has just ended
         return None
     return int(reply.store_stats.spilled_bytes_total)

@@ -23,7 +23,10 @@ class RayActor:
         self._handle = handle
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the slot; return a reference to its answer, or for `fetch` two: to the units and the results."""
+        """Call a method of the slot, and return a reference to its answer.
+
+        `fetch` has two answers, and so two references: to the units whose results are available, and to these results.
+        """
         options: dict[str, Any] = {"num_returns": 2} if method == "fetch" else {}
         if method in THREADS:
             options["concurrency_group"] = THREADS[method]

@@ -1,7 +1,7 @@
-"""A rehearsal of a sampler that the job names by its class, in a separate process, before the first trial starts.
+"""Rehearses a sampler that the job names by its class, before the first trial starts.
 
-A class may raise, hang, exit or draw invalid points. The rehearsal detects that with three trials of a temporary ledger: one
-that succeeds, one that runs out of memory, and one that is drawn after these.
+A class may raise, hang, exit or draw invalid points. So a separate process (`main`) lets it draw three trials into a
+temporary ledger: the first one succeeds, the second one runs out of memory, and the third one is drawn after these two.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 
-SECONDS = 120.0  # includes the import of Ray Tune or torch
-_LONGEST = 500  # characters of an error
+SECONDS = 120.0  # time limit of the process, which may import Ray Tune or torch
+_LONGEST = 500  # characters of an error in a message
 
 
 def check(job: Job, folder: Path, seconds: float = SECONDS) -> None:
-    """Check that the job's sampler draws trials, without an effect on the run.
+    """Check that the job's sampler draws trials. The run itself is not affected.
 
     Args:
         job: Job that names the sampler.
@@ -66,9 +66,11 @@ def main() -> int:
                     request = ledger.ask()
                     if request is None:
                         break
-                    metrics = dict.fromkeys(job.required_metrics, 1.0)
-                    failed = TrialOutcome(number, TrialState.FAILED, FailureClass.OOM)
-                    ledger.tell(TrialOutcome(number, TrialState.COMPLETE, metrics=metrics) if number == 0 else failed)
+                    if number == 0:
+                        metrics = dict.fromkeys(job.required_metrics, 1.0)
+                        ledger.tell(TrialOutcome(number, TrialState.COMPLETE, metrics=metrics))
+                    else:
+                        ledger.tell(TrialOutcome(number, TrialState.FAILED, FailureClass.OOM))
         except errors.TrialplaneError as error:
             sys.stderr.write(f"{errors.first_line(error)}\n")
             return errors.EXIT_BAD_INPUT

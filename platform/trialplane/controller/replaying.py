@@ -1,9 +1,9 @@
-"""Replay of a study, which restores the memory of a sampler after a restart of the controller.
+"""Replays a study, to restore the memory of a sampler after a restart of the controller.
 
-Optuna's samplers read the study before each draw. Classes of other packages may not, and searchers of Ray Tune never do:
-they store what they have learned in memory. So each trial that such a sampler draws has an attribute that lists the trials
-that had ended since the previous draw. A later controller creates a new sampler, which draws the same trials with the same
-ends between them, in a temporary study.
+Optuna's samplers read the study before each draw. Classes of other packages may instead store in memory what they have
+learned, as searchers of Ray Tune do. So each trial that such a sampler draws gets an attribute, which lists the trials that
+have ended since the previous draw. A later controller creates a new sampler and a temporary study, in which the sampler
+draws the same trials again, and is told the same ends between them.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ def replay(
 ) -> None:
     """Let a new sampler draw the trials that the sampler of an earlier controller has drawn.
 
-    If it draws others, it is told that these are still running, and a warning is logged.
+    A sampler without a seed may draw other parameters. The temporary study then gets the trial with its real parameters, as
+    one that still runs, and a warning is logged.
 
     Args:
         job: Job of the study.
         memory: Empty memory for the temporary study.
         sampler: New sampler.
-        trials: All trials that were drawn, in order.
+        trials: All trials that were drawn, in the order of their numbers.
         new_ends: Numbers of the trials that have ended since the last draw, in order.
         bad: Numbers of the trials that failed by their own fault.
         function: Function that defines the space; None if the job lists the parameters.
     """
     study_id = memory.create_new_study(memory.directions, "replay")
     study = optuna.Study("replay", memory, sampler=sampler)
-    different = []  # numbers of trials that the new sampler draws differently
+    different: list[int] = []  # numbers of trials for which the new sampler draws other parameters
     for trial in trials:
         for number in trial.system_attrs.get(ENDED_BEFORE, ()):
             _replay_end(study, memory, trials[number], is_bad=number in bad)

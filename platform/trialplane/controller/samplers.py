@@ -1,11 +1,12 @@
 """Samplers and pruners of Optuna, built from a job's names and options.
 
 A new sampler is built for each logical trial, with a seed derived from the job's seed and the trial's number. So the next
-point depends on the seed, the number and the history in the ledger, and on nothing that a crash could lose: a study that was
-stopped and resumed draws the same points as an undisturbed one. If a sampler draws all trials from one sequence (QMC, grid),
-the sequence has the job's seed, and only other random numbers have that of the trial.
+point depends only on the seed, the number and the history in the ledger, and a crash can lose none of these: a study that
+was stopped and resumed draws the same points as an undisturbed one. Some samplers (QMC, grid) draw all trials from one
+sequence. The sequence has the job's seed, and only other random numbers have the seed of the trial.
 
-A class of another package draws all trials, as it may store what it has learned in memory; see `replaying`.
+A sampler whose class is of another package draws all trials, because it may store in memory what it has learned, see
+`replaying`.
 """
 
 from __future__ import annotations
@@ -95,9 +96,9 @@ def build_sampler(
         job: Job that names the sampler.
         trial: Number of the trial.
         code: Code of the job.
-        reusable: Sampler of another trial of the job; None for none. It is returned unless it is a class of Optuna: a grid
-            has already computed its points, and a class of another package may store what it has learned.
-        drawn_before: Number that changes the seed, for several samplers of one trial; None for the trial's seed.
+        reusable: Sampler of another trial of the job; None if there is none. It is returned unless its class is Optuna's: a
+            grid has already computed its points, and a class of another package may store what it has learned.
+        drawn_before: Number that changes the seed, if one trial needs several samplers; None for the trial's own seed.
         earlier: Trials of earlier studies, from which CMA-ES starts. Other samplers get them as part of the history.
     """
     if reusable is not None and not is_optunas(reusable):
@@ -117,7 +118,7 @@ def build_sampler(
 
 
 def is_optunas(sampler: optuna.samplers.BaseSampler) -> bool:
-    """Return whether a sampler is a class of Optuna, which stores nothing that it has learned in its own memory."""
+    """Return whether a sampler's class is Optuna's. Such a sampler stores nothing in memory that it has learned."""
     return type(sampler).__module__.startswith("optuna.") or isinstance(sampler, _Cmaes)
 
 
@@ -135,7 +136,7 @@ def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.Bas
         return tune_search.TuneSampler(job, cls)
     if not (isinstance(cls, type) and issubclass(cls, optuna.samplers.BaseSampler)):
         raise errors.InputError(f"{chosen.class_path} is no sampler: it is no subclass of optuna.samplers.BaseSampler")
-    if not cls.__module__.startswith("optuna."):  # it draws all trials, so its seed must not depend on the trial
+    if not cls.__module__.startswith("optuna."):  # this sampler draws all trials, so its seed must not depend on the trial
         seed = derived_seed(job.seed, 0)
     seeded = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
     try:
@@ -162,7 +163,7 @@ def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
 
 
 def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
-    """Return whether the sampler is a grid of which every point was drawn. Optuna would draw a running point again."""
+    """Return whether the sampler is a grid whose points were all drawn. Optuna itself would draw a running point again."""
     if job.search.sampler.name != "grid":
         return False
     grid_ids = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
@@ -170,9 +171,9 @@ def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
 
 
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
-    """Call `study.stop` if every point was drawn under an earlier controller.
+    """Let the brute-force sampler call `study.stop` if every point was drawn under an earlier controller.
 
-    Optuna's brute-force sampler detects that only in its function `after_trial`.
+    Optuna's sampler detects that only when a trial ends, so the last end is repeated for it.
     """
     finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     if job.search.sampler.name == "bruteforce" and finished:
@@ -194,7 +195,7 @@ class _Grid(optuna.samplers.GridSampler):
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Do nothing, as the ledger calls `grid_is_drawn`: Optuna would compare all points with all trials each time."""
+        """Do nothing. Optuna would compare all points with all trials here; the ledger calls `grid_is_drawn` instead."""
 
 
 class _Cmaes(optuna.samplers.CmaEsSampler):
@@ -230,7 +231,7 @@ def _grid_code(parameter: space.AnyParameter, value: Any) -> Any:
     return min(parameter.codes(), key=lambda code: abs(code - value))
 
 
-_OWN_CLASSES = {"GridSampler": _Grid, "CmaEsSampler": _Cmaes}  # that replace those of Optuna
+_OWN_CLASSES = {"GridSampler": _Grid, "CmaEsSampler": _Cmaes}  # by the name of the class of Optuna that is replaced
 _MODULES = {
     ValueKind.SAMPLER: optuna.samplers,
     ValueKind.PRUNER: optuna.pruners,
@@ -257,15 +258,18 @@ def _build(
     arguments: dict[str, Any] = {}
     for key, value in option_values.items():
         arguments[key] = _option_value(choice.options[key].kind, value, job, seed, code)
-    if "seed" in choice.platform:
+    if "seed" in choice.platform:  # arguments that the platform sets
         arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
     if name == "qmc" and arguments.get("independent_sampler") is None:
-        # Optuna's default would have the job's seed, and so draw the same number in every trial.
+        # Without this, Optuna would build one with the seed of the sequence, which draws the same numbers in every trial.
         arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
-    finite = [trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))]
-    if name == "cmaes" and len(finite) >= _MIN_EARLIER:
-        arguments["source_trials"] = finite
-    if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):  # reports are negated, see Pruning.sign
+    finite_trials = [
+        trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
+    ]
+    if name == "cmaes" and len(finite_trials) >= _MIN_EARLIER:
+        arguments["source_trials"] = finite_trials
+    if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):
+        # Reports are negated, see `Pruning.sign`. So are the limits, and the lower one becomes the upper one.
         lower, upper = arguments.pop("lower", None), arguments.pop("upper", None)
         arguments |= {"lower": None if upper is None else -upper, "upper": None if lower is None else -lower}
     if "search_space" in choice.platform:
@@ -273,7 +277,8 @@ def _build(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental and deprecated options, which the job has chosen
-            return (_OWN_CLASSES.get(choice.cls) or getattr(_MODULES[kind], choice.cls))(**arguments)
+            cls = _OWN_CLASSES.get(choice.cls) or getattr(_MODULES[kind], choice.cls)
+            return cls(**arguments)
     except (ValueError, TypeError) as error:
         raise errors.InputError(f"{kind.name.lower()} {name}: {error}") from error
 
@@ -306,28 +311,30 @@ _GENERATIONS = {"nsgaii": "NSGAIISampler:generation", "nsgaiii": "NSGAIIISampler
 
 
 def earlier_trials(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial]:
-    """Return trials of earlier studies in Optuna's form, with negative numbers up to -1.
+    """Return trials of earlier studies in Optuna's form. Their numbers are negative, and the last one is -1.
 
-    The last ones are complete and have the most parameters. For a genetic sampler the best of them are the first generation.
+    They are sorted so that the last ones are complete and have the most parameters. For a genetic sampler the best ones are
+    the first generation.
     """
     distribution_of = {name: points.distribution(parameter) for name, parameter in job.search.parameters.items()}
     signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in job.objectives]
     ordered = sorted(trials, key=lambda trial: (bool(trial.values), len(trial.params)))
-    result = [
+    frozen_trials = [
         _earlier_trial(job, trial, distribution_of, signs, index - len(ordered)) for index, trial in enumerate(ordered)
     ]
-    if generation := _GENERATIONS.get(job.search.sampler.name):
+    if generation := _GENERATIONS.get(job.search.sampler.name):  # the name of the attribute
         size = job.search.sampler.options.get("population_size", 50)
         losses = {
             trial.number: tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
-            for trial in result
+            for trial in frozen_trials
             if trial.state == TrialState.COMPLETE
         }
         ranks = rows.fronts(losses)
         best = set(sorted(losses, key=lambda number: (ranks[number], losses[number]))[:size])
-        for trial in result:
-            trial.system_attrs = {**trial.system_attrs, **({generation: 0} if trial.number in best else {})}
-    return result
+        for trial in frozen_trials:
+            if trial.number in best:
+                trial.system_attrs = {**trial.system_attrs, generation: 0}
+    return frozen_trials
 
 
 def _earlier_trial(
@@ -384,10 +391,11 @@ def in_space(job: Job, trial: FrozenTrial) -> FrozenTrial:
     parameters = job.search.parameters
     current = {name: points.distribution(parameters[name]) for name in trial.params if name in parameters}
     if current != trial.distributions and current.keys() == trial.params.keys():
-        same_types = all(type(current[name]) is type(old) for name, old in trial.distributions.items())
+        has_same_types = all(type(current[name]) is type(old) for name, old in trial.distributions.items())
+        # A changed normal parameter gives another meaning to the share that Optuna has stored.
         has_normal = any(isinstance(parameters[name], space.NormalParameter) for name in current)
-        params = trial.params.items()
-        if same_types and not has_normal and all(points.contains(current[name], value) for name, value in params):
+        is_inside = all(points.contains(current[name], value) for name, value in trial.params.items())
+        if has_same_types and is_inside and not has_normal:
             trial.distributions = current
     return trial
 
@@ -408,7 +416,7 @@ def fits(job: Job, trial: FrozenTrial) -> bool:
 
 
 def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
-    """Return the state and the values of an attempt that has ended, in Optuna's form."""
+    """Return the state and the values of an attempt that has ended, in Optuna's form; without a result, None as values."""
     state = STATES[outcome.state]
     if state is TrialState.PRUNED and len(job.objectives) > 1:
         state = TrialState.FAIL  # Optuna has no pruning with several objectives
@@ -423,7 +431,8 @@ def is_bad(job: Job, outcome: TrialOutcome) -> bool:
     An attempt that its machine or its user ended says nothing about its point, and a retried one may still succeed.
     """
     if outcome.failure is None:
-        # With several objectives Optuna has no pruned trials, so such a trial has no values either.
+        # A trial without a failure lacks values only if it was pruned and there are several objectives: Optuna then has no
+        # pruned trials, see `state_and_values`. With a ladder, pruned trials were paused before, and are not at fault.
         return outcome.state is State.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
     return FAILURE_RULES[outcome.failure].counts and not outcome.retried
 
@@ -448,7 +457,8 @@ def suggest(
         optuna_trial: Trial in memory.
         job: Job that defines the space.
         function: Function that defines the space instead; None if the job lists the parameters.
-        enqueued: Enqueued point. Its values of normal parameters are returned exactly: in Optuna's form they are rounded.
+        enqueued: Enqueued point. Its values of normal parameters are returned as they are, because Optuna's form rounds
+            them.
 
     Raises:
         EntrypointError: The function raised an error, or the job's sampler has drawn a point outside of the space.
@@ -469,12 +479,12 @@ def suggest(
                 distribution = points.distribution(parameter)
                 if not points.contains(distribution, internal):
                     problem = f"{name} is {internal!r}, and must be {space.describe(parameter)}"
-                    name_of_class = job.search.sampler.class_path
-                    raise errors.EntrypointError(f"the sampler {name_of_class} draws outside of the space: {problem}")
-                # Converts values with types of NumPy.
+                    class_path = job.search.sampler.class_path
+                    raise errors.EntrypointError(f"the sampler {class_path} draws outside of the space: {problem}")
+                # The class may draw values with types of NumPy. The conversion gives them Python's types.
                 internal = distribution.to_external_repr(distribution.to_internal_repr(internal))
-            value = parameter.decode(internal)
-            values[name] = enqueued[name] if isinstance(parameter, space.NormalParameter) and name in enqueued else value
+            is_exact = isinstance(parameter, space.NormalParameter) and name in enqueued
+            values[name] = enqueued[name] if is_exact else parameter.decode(internal)
     return values
 
 

@@ -1,9 +1,9 @@
 """Sends the files of a study's best trials to their runs in MLflow, at the end of a study with `keep.files`.
 
-They are sent at the end because only then it is certain which trials are the best: MLflow gets no file that would have to be
-removed again. Slots send them, as they can reach the folder or URL of the checkpoints. The run waits for at most `PATIENCE`
-seconds, and no longer than the user lets it continue. Each trial gets a share of that time for each of its `TRIES`. A
-warning names the files that MLflow lacks at the end; they stay beside the checkpoints.
+Only at the end it is certain which trials are the best, so MLflow gets no file that would have to be removed again. Slots
+send the files, because they can reach the folder or URL of the checkpoints. The run waits for at most `PATIENCE` seconds,
+and no longer than the user lets it continue. Each trial gets an equal share of that time. A warning names the trials whose
+files MLflow lacks at the end; these files stay beside the checkpoints.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class FileSender:
 
     Args:
         slots: Slots of the run.
-        attempts: Number in the ledger of the attempt that began the series of a trial, by trial; the best trial first.
+        attempts: For each trial, the number of the attempt that began its series, which names its run in MLflow. The best
+            trial comes first.
     """
 
     def __init__(self, slots: Pool, attempts: Mapping[int, int]) -> None:
@@ -41,11 +42,11 @@ class FileSender:
         self._pending: tuple[SlotCall[messages.FilesSent], int] | None = None  # the call that sends files, and the trial
         self._next_time = 0.0  # when the next files may be sent, by the monotonic clock
 
-    def run(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
+    def run(self, may_continue: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
         """Send files until MLflow has all of them, the time is over, or the user ends the run.
 
         Args:
-            goes_on: Returns whether the user lets the run continue.
+            may_continue: Returns whether the user lets the run continue.
             show: Shows the user a text on what the run waits for.
 
         Returns:
@@ -55,18 +56,24 @@ class FileSender:
         problem = ""
         try:
             while self._waiting or self._pending is not None:
-                problem = "" if goes_on() else "the run was to end before"
-                problem = problem or ("" if time.monotonic() < deadline else f"they were not there within {PATIENCE:.0f} s")
-                if problem:
+                if not may_continue():
+                    problem = "the run was to end before"
+                    break
+                if time.monotonic() >= deadline:
+                    problem = f"they were not there within {PATIENCE:.0f} s"
                     break
                 self._advance(deadline)
-                progress = f"{len(self._attempts) - self._unsent} of {len(self._attempts)} trials are done"
+                progress = f"{len(self._attempts) - self._unfinished_count} of {len(self._attempts)} trials are done"
                 show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {progress}")
                 for _ in self._slots.events(0.1):  # lets starting slots become ready
                     pass
         except (errors.SlotError, errors.EntrypointError) as error:  # no slot starts
             problem = f"no slot could send them: {errors.first_line(error)}"
-        for trial in (*self._waiting, *(() if self._pending is None else self._pending[1:])):
+        unfinished = list(self._waiting)
+        if self._pending is not None:
+            _, sending_trial = self._pending
+            unfinished.append(sending_trial)
+        for trial in unfinished:
             self._problems[trial] = "; ".join(filter(None, (problem, self._problems.get(trial))))
         return [
             f"keep.files: MLflow lacks files of trial {trial}, which are beside its checkpoints: {text}"
@@ -74,12 +81,16 @@ class FileSender:
         ]
 
     @property
-    def _unsent(self) -> int:
-        """The number of trials whose files are still to be sent."""
+    def _unfinished_count(self) -> int:
+        """The number of trials whose files are waiting or being sent."""
         return len(self._waiting) + (self._pending is not None)
 
     def _advance(self, deadline: float) -> None:
-        """Take the answer to a call that has ended, and send the next trial's files if a slot is ready."""
+        """Record the result of a call that has ended, and send the next trial's files if a slot is ready.
+
+        Args:
+            deadline: Time by the monotonic clock at which the run stops waiting.
+        """
         if self._pending is not None:
             call, trial = self._pending
             if not call.done():
@@ -94,11 +105,14 @@ class FileSender:
             self._take_result(trial, result)
         now = time.monotonic()
         if self._waiting and self._next_time <= now < deadline:
-            # Each trial gets an equal share of the time left, so that one with too many files leaves time for the others.
+            # The time left is shared by the trials that were not tried yet, or else by those that are tried again. So a
+            # trial with too many files leaves time for the others.
             share_count = sum(not self._tries[trial] for trial in self._waiting) or len(self._waiting)
-            message = messages.SendFiles(self._waiting[0], self._attempts[self._waiting[0]], (deadline - now) / share_count)
-            if (sending := self._slots.send_files(message)) is not None:
-                self._pending = sending, self._waiting.popleft()
+            next_trial = self._waiting[0]
+            message = messages.SendFiles(next_trial, self._attempts[next_trial], (deadline - now) / share_count)
+            if (new_call := self._slots.send_files(message)) is not None:
+                self._waiting.popleft()
+                self._pending = new_call, next_trial
 
     def _take_result(self, trial: int, result: messages.FilesSent) -> None:
         """Record the result of sending a trial's files, and let the trial wait again if another attempt may succeed."""

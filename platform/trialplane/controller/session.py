@@ -1,6 +1,7 @@
 """One session of a controller: opens everything that a run needs, runs the loop, and closes everything.
 
-Every ending, including errors, becomes the run's last status and an exit code.
+`drive` is called by the program, and runs a `Session`. Every ending, including errors, becomes the run's last status and an
+exit code.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 HEAD_LOCK_PATIENCE = 120.0  # seconds in which PostgreSQL detects that the connection of a lost head is dead
 SHARDS = "trialplane.worker.collect.shards:write"  # the learner that writes results to files
 REFUSED_PATIENCE = 60.0  # seconds for the operator to remove the pod, or for the kubelet to mount another token
-HEAD_PATIENCE = 5.0  # seconds for a head to end after its raylet, which `ray start --block` checks once a second
+HEAD_PATIENCE = 5.0  # seconds in which a head ends after its raylet, because `ray start --block` checks it once a second
 OPEN_PATIENCE = 600.0  # seconds to wait, in a cluster, for a database that does not answer at the start
 
 
@@ -92,7 +93,7 @@ def drive(folder: Path, signals: list[int], setting: Setting) -> int:
         state = session.run()
     except (errors.LedgerLocked, errors.LedgerFenced) as error:
         log.error("%s", error)
-        return error.exit_code  # without writing a status, as the other controller writes it
+        return error.exit_code  # the status is that of the other controller
     except TokenRefused as error:
         log.error("%s; this container waits for a minute to be removed, and then tries another token", error)
         stopping.wait_for_removal(REFUSED_PATIENCE)
@@ -177,8 +178,8 @@ class Session:
             stack.callback(board.close)
             self._ledger = stack.enter_context(self._open_ledger(board))
             if (recorded := self._ledger.status) is not None:
-                # The kubelet restarts a controller also after the run's end, until the operator has removed the pod. On a
-                # laptop only the user starts a controller, to continue a run that has ended.
+                # In a cluster the kubelet restarts a controller even after the run's end, until the operator has removed the
+                # pod. On a laptop only the user starts a controller, to continue a run that has ended.
                 if setting.in_cluster and self._begun and recorded.has_ended(self._begun):
                     raise AlreadyEnded(f"the run has ended ({recorded.state.value}: {recorded.reason})")
                 worked = max(self._initial_status.worked, recorded.worked)
@@ -191,11 +192,12 @@ class Session:
                     board.write_address()
                     return self._drive(self._ledger, board, uri)
             except (errors.LedgerLocked, errors.LedgerFenced):
-                raise  # without recording a status, as another controller records it
+                raise  # the status is that of the other controller
             except Exception as error:
-                # Errors of the platform have a known cause. Others, and lost slots, may be the first sign of a lost head.
-                is_own_error = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
-                if self._has_joined and _is_head_lost(setting.ray, 0.0 if is_own_error else HEAD_PATIENCE):
+                # Most errors of the platform have a known cause. Any other error, and a lost slot, may be the first sign
+                # that Ray's head is lost, which then ends a moment later.
+                has_known_cause = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
+                if self._has_joined and _is_head_lost(setting.ray, 0.0 if has_known_cause else HEAD_PATIENCE):
                     description = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
                     raise HeadLost(f"{description}: {errors.first_line(error)}") from error
                 status = self.last_status(error)
@@ -242,7 +244,11 @@ class Session:
             raise TokenRefused(str(error)) from error
 
     def _drive(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
-        """Work on the run, and record its end in MLflow, in the ledger and on the status board; return its last state."""
+        """Work on the run until its end, and record the end in MLflow, in the ledger and on the status board.
+
+        Returns:
+            The run's last state.
+        """
         run, setting = self._run, self._setting
         self._reopen_failure(ledger)
         if self._job.search.sampler.class_path:
@@ -264,10 +270,10 @@ class Session:
             end = End(final_status.state, final_status.reason, final_status.ended or time.time())
             exporter.end(end, ledger.counts.ended)
             final_status = self._finish(exporter, board, ending, final_status, slots)
-            self._notifier.close()  # before the end is recorded, as the operator then removes this pod
+            self._notifier.close()  # must come before the end is recorded: the operator then removes this pod
             board.show(final_status, now=True)
             if setting.ledger:
-                # The board has recorded it without waiting for the database. Now nothing else is left to do, so wait.
+                # The board records a status without waiting for the database. The last one must get there, so wait for it.
                 ledger.record_status(self._updated_after_start(final_status))
             return ending.state
 
@@ -279,21 +285,33 @@ class Session:
         final_status: RunStatus,
         slots: contextlib.ExitStack,
     ) -> RunStatus:
-        """End the slots and wait until MLflow has all results; return the final status.
+        """Notify of the run's end, end the slots, and wait until MLflow has all results.
 
-        If MLflow lacks some in the end, the status says so, and a resume writes them. A signal ends the wait.
+        A signal ends the wait.
+
+        Args:
+            exporter: Exporter, which knows the run's end.
+            board: Board that shows the status during the wait.
+            ending: Ending of the run.
+            final_status: Status of the run with this ending.
+            slots: Stack whose closing ends the slots.
+
+        Returns:
+            The final status. If MLflow lacks results, it says so, and that `platform resume` writes them.
         """
         resume_command = f"`platform resume {self._run.root.name}`"
-        if self._setting.in_cluster:  # if this controller is killed, another one continues a run that is RUNNING
+        if self._setting.in_cluster:
+            # The run stays RUNNING, so that another controller continues if this one is killed.
             interim_status = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
-        else:  # the run has ended for the user, whose terminal need not wait; a resume writes the rest if this is killed
+        else:
+            # The run has ended for the user, whose terminal need not wait. If this is killed, a resume writes the rest.
             text = f"MLflow lacks some results: {resume_command} writes the rest if this is interrupted"
             interim_status = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
 
         def show(text: str, *, now: bool = False) -> None:
             board.show(dataclasses.replace(interim_status, mlflow=text), now=now)
 
-        signal_count = len(self._signals)  # those so far have stopped the run; another one ends the wait
+        signal_count = len(self._signals)  # signals so far have stopped the run, and one more ends the wait
         show("recording in MLflow", now=True)
         log.info("%s: %s", ending.state.value, ending.reason)
         self._notifier.end(final_status)
@@ -302,23 +320,31 @@ class Session:
             text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): {resume_command} writes the rest"
             log.warning("%s", text)
             return dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
-        # MLflow has all results. With trouble it lacks files that it has not taken, which controller.log names.
-        return dataclasses.replace(final_status, mlflow=exporter.trouble) if exporter.trouble else final_status
+        if exporter.trouble:  # MLflow has all results, but has refused files, which controller.log names
+            return dataclasses.replace(final_status, mlflow=exporter.trouble)
+        return final_status
 
     def _reopen_failure(self, ledger: Ledger) -> None:
         """Let the attempt whose failure ended the run be retried, if the user has resumed the run.
 
-        On a laptop only the user starts a controller. In a cluster one is also started after a head was lost. There the
-        user's request is in the ledger's desired state, with the number of the attempt.
+        On a laptop only the user starts a controller, so each start is such a request. In a cluster a controller is also
+        started after a head was lost. There the user's request is in the ledger's desired state, with the attempt's number.
         """
-        number = ledger.desired().again if self._setting.in_cluster else None
-        if (number is not None or not self._setting.in_cluster) and ledger.reopen_failure(number):
+        number: int | None = None  # of the attempt; None for the newest one
+        if self._setting.in_cluster:
+            number = ledger.desired().again
+            if number is None:
+                return
+        if ledger.reopen_failure(number):
             log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
 
     def _work(
         self, ledger: Ledger, exporter: ExporterProcess, board: StatusBoard, uri: str, slots: contextlib.ExitStack
     ) -> Ending:
-        """Start the slots and run the loop; return the run's ending. Closing the stack `slots` ends the slots, and Ray."""
+        """Start the slots and run the loop; return the run's ending.
+
+        Closing the stack `slots` ends the slots, and the session of Ray if there is one.
+        """
         run, job, setting = self._run, self._job, self._setting
         desired = DesiredState(run, self._signals, ledger if setting.ledger else None)
         if (requested := desired.ending()) is not None:
@@ -383,7 +409,7 @@ class Session:
             checkpoints=job.checkpoints.url or setting.checkpoints,
             grace=job.grace(setting.grace),
             linger=job.budget.exit_timeout,
-            pack=str(arrival.archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
+            pack=str(arrival.code_archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
             ship=setting.in_cluster,
             role=role.name,
             write=role.write,
@@ -398,23 +424,27 @@ class Session:
     def _mlflow_patience(self, ending: Ending) -> float:
         """Return the seconds to wait at the end for an MLflow that does not answer."""
         is_by_user = ending.is_by_user
-        # In a cluster, logs and MLflow stores that were not copied are lost with the pod's disk. On a laptop the user waits.
-        return (60.0 if is_by_user else 600.0) if self._setting.in_cluster else (5.0 if is_by_user else 120.0)
+        if self._setting.in_cluster:  # logs and MLflow stores that were not copied are lost with the pod's disk
+            return 60.0 if is_by_user else 600.0
+        return 5.0 if is_by_user else 120.0  # the user waits, and nothing is lost
 
     def _record_status(self, status: RunStatus) -> None:
-        """Write the status to the database, if that is not a file in the run's folder; do not wait for it."""
+        """Write the status to the database, without waiting for one that does not answer.
+
+        On a laptop, where the database is a file in the run's folder, status.json is enough.
+        """
         if self._setting.ledger and self._ledger is not None:
             self._ledger.record_status(self._updated_after_start(status), patient=False)
 
     def _updated_after_start(self, status: RunStatus) -> RunStatus:
-        """Return the status with a time that is not before the last start.
+        """Return the status with an update time that is not before the run's last start.
 
-        The operator ignores an earlier status, and its clock, by which the start is, may be ahead of this one.
+        The operator ignores a status from before the last start. It measures the start by its own clock, which may be ahead.
         """
         return dataclasses.replace(status, updated=max(status.updated, self._begun))
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
-        """Return the run's status while the loop does not run, and so no attempt."""
+        """Return the run's status while the loop, and so each attempt, does not run."""
         counts = {} if self._ledger is None else self._ledger.counts.status_fields()
         best = None if self._ledger is None else self._ledger.best
         now = time.time()
@@ -434,7 +464,7 @@ class Session:
         )
 
     def _usage(self) -> Usage:
-        """Return the usage of all attempts so far. Before the ledger is open, it is that of the previous status."""
+        """Return the usage of all attempts so far; before the ledger is open, the usage in the previous status."""
         if self._ledger is None:
             return (self._previous_status or self._initial_status).usage
         return self._ledger.usage(self._setting.prices)
@@ -460,11 +490,12 @@ def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
 
 
 def _without_gpus(role: Role, job: Job) -> dict[str, str]:
-    """Return variables that hide the machine's GPUs from a role without GPUs, if others could use them.
+    """Return environment variables that hide the machine's GPUs from a role without GPUs; none if they stay visible.
 
-    They are hidden from ranks, each of which would use the GPU of its local rank: that belongs to another run or does not
-    exist. They are also hidden if another role of the run has GPUs. A study's trial of one process may use a GPU that it
-    detects: such trials share it.
+    - They are hidden from ranks. Each rank would use the GPU with its number, which belongs to another run or does not
+    exist.
+    - They are hidden if another role of the run has GPUs, which must not be shared.
+    - They stay visible to a study's trials of one process. Such trials may detect and share a GPU.
     """
     other_has_gpus = any(other_role.resources.gpus for other_role in job.roles())
     hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or other_has_gpus)
@@ -488,13 +519,13 @@ def _read_status(run: RunPaths) -> RunStatus | None:
 def tracking_uri(run: RunPaths, *, is_gateway: bool = False) -> str:
     """Return the tracking URI of a run and its trials, and store it in the run's folder for later controllers.
 
-    A run stays at the MLflow in which it was recorded first. If the environment names the same MLflow with another login,
-    the new login counts. If it names another MLflow, a warning is logged.
+    The environment names it. But a run stays at the MLflow in which it was recorded first: if the environment names another
+    MLflow, a warning is logged. If it names the same MLflow with another login, the new login is used.
 
     Args:
         run: Paths of the run.
-        is_gateway: Whether the URI in the environment is that of the gateway. It then counts in any case: the gateway may
-            have got another address, but the MLflow behind it is the same.
+        is_gateway: Whether the URI in the environment is that of the gateway. Then it is always used, and not stored: the
+            gateway may have got another address, but the MLflow behind it is the same.
     """
     current = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if current and is_gateway:

@@ -21,10 +21,10 @@ class Setting:
         ledger: URL of the database, or of the gateway with the run's token; "" for a file in the run's folder.
         mlflow_token: Token for MLflow at the gateway, which trials get: it gives no access to the ledger. "" without a
             gateway.
-        status: Host and port of /status and /metrics; port 0 is a free one.
+        status: Host and port at which /status and /metrics are served; port 0 chooses a free one.
         key: Hash of the run's token, which a request for logs must have; "" without a token.
         checkpoints: Folder or URL of the checkpoints, as trials see it; "" for the run's folder.
-        grace: Seconds for a trial to save itself; None for the default.
+        grace: Seconds in which a trial that is stopped may save a checkpoint; None for the default.
         prices: Prices of an hour of a GPU and of a core.
         secrets: Folder with a file for each secret of notifications; None for environment variables.
     """
@@ -91,6 +91,6 @@ def _read_token(file: str) -> str:
 
 
 def _ledger_url(url: str, token: str) -> str:
-    """Return the ledger's URL with the run's token, if it has one."""
+    """Return the ledger's URL with the run's token in place of a password, if the run has a token."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://:{token}@{rest}" if token else url

@@ -1,6 +1,6 @@
 """Slots as processes of this machine, for runs on a laptop that need no Ray.
 
-They start in a fraction of the time that Ray takes. The controller reads their results from files.
+They start in a fraction of the time that Ray takes. Calls and answers go through a socket, and large results through files.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SlotProcess:
             )
         self._connection: Connection[Any, Any] = Connection(own_socket.detach())
         self._numbers = itertools.count()
-        self._lock = threading.Lock()  # for the connection and the fields below
+        self._lock = threading.Lock()  # held while the connection is written, and while the fields below are used
         self._unanswered: dict[int, Future[Any]] = {}
         self._end = ""  # description of the process's end; "" while it runs
         self._send((config, name))
@@ -97,11 +97,12 @@ class SlotProcess:
         self._process.kill()
 
     def _send(self, message: tuple[Any, ...]) -> None:
-        with contextlib.suppress(OSError):  # the process has just ended: `_receive` then fails the call
+        """Send a message to the process. If it has just ended, `_receive` lets the call fail."""
+        with contextlib.suppress(OSError):
             self._connection.send(message)
 
     def _receive(self) -> None:
-        """Resolve the answers until the process ends."""
+        """Set the results of the answers as they arrive, until the process ends; runs in a separate thread."""
         with self._connection:
             try:
                 while True:
@@ -120,7 +121,7 @@ class SlotProcess:
                 self._fail_calls()
 
     def _fail_calls(self) -> None:
-        """Let all unanswered calls fail, as the process has ended."""
+        """Let all unanswered calls fail, after the process has ended."""
         for answer in self._unanswered.values():
             answer.set_exception(errors.SlotError(self._end))
         self._unanswered.clear()

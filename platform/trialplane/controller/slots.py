@@ -1,8 +1,9 @@
 """A pool of slots, each of which is one actor and runs one process of a role at a time.
 
-An actor answers each call with its next event. So the pool has at most one pending call per slot, and `events` waits for the
-first answer. When an actor dies, its process is lost: the pool reports the loss and starts a new actor. The host
-(`slot_host`) starts the actors, in Ray or as processes of one machine.
+The pool calls an actor to start an attempt, or to answer its last event. The actor answers the call with its next event. So
+the pool has at most one pending call per slot, and `events` waits for the first answer. When an actor dies, its process is
+lost: the pool reports the loss and starts a new actor. The host (`slot_host`) starts the actors, in Ray or as processes of
+this machine.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-MAX_START_FAILURES = 3  # consecutive failures of one slot while others work, otherwise of all slots together
-START_PATIENCE = 600.0  # seconds for which every slot of a cluster may fail to start
-CLOSE_PATIENCE = 10.0  # seconds for all slots to end their templates
-KILL_PATIENCE = 300.0  # seconds for a slot to kill its process, remove its files and answer
-POD_END_SECONDS = 10.0  # seconds for a pod to end after its trial was stopped
+MAX_START_FAILURES = 3  # consecutive failures: of one slot while others work, otherwise of all slots together
+START_PATIENCE = 600.0  # seconds during which all slots of a cluster may fail to start
+CLOSE_PATIENCE = 10.0  # seconds in which all slots end their templates
+KILL_PATIENCE = 300.0  # seconds in which a slot kills its process, removes its files and answers
+POD_END_SECONDS = 10.0  # seconds in which a pod ends after its trial was stopped
 _LONGEST_PAUSE = 30.0  # longest pause in seconds before a slot that failed to start is started again
 
 
@@ -39,9 +40,9 @@ class StartFailures:
     """Consecutive failures to start, of one slot or of all slots together.
 
     Args:
-        limit: Number of failures at which the limit is reached.
-        seconds: Time that must also have passed since the first failure. In a cluster this is long, as the failures of a few
-            drained pods say nothing about other pods. On one machine it is 0.
+        limit: Number of failures that are too many.
+        seconds: Time that must also have passed since the first failure. In a cluster this is long, because the failures of
+            a few pods on a drained node say nothing about other pods. On one machine it is 0.
 
     Attributes:
         count: Number of consecutive failures.
@@ -58,7 +59,7 @@ class StartFailures:
         self.count = 0
 
     def record_failure(self, now: float) -> bool:
-        """Record that a slot has failed to start, at this time; return whether the limit is reached."""
+        """Record that a slot has failed to start at the time `now`; return whether these are too many failures."""
         if not self.count:
             self._first_time = now
         self.count += 1
@@ -66,7 +67,7 @@ class StartFailures:
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the next try."""
+        """Seconds to wait before the next try. On one machine a slot is started again at once."""
         return backoff.pause(self.count, _LONGEST_PAUSE) if self.count and self._seconds else 0.0
 
 
@@ -76,7 +77,7 @@ class Process:
 
     Attributes:
         actor: Actor of the slot.
-        serial: Number that distinguishes the process from others in the slot, as a call for it may arrive after its end.
+        serial: Number of the process. A call for it may arrive after its end, when the slot has another process.
         request: Request of the attempt that it works on.
     """
 
@@ -117,18 +118,14 @@ class _SlotState:
     Times are by the monotonic clock.
 
     Attributes:
-        index: Number of the slot; reused after the slot was removed.
-        start_failures: Consecutive failures of the slot to start while others worked.
-        actor: Actor of the slot; None while it waits for its next start.
-        next_start: Time of that next start.
-        node: Host or pod on which its template is warm; "" while it is not warm.
-        running: Process in the slot; None while it is idle.
-        is_leaving: Whether the slot is removed when its process has ended.
-        was_ended: Whether the controller has told the process to end.
-        answer_by: Time by which the slot must have killed its process and answered; None if it is not to kill one.
-        exiting_since: Time when the process reported that its exit takes long; None if it has not.
-        trouble: Description of its last failure to start; "" after a start.
-        is_given_up: Whether it is not started again.
+        index: Number of the slot; reused after the slot was removed. start_failures: Consecutive failures of the slot to
+        start while others worked. actor: Actor of the slot; None while it waits for its next start. next_start: Time of the
+        next start. node: Host or pod on which its template is warm; "" while it is not warm. running: Process in the slot;
+        None while it is idle. is_leaving: Whether the slot is removed when its process has ended. was_ended: Whether the
+        controller has told the process to end. answer_by: Time by which the slot must have killed its process and answered;
+        None unless the controller requested that. exiting_since: Time when the process reported that its exit takes long;
+        None if it has not. trouble: Description of its last failure to start; "" after a start. is_given_up: Whether it is
+        not started again.
     """
 
     index: int
@@ -153,7 +150,8 @@ class SlotPool:
         config: Configuration that all slots share.
         size: Number of slots.
         patience: Seconds for which all slots may fail to start before the run fails; 0 on one machine.
-        has_begun: Whether the job's code is known to be importable, as slots of an earlier controller have run it.
+        has_begun: Whether attempts have run under an earlier controller. The job's code can be imported then, so a slot that
+            fails to import it does not end the run.
     """
 
     def __init__(
@@ -213,18 +211,20 @@ class SlotPool:
 
     @property
     def leaving(self) -> frozenset[int]:
-        """The slots that are removed when their process has ended."""
+        """The slots that will be removed when their process has ended."""
         return frozenset(state.index for state in self._states.values() if state.is_leaving)
 
     def resize(self, size: int) -> None:
-        """Grow at once, or shrink by removing slots: first those given up, then those that start, then idle ones.
+        """Grow or shrink to `size` slots.
 
-        A slot in which a process runs is removed when its process has ended.
+        Slots are removed in this order: those that were given up, those that are starting, idle ones, and then those in
+        which a process runs. The latter are removed when their process has ended, unless the pool grows again before.
         """
-        slot_states = self._states.values()
-        for state in sorted(
-            slot_states, key=lambda state: (state.running is not None, bool(state.node), not state.is_given_up)
-        ):
+
+        def removal_order(state: _SlotState) -> tuple[bool, bool, bool]:
+            return state.running is not None, bool(state.node), not state.is_given_up
+
+        for state in sorted(self._states.values(), key=removal_order):
             surplus = self.size - size
             if surplus > 0 and not state.is_leaving:
                 if state.running is None:
@@ -297,11 +297,17 @@ class SlotPool:
         return self._states[slot].running if slot in self._states else None
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """Yield the slots' next events, waiting at most `timeout` seconds for the first. Raises as `take`."""
+        """Yield the slots' next events, waiting at most `timeout` seconds for the first.
+
+        Raises:
+            EntrypointError, SlotError: As `take`.
+        """
         yield from self.take(self._host.wait(self.pending, timeout))
 
     def take(self, answered: Iterable[Any]) -> Iterator[SlotEvent]:
-        """Yield the events of these answers, start slots whose next start is due, and end slots that do not answer a kill.
+        """Yield the events of these answers.
+
+        Also start slots whose next start is due, and replace slots that have not answered a kill in time.
 
         Args:
             answered: References to answers that have arrived; those of other pools are ignored.
@@ -314,10 +320,10 @@ class SlotPool:
             if state.actor is None and not state.is_given_up and time.monotonic() >= state.next_start:
                 self._start_actor(state)
         for reference in answered:
-            if reference not in self._pending:  # it is of another pool, or the slot was removed after an earlier answer
+            if reference not in self._pending:  # of another pool, or of a slot that an earlier answer has removed
                 continue
             state = self._pending.pop(reference)
-            state.answer_by = None  # if the process is still to be killed, the loop calls `kill` again
+            state.answer_by = None  # if the process still runs and must be killed, the loop calls `kill` again
             try:
                 event = self._event(state, self._host.result(reference))
             except Exception as error:  # the actor died, is of another version, or is broken
@@ -338,14 +344,14 @@ class SlotPool:
         actors = [state.actor for state in self._states.values() if state.actor is not None]
         # A slot that still imports the job's code answers no call; it is killed below.
         closing = {state.actor.call("close") for state in self._states.values() if state.node and state.actor is not None}
-        until = time.monotonic() + CLOSE_PATIENCE
-        while closing and (seconds := until - time.monotonic()) > 0:
+        deadline = time.monotonic() + CLOSE_PATIENCE
+        while closing and (seconds := deadline - time.monotonic()) > 0:
             closing -= set(self._host.wait(list(closing), seconds))
         for actor in actors:
             actor.kill()
 
     def _send_end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
-        """Send the message that ends the process in a slot, if a process runs."""
+        """Send the message that kills or stops the process in a slot, if a process runs."""
         state = self._states[slot]
         state.was_ended = True
         if state.running is not None:
@@ -361,7 +367,7 @@ class SlotPool:
         self._pending[state.actor.call("start")] = state
 
     def _remove(self, state: _SlotState) -> None:
-        """Remove a slot in which nothing runs, so that its template ends and its pod is free."""
+        """Remove a slot in which nothing runs. Its template ends, and its pod is free."""
         del self._states[state.index]
         self._pending = {answer: owner for answer, owner in self._pending.items() if owner is not state}
         self._kill_actor(state)
@@ -373,7 +379,9 @@ class SlotPool:
             state.actor = None
 
     def _event(self, state: _SlotState, answer: Any) -> SlotEvent:
-        """Return the event of an answer. If nothing runs in the slot, the event is that its template is warm.
+        """Return the event in an answer, and record what it says about the slot.
+
+        If nothing runs in the slot, the event is that its template is warm.
 
         Raises:
             MessageError: The answer is not valid.
@@ -413,19 +421,27 @@ class SlotPool:
     def _is_pod_ending(self, state: _SlotState, outcome: TrialOutcome) -> bool:
         """Return whether a slot's pod is terminating, so that a retry in it would be lost as well.
 
-        In a cluster that is so if the process was stopped, and not by the controller: the preStop hook of the pod did it.
+        In a cluster the preStop hook of a terminating pod stops the process. So a process that was stopped, but not by the
+        controller, is the sign.
         """
-        was_stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None  # without one its template died
+        # A process that was lost without an exit code was not stopped: its template died.
+        was_stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None
         return self._config.ship and was_stopped and not state.was_ended
 
     def _handle_loss(self, state: _SlotState, error: Exception) -> Iterator[SlotTrial]:
-        """Start a slot that was lost again, and yield the end of its process if one ran."""
+        """Replace the actor of a slot that was lost or has not started, and yield the end of its process if one ran.
+
+        A slot that is leaving is removed instead.
+
+        Raises:
+            SlotError: See `_handle_start_failure`.
+        """
         process, state.running, state.exiting_since = state.running, None, None
         node, state.node = state.node, ""
         self._kill_actor(state)  # it may still run, if it was only unreachable for a moment
         if state.is_leaving:
             self._remove(state)
-        elif not node:
+        elif not node:  # it was not warm yet
             self._handle_start_failure(state, error)
         else:
             self._start_actor(state)
@@ -441,12 +457,12 @@ class SlotPool:
             yield SlotTrial(state.index, process.request, (TrialEnded(outcome),), slot_lost=True)
 
     def _handle_start_failure(self, state: _SlotState, error: Exception) -> None:
-        """Start a slot that did not start again after a pause, or give it up after too many failures.
+        """Schedule the next start of a slot that has failed to start, or give it up after too many failures.
 
         Raises:
             SlotError: There were too many failures, and too few other slots are left for a trial.
         """
-        can_continue = self.ready >= self._config.nodes
+        can_continue = self.ready >= self._config.nodes  # whether enough other slots work for a trial
         failures = state.start_failures if can_continue else self._failures
         is_over = failures.record_failure(time.monotonic())
         if is_over and not can_continue:
@@ -464,7 +480,7 @@ class SlotPool:
             self._start_actor(state)
 
     def _exit_message(self, state: _SlotState) -> str:
-        """Return a message about the process in a slot that does not exit."""
+        """Return a message about a process that takes long to exit after it has returned its result."""
         assert state.running is not None
         assert state.exiting_since is not None
         seconds = time.monotonic() - state.exiting_since
@@ -477,4 +493,6 @@ class SlotPool:
     def _slot_name(self, state: _SlotState) -> str:
         """Return the name of a slot in messages."""
         role = self._config.role
-        return "the learner" if role == "learner" else f"{'worker' if role == 'worker' else 'slot'} {state.index}"
+        if role == "learner":
+            return "the learner"
+        return f"{'worker' if role == 'worker' else 'slot'} {state.index}"

@@ -1,6 +1,6 @@
-"""Publish the status of a run: in `status.json`, and over HTTP as `/status` and `/metrics`, in a cluster also `/log`.
+"""Publishes the status of a run: in `status.json`, and over HTTP as `/status` and `/metrics`; in a cluster also its logs.
 
-The port is on loopback by default. `/status` and `/metrics` contain no secrets. Logs may contain some, so `/log` answers
+The port is on loopback by default. `/status` and `/metrics` contain no secrets. A log may contain some, so `/log` answers
 only the gateway, which sends the hash of the run's token.
 """
 
@@ -31,8 +31,8 @@ from trialplane.wire.units import WorkerStatus
 log = logging.getLogger(__name__)
 
 INTERVAL = 0.5  # seconds between writes of status.json while the run continues
-RECORD_INTERVAL = 10.0  # seconds between calls of `record`
-_WORKER_NUMBERS = ("units", "items", "failed", "bytes")
+RECORD_INTERVAL = 10.0  # seconds between calls of `record` while the run continues
+_WORKER_NUMBERS = ("units", "items", "failed", "bytes")  # fields of `WorkerStatus` that become gauges
 _INVALID = re.compile(r"[^a-zA-Z0-9_]")  # characters that the name of a Prometheus metric must not contain
 
 
@@ -89,11 +89,11 @@ class StatusBoard:
         _replace(self._run.controller, json.dumps(Holder.of_this_process().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
-        """Publish the newest status over HTTP; write and record it if the last time is long enough ago.
+        """Publish the newest status over HTTP. Also write it to status.json and call `record`, each at its interval.
 
         Args:
             status: The status.
-            now: Whether to write and record it in any case.
+            now: Whether to write and record it at once.
         """
         self._status = status
         self.listener(status)
@@ -129,7 +129,7 @@ class StatusBoard:
         self._server.server_close()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield gauges of a training's last report, or of an iteration's progress; called by Prometheus' registry."""
+        """Yield gauges of a training's last report, or of an iteration's progress; Prometheus' registry calls this."""
         status = self._status
         if status is None:
             return
@@ -167,7 +167,10 @@ class StatusBoard:
         return None
 
     def _log(self, query: str) -> tuple[str, bytes] | None:
-        """Return a piece of a log of the run. Only numbers are accepted, so that no file of another folder can be named."""
+        """Return the content type and a piece of a log of the run; None if there is no such log, or the query is invalid.
+
+        The parameters of the query are numbers, so that it cannot name a file outside of the run's folder.
+        """
         parameters = dict(urllib.parse.parse_qsl(query))
         if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in parameters.values()):
             return None

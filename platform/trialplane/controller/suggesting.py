@@ -1,12 +1,12 @@
 """Draws the parameters that an objective of Optuna requests one by one.
 
-The objective runs in a trial, and Optuna in the controller. A request gives the same result as `suggest_*` in a study of
-Optuna alone, with two exceptions, so that a draw depends on nothing that a crash could lose:
+The objective runs in a trial, and Optuna in the controller. A request gives the same result as `suggest_*` of Optuna itself,
+with two differences. They make each draw independent of anything that a crash could lose:
 
-- Each parameter that is drawn independently has a new sampler, seeded from the job's seed, the trial and the number of
-  parameters that the trial has. A new sampler with the same seed would repeat the random numbers of the trial's beginning.
-- Parameters that a sampler draws jointly (CMA-ES, multivariate TPE, GP) are drawn at the trial's first request, as by
-  Optuna. They are stored in an attribute of the trial, which is part of the ledger.
+- Each parameter that is drawn independently has a new sampler. Its seed is derived from the job's seed, the trial, and the
+  number of parameters that the trial has. Without this number, each new sampler would repeat the same random numbers.
+- Parameters that a sampler draws jointly (CMA-ES, multivariate TPE, GP) are drawn at the trial's first request, as in
+  Optuna, but also stored in an attribute of the trial, which is part of the ledger.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trialplane.job import space
 from trialplane.job.kinds import Job, base
 from trialplane.wire.messages import Suggest, Suggested
 
-MOST = 1000  # parameters of a trial, as each write to the ledger repeats the earlier ones
+MOST = 1000  # parameters of a trial; each write to the ledger repeats the earlier ones
 MOST_CHOICES = 64 << 10  # bytes of JSON of a parameter's choices
 MOST_POINTS = 10_000  # points of a parameter with the sampler bruteforce
 _LONGEST = 1000  # characters of a message
@@ -47,7 +47,8 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        warnings.filterwarnings("ignore", "Clip non-finite values")  # those of failed trials, see `History.record_end`
+        # Failed trials have infinite values, see `History.record_end`. Optuna warns that it clips them.
+        warnings.filterwarnings("ignore", "Clip non-finite values")
         try:
             _check(trial, job, parameter)
             if parameter.name not in trial.distributions:
@@ -63,7 +64,7 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
 
 
 def restore_joint_parameters(trial: optuna.trial.Trial) -> optuna.trial.Trial:
-    """Restore the parameters that were drawn jointly for an earlier attempt at a trial; return the trial."""
+    """Give a trial the parameters that were drawn jointly for an earlier attempt at it, if any; return the trial."""
     stored = trial.storage.get_trial_system_attrs(trial._trial_id).get(_JOINT)
     if stored is not None:
         distributions_by_name = {name: distributions.json_to_distribution(text) for name, (_, text) in stored.items()}
@@ -75,7 +76,7 @@ def restore_joint_parameters(trial: optuna.trial.Trial) -> optuna.trial.Trial:
 
 
 def value(parameter: Suggest, internal: float) -> Any:
-    """Return the user's value of a parameter, given Optuna's internal value."""
+    """Return the value of a parameter in the user's form, given Optuna's internal value."""
     match parameter.kind:
         case "categorical":
             return parameter.choices[int(internal)]
@@ -86,7 +87,11 @@ def value(parameter: Suggest, internal: float) -> Any:
 
 
 def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
-    """Raise ValueError if a parameter has an invalid name or is beyond a limit."""
+    """Check the name and the size of a requested parameter.
+
+    Raises:
+        ValueError: The name is invalid, or a limit is exceeded.
+    """
     if problem := base.name_problem(parameter.name):
         raise ValueError(problem)
     if parameter.name not in trial.distributions and len(trial.distributions) >= MOST:
@@ -103,7 +108,7 @@ def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
 
 
 def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
-    """Draw a parameter by Optuna; return its value in Optuna's form."""
+    """Let Optuna draw a parameter; return its value in Optuna's form."""
     match parameter.kind:
         case "float":
             return trial.suggest_float(parameter.name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
@@ -115,8 +120,8 @@ def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
 
 
 def _draw_joint_parameters(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
-    """Draw the parameters that the sampler draws jointly, at the trial's first request, and store them."""
-    if trial._relative_params is not None:
+    """At the trial's first request, draw and store the parameters that the sampler draws jointly."""
+    if trial._relative_params is not None:  # they were drawn before
         return
     trial.study.sampler = samplers.build_sampler(job, trial.number, code, trial.study.sampler)
     drawn = trial.relative_params

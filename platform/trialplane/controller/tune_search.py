@@ -1,7 +1,7 @@
 """A searcher of Ray Tune as a sampler of Optuna, through Tune's public interface.
 
-A searcher stores what it has learned in memory. A later controller restores that by a replay, see `replaying`. Parameters
-get the names `p0`, `p1`, …, as dots and slashes in names have a meaning for Tune.
+A searcher stores in memory what it has learned. A later controller restores that by a replay, see `replaying`. For Tune, the
+parameters are named `p0`, `p1`, …, because it gives dots and slashes in names a meaning.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._keys = {name: f"p{index}" for index, name in enumerate(self._parameters)}
         self._random = optuna.samplers.RandomSampler(seed=job.seed)
         self._reports = job.watched_metric == self._objective.metric  # whether reports have the metric of the objective
-        self._told_numbers: set[int] = set()  # of the trials whose ends the searcher was told
+        self._told_numbers: set[int] = set()  # numbers of the trials whose ends the searcher was told
         self._suggested: dict[int, dict[str, Any]] = {}  # trial → its parameters in Optuna's form
         self._values: list[float] = []  # values of the trials that the searcher was told
         self._space = {name: points.distribution(parameter) for name, parameter in self._parameters.items()}
@@ -63,7 +63,10 @@ class TuneSampler(optuna.samplers.BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, distributions.BaseDistribution]
     ) -> dict[str, Any]:
-        """See `BaseSampler`. The result is empty if the searcher has no suggestion; the trial is then drawn at random."""
+        """See `BaseSampler`. First tell the searcher which trials have ended.
+
+        The result is empty if the searcher has no suggestion. Then `sample_independent` draws each parameter at random.
+        """
         for other in study.get_trials(deepcopy=False):
             if other.state.is_finished() and other.number not in self._told_numbers:
                 self._tell(other)
@@ -72,14 +75,18 @@ class TuneSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: distributions.BaseDistribution
     ) -> Any:
-        """See `BaseSampler`. Called for a parameter that neither an enqueued point nor a suggestion has."""
+        """See `BaseSampler`. Optuna calls this for a parameter that neither an enqueued point nor a suggestion has."""
         return self._random.sample_independent(study, trial, name, distribution)
 
     def reseed_rng(self) -> None:
         """Do nothing: the searcher has the job's seed."""
 
     def _build_searcher(self, cls: Callable[..., Any], job: Job) -> Searcher:
-        """Return a searcher of the class, with the job's options, seed and space."""
+        """Return a searcher of the class, with the job's options, seed and space.
+
+        Raises:
+            InputError: The class is no searcher, or refuses its options or the space.
+        """
         if not (isinstance(cls, type) and issubclass(cls, Searcher)):
             raise errors.InputError(
                 f"{self._name} is no searcher of Ray Tune: it is no subclass of ray.tune.search.Searcher"
@@ -125,7 +132,8 @@ class TuneSampler(optuna.samplers.BaseSampler):
         elif trial.state == TrialState.PRUNED and trial.intermediate_values:
             value = float(trial.intermediate_values[max(trial.intermediate_values)])
         elif trial.system_attrs.get(points.BAD) and self._values:
-            value = (max if self._objective.direction == "minimize" else min)(self._values)
+            # A trial that failed by its own fault gets the worst value so far.
+            value = max(self._values) if self._objective.direction == "minimize" else min(self._values)
         else:
             return None
         return value if math.isfinite(value) else None
@@ -136,27 +144,31 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._told_numbers.add(trial.number)
         if value is not None:
             self._values.append(value)
-        if trial.number in self._suggested and points.is_same(self._suggested[trial.number], trial.params):
-            self._complete(trial, value)
-            return
-        if trial.number in self._suggested:  # the trial has the parameters that an earlier searcher suggested
+        if trial.number in self._suggested:
+            if points.is_same(self._suggested[trial.number], trial.params):
+                self._complete(trial, value)
+                return
+            # The trial has the parameters that the searcher of an earlier controller suggested. So the suggestion of this
+            # searcher ends as an error, and the trial is added as another point.
             self._complete(trial, None)
         if value is not None:
             self._add(trial, value)
 
     def _complete(self, trial: FrozenTrial, value: float | None) -> None:
-        """Tell the searcher the reports and the value of a trial that it has suggested; None is an error."""
+        """Tell the searcher the reports and the end of a trial that it has suggested. A value of None means an error."""
         name, step = str(trial.number), 1
-        for step, report in trial.intermediate_values.items() if self._reports else ():
+        reports = trial.intermediate_values if self._reports else {}
+        for step, report in reports.items():
             self._searcher.on_trial_result(name, self._tune_result(report, step))
         result = None if value is None else self._tune_result(value, step)
         self._searcher.on_trial_complete(name, result, error=value is None)
 
     def _tune_result(self, value: float, step: int) -> dict[str, float]:
+        """Return a report or a result as Tune passes it to a searcher. The time in it is only a substitute."""
         return {self._objective.metric: value, "training_iteration": step, "time_total_s": step}
 
     def _add(self, trial: FrozenTrial, value: float) -> None:
-        """Tell the searcher a point that it has not suggested, if it accepts such points."""
+        """Tell the searcher a point that it has not suggested, if it accepts such points and the point is complete."""
         if trial.params.keys() == self._keys.keys():
             with contextlib.suppress(NotImplementedError):
                 self._searcher.add_evaluated_point({self._keys[name]: param for name, param in trial.params.items()}, value)
@@ -166,9 +178,11 @@ def _domain(parameter: spaces.AnyParameter) -> Any:
     """Return a parameter as a search space of Tune. Steps are left out, as few searchers have them; `_value` rounds."""
     match parameter:
         case spaces.FloatParameter():
-            return (tune.loguniform if parameter.log else tune.uniform)(parameter.low, parameter.high)
+            float_domain = tune.loguniform if parameter.log else tune.uniform
+            return float_domain(parameter.low, parameter.high)
         case spaces.IntParameter(step=1):
-            return (tune.lograndint if parameter.log else tune.randint)(parameter.low, parameter.high + 1)
+            int_domain = tune.lograndint if parameter.log else tune.randint
+            return int_domain(parameter.low, parameter.high + 1)  # without the upper end
         case spaces.IntParameter():
             return tune.uniform(float(parameter.low), float(parameter.high))
         case spaces.CategoricalParameter():
@@ -186,8 +200,9 @@ def _value(parameter: spaces.AnyParameter, suggested: Any) -> Any:
             low, high = parameter.shares
             return min(max(low, float(suggested)), high)
         case spaces.IntParameter():
-            steps = round((suggested - parameter.low) / parameter.step)
-            return min(max(0, steps), (parameter.high - parameter.low) // parameter.step) * parameter.step + parameter.low
+            position = round((suggested - parameter.low) / parameter.step)
+            last_position = (parameter.high - parameter.low) // parameter.step
+            return parameter.low + min(max(0, position), last_position) * parameter.step
         case spaces.FloatParameter():
             value = float(suggested)
             if parameter.step is not None:

@@ -413,7 +413,7 @@ class CollectionWorkload(Workload):
         units = () if is_leaving else iteration.assign_units(worker)
         worker.is_at_end = is_leaving or (not units and iteration.units.is_all_assigned)
         if units or worker.is_at_end:
-            self._exchange.hand(worker.index, units, worker.is_at_end)
+            self._exchange.send_units(worker.index, units, worker.is_at_end)
 
     def _start_worker(self, iteration: Iteration, worker: WorkerSlot) -> None:
         """Start a worker's process with the weights of the iteration."""

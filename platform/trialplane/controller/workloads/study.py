@@ -58,12 +58,12 @@ class StudyWorkload(Workload):
             self._remover.advance()
         yield from super().events(timeout)
 
-    def send_files(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
+    def send_files(self, may_continue: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
         """Send the files of the best trials, see `Workload.send_files`."""
         if self._remover is None or not self._keeps_files:
             return []
         best = {row.trial: row.first for row in self._remover.best}
-        return sending.FileSender(self._slots, best).run(goes_on, show)
+        return sending.FileSender(self._slots, best).run(may_continue, show)
 
     def close(self) -> None:
         """End all slots, after they have removed the unneeded checkpoints."""

@@ -137,11 +137,11 @@ class Workload(abc.ABC):
         """The number of trials that have not ended; a running one may count as a fraction."""
         return self._ledger.job.trials - self._ledger.counts.ended
 
-    def send_files(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
+    def send_files(self, may_continue: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
         """Send the files that the job keeps of its trials to MLflow, after they have ended.
 
         Args:
-            goes_on: Returns whether the user lets the run continue.
+            may_continue: Returns whether the user lets the run continue.
             show: Shows the user a text on what the run waits for.
 
         Returns:
