@@ -42,7 +42,7 @@ class Exchange:
         self.end_fed: list[int] = []
         self._events: collections.deque[ExchangeEvent] = collections.deque()
 
-    def hand(self, worker: int, units: tuple[Unit, ...], last: bool) -> None:
+    def send_units(self, worker: int, units: tuple[Unit, ...], last: bool) -> None:
         self.handed.append((worker, [unit.number for unit in units], last))
 
     def release(self, worker: int, units: tuple[int, ...]) -> None:

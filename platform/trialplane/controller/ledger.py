@@ -1,12 +1,12 @@
 """The ledger of a study: draws its trials by Optuna, and writes their starts, reports and ends to the database.
 
 The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database (`Store`).
-A trial with its parameters is written before it starts, its reports a few times a second, and its end, after its last
-report, before the next decision. When a ledger is opened, memory is filled from the database. Attempts that were running are
-recorded as lost, with their reports, and retried.
+A trial with its parameters is written before it starts, and its reports a few times a second. Its end is written after its
+last report, and before the next decision. When a ledger is opened, memory is filled from the database. Attempts that were
+running are recorded as lost, with their reports, and retried.
 
-Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database. A retry has the same parameters,
-and its request names the attempt that it repeats. In Optuna's memory it replaces that attempt. Only this module,
+Logical trials are numbered 0 to `trials` - 1. Each attempt at a trial is a row in the database. A retry has the same
+parameters, and its request names the attempt that it repeats. In Optuna's memory it replaces that attempt. Only this module,
 `samplers`, `suggesting`, `pruning`, `history`, `points`, `replaying`, `tune_search` and `export` use Optuna.
 """
 
@@ -60,13 +60,13 @@ from trialplane.wire.states import TrialState as State
 
 log = logging.getLogger(__name__)
 
-_LONGEST_REASON = 1000  # characters of the reason in a status that was refused
+_LONGEST_REASON = 1000  # characters of the reason in a status, after the database has refused a longer one
 _REPORT_SECONDS = 0.25  # between two writes of reports
-_REPORT_PAUSE = 5.0  # the same after a write that failed
-_REDRAWS = 100  # attempts to draw other parameters than those of an earlier trial
-_SAMPLER_REDRAWS = 10  # of these by the job's sampler, which may draw the same point each time
-_AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead
-_TOP = "trialplane:top"  # attribute of a study: `Promotion.top`, if it was raised
+_REPORT_PAUSE = 5.0  # seconds before the next write of reports after one that failed
+_REDRAWS = 100  # attempts to draw parameters that no earlier trial has
+_SAMPLER_REDRAWS = 10  # the first of these are by the job's sampler, which may draw the same point each time
+_AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead of this machine's
+_TOP = "trialplane:top"  # attribute of a study that holds `Promotion.top`, if it was raised
 
 
 @dataclasses.dataclass
@@ -78,12 +78,12 @@ class _Attempt:
 
 
 class _Study(optuna.Study):
-    """A study that is driven by ask and tell. Optuna's own refuses `stop` then; this one records the call."""
+    """A study that is driven by ask and tell. Optuna's own class refuses `stop` in this case; this one records the call."""
 
     is_exhausted = False
 
     def stop(self) -> None:
-        """Record that every point was drawn: samplers call this."""
+        """Record that every point was drawn. Optuna's samplers call this."""
         self.is_exhausted = True
 
 
@@ -93,7 +93,7 @@ class Ledger:
     Args:
         url: URL of the database; or of the gateway with the run's token, `http://:TOKEN@HOST:PORT`.
         job: Resolved job.
-        run: Name of the run, which is also that of the study.
+        run: Name of the run, which is also the name of the study.
         code: Folder of the job's code, for spaces and options that are given as functions.
         lock: File to lock if the database is SQLite.
         patience: Time to wait for a database that does not answer, or that another controller has open.
@@ -105,7 +105,7 @@ class Ledger:
         counts: Numbers of trials by state.
         newest: Row of the newest attempt of each trial, by trial.
         best: Row of the best trial; None before one is complete.
-        saved: Checkpoints of the trials, without those that are not needed any more.
+        saved: Number and size of the checkpoints that are still needed.
         status: Last status of the run in the database when it was opened; None without one.
         promotion: Rule by which paused trials continue; None if trials are not paused.
         pruning: Pruner of the study.
@@ -143,7 +143,7 @@ class Ledger:
         self._demand = JobDemand.of(job)
         self._next = 0  # number of the next new trial
         self._running: dict[int, _Attempt] = {}  # number of a running attempt → it
-        self._unwritten: _Attempt | None = None  # the attempt that the database refused as it was full
+        self._unwritten: _Attempt | None = None  # a new attempt that is not in the database yet, as after LedgerFull
         # Number → an attempt, with only its drawn parameters, and its outcome, which is None while it runs.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._repeats = Repeats(self.counts)
@@ -161,7 +161,7 @@ class Ledger:
         self._reports_remark = ""  # remark that some reports are not in the database, and why
         earlier_trials = earlier.read(code)
         self._earlier = samplers.earlier_trials(job, earlier_trials.history)
-        # parameters → the trial with them whose result counts for a new trial
+        # Parameters → an earlier trial with these parameters, whose result answers a new trial.
         self._answers = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
         self._points: set[str] = set()  # parameters of all trials if none may repeat another, see `_point`
         self._memory = history.History(job, self._earlier)
@@ -186,25 +186,26 @@ class Ledger:
         self.storage.close()
 
     def prepare(self) -> None:
-        """Check, before a trial starts, that the sampler can be built and the job's functions can be imported.
+        """Check before the first trial that the sampler can be built and the job's functions can be imported.
 
         Raises:
             EntrypointError: A function of the job cannot be imported.
             InputError: Optuna refuses the sampler.
         """
         samplers.build_sampler(self.job, 0, self._code)
-        _ = self._space_function
+        _ = self._space_function  # imports it
 
     @functools.cached_property
     def _space_function(self) -> Callable[..., Any] | None:
+        """The job's function that defines the space; None if the job lists the parameters."""
         return self._code.function(self._search.function) if self._search.function else None
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the sampler has drawn every point, and none of them is to be retried."""
-        return not (self._repeats or self._unwritten) and (
-            self._study.is_exhausted or samplers.grid_is_drawn(self.job, self._study)
-        )
+        """Whether the sampler has drawn every point, and no attempt waits to be started or retried."""
+        if self._repeats or self._unwritten:
+            return False
+        return self._study.is_exhausted or samplers.grid_is_drawn(self.job, self._study)
 
     @property
     def is_done(self) -> bool:
@@ -219,7 +220,10 @@ class Ledger:
 
     @property
     def startable(self) -> int:
-        """The number of attempts that may start now or later, if the sampler draws as many points as there are trials."""
+        """The number of attempts that may start now or later: retries, new trials, and paused trials.
+
+        The sampler may draw fewer points than there are trials.
+        """
         undrawn = self.job.trials - self._next + (self._unwritten is not None)
         return len(self._repeats) + undrawn + self.counts.paused
 
@@ -265,18 +269,21 @@ class Ledger:
         return self._next < self.job.trials and not self.is_exhausted
 
     def take_released_folders(self) -> Collection[TrialFolder]:
-        """Return the folders of checkpoints that no member of a population needs any more; each once."""
+        """Return the folders of checkpoints that no member of a population needs any more, each folder once.
+
+        Without a population there are none.
+        """
         return self.promotion.take_released() if isinstance(self.promotion, Members) else ()
 
     def take_dropped(self) -> list[tuple[TrialRequest, TrialOutcome]]:
-        """Return the last attempts of the paused trials that were dropped since the last call, and their outcomes."""
+        """Return the last attempts, with their outcomes, of the paused trials that were dropped since the last call."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def suggest(self, number: int, parameter: messages.Suggest) -> messages.Suggested:
-        """Draw a parameter that a running attempt requests, and write it to the database; return the answer.
+        """Draw a parameter that a running attempt requests, and return the answer to the attempt.
 
-        As it is written first, a retry always gets the same value.
+        The parameter is written to the database before it is answered, so a retry always gets the same value.
 
         Args:
             number: Number of the attempt.
@@ -308,7 +315,7 @@ class Ledger:
         if attempt is None:
             return False
         now = time.time()
-        if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and may set any
+        if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and could send any number
             report = dataclasses.replace(report, time=now)
         self._curves.add(attempt.request, report)
         self._update_offset(attempt.request.trial, report.step)
@@ -317,7 +324,7 @@ class Ledger:
     def _evaluate_report(self, attempt: _Attempt, step: int, metrics: Mapping[str, float]) -> bool:
         """Pass a report to the objectives with `of: best` and to the pruner; return whether the pruner ends the trial."""
         self._best_reports.add(attempt.request.trial, step, metrics)
-        if not self.job.watched_metric:  # saves time: Optuna copies all earlier reports for each new one
+        if not self.job.watched_metric:  # no pruner: skipping it saves time, as Optuna copies all earlier reports each time
             return False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of a step that is reported twice
@@ -326,11 +333,11 @@ class Ledger:
     def write_reports(self, *, patient: bool = False) -> None:
         """Write new reports to the database, unless the last write was less than `_REPORT_SECONDS` ago.
 
-        While the database does not answer, they are kept for a later write. If it refuses them, for lack of space for
-        example, they are dropped and a remark says so: reports must not stop the run.
+        If the database does not answer, the reports stay for a later call. If it refuses them, for example for lack of
+        space, they are dropped and a remark says so, because reports must not stop the run.
 
         Args:
-            patient: Whether to write them in any case, and to wait for a database that does not answer.
+            patient: Whether to write at once, and to wait for a database that does not answer.
 
         Raises:
             LedgerUnavailable: The database did not answer in time, with `patient`.
@@ -360,7 +367,7 @@ class Ledger:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks for the user on the curves in the database."""
+        """Remarks for the user about reports that the curves in the database lack."""
         return tuple(filter(None, (self._curves.remark, self._reports_remark)))
 
     def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
@@ -398,14 +405,14 @@ class Ledger:
     def reopen_failure(self, number: int | None = None) -> bool:
         """Let a training or an iteration that failed for good be retried, as the user has requested.
 
-        The recorded outcome does not change. As the next attempt names the one that it repeats, a later controller counts
-        the same.
+        The recorded outcome does not change. The next attempt names the one that it repeats, by which a later controller
+        knows that this one was reopened.
 
         Args:
             number: Number of the attempt that failed; None for the newest one.
 
         Returns:
-            Whether there is such an attempt.
+            Whether there is such an attempt. A study has none.
         """
         return self.job.is_sequential and self._repeats.reopen_failure(number)
 
@@ -414,7 +421,7 @@ class Ledger:
         return Usage.of(self._hours.total(time.time()), self._demand, prices)
 
     def record_workers(self, number: int) -> None:
-        """Record the number of workers that a collection has from now on, as the hours of an attempt are those it had."""
+        """Record the number of workers that a collection has from now on. The hours of an attempt are counted with it."""
         self._hours.set_workers(number, time.time())
 
     def running(self) -> list[TrialRequest]:
@@ -427,11 +434,11 @@ class Ledger:
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
 
     def write_facts(self, facts: Mapping[str, Any], *, patient: bool = True) -> None:
-        """Write facts about the run.
+        """Write facts about the run to the database.
 
         Args:
             facts: JSON values by the name of a column.
-            patient: Whether to wait for a database that does not answer; otherwise the write is skipped.
+            patient: Whether to wait for a database that does not answer. If not, the write is skipped then.
         """
         if patient:
             self._patience(lambda: self.storage.write_facts(facts))
@@ -442,7 +449,7 @@ class Ledger:
     def record_status(self, status: RunStatus, *, patient: bool = True) -> None:
         """Write the run's status. If the database refuses it, write it without the texts of trials, which may be too large.
 
-        A refusal does not end the run, as it would end each later controller of the run too.
+        A second refusal is only logged. It must not end the run, because each later controller would end in the same way.
 
         Args:
             status: Status of the run.
@@ -469,12 +476,15 @@ class Ledger:
     # Drawing
 
     def _draw(self, trial: int) -> _Attempt:
-        """Draw a new trial: an enqueued point, which the sampler completes, or a point of the sampler."""
+        """Draw a new trial, and return its first attempt.
+
+        Its point is an enqueued one, in which the sampler draws the missing parameters, or one of the sampler.
+        """
         self._build_sampler(trial)
         # The sampler of a grid draws the enqueued points itself, see `samplers`.
         is_enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"
         enqueued_values = self._search.enqueue[trial] if is_enqueued else {}
-        if self._search.suggests:  # a parameter that the objective requests may be fixed by the job
+        if self._search.suggests:  # the job may fix parameters that the objective requests
             enqueued_values = {**self.job.params, **enqueued_values}
         if is_enqueued or (self._search.suggests and enqueued_values):
             self._study.enqueue_trial(samplers.coded(self.job, enqueued_values))
@@ -484,7 +494,7 @@ class Ledger:
             sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self.job, self._space_function, enqueued_values)
         if self._search.duplicates == "redraw" and not is_enqueued:
             optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
-        if self._is_replayed:
+        if self._is_replayed:  # lets a later controller replay the study, see `replaying`
             self._memory.set_trial_system_attr(optuna_trial._trial_id, replaying.ENDED_BEFORE, self._new_ends)
             self._new_ends = []
         self._next += 1
@@ -495,16 +505,16 @@ class Ledger:
     ) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
         """Draw a trial again while an earlier trial has its parameters; return it and its parameters.
 
-        The job's sampler draws first, then a random sampler. After `_REDRAWS` attempts the space probably has no other
-        point, and the trial keeps its parameters.
+        The job's sampler draws first, unless its class is of another package, and then a random sampler. After `_REDRAWS`
+        attempts the space probably has no other point, and the trial keeps its parameters.
         """
-        is_reusable = not samplers.is_optunas(self._study.sampler)
+        is_optunas = samplers.is_optunas(self._study.sampler)
         for attempt in range(_REDRAWS):
             if self._point(sampled) not in self._points:
                 break
             self._memory.replace(optuna_trial._trial_id, optuna.trial.create_trial(state=TrialState.RUNNING))
-            if attempt < _SAMPLER_REDRAWS and not is_reusable:
-                count = attempt + 1  # so that each redraw has another seed
+            if attempt < _SAMPLER_REDRAWS and is_optunas:
+                count = attempt + 1  # gives each redraw another seed
                 sampler = samplers.build_sampler(self.job, trial, self._code, drawn_before=count, earlier=self._earlier)
             else:
                 seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), attempt)
@@ -523,13 +533,14 @@ class Ledger:
             self._points.add(self._point(sampled))
 
     def _point(self, sampled: Mapping[str, Any]) -> str:
-        """Return the parameters of a trial as one text, by which duplicates are detected."""
+        """Return the parameters of a trial as one text. Trials with the same text are duplicates."""
         return earlier.key({**self.job.params, **sampled})
 
     def answer(self, request: TrialRequest) -> TrialOutcome | None:
-        """Return the outcome of an attempt whose parameters an earlier trial had; None if the attempt has to run."""
+        """Return the outcome of an attempt if an earlier trial had the same parameters; None if the attempt has to run."""
         result = self._answers.get(earlier.key(request.params))
-        if result is None or (request.segment is not None and request.segment.done):  # the trial has already trained
+        has_trained = request.segment is not None and request.segment.done > 0
+        if result is None or has_trained:
             return None
         now = time.time()
         return TrialOutcome(
@@ -546,11 +557,11 @@ class Ledger:
 
     @property
     def _is_replayed(self) -> bool:
-        """Whether the sampler may store what it has learned in its own memory, see `replaying`."""
+        """Whether the sampler may store in memory what it has learned, so that a new one must replay the study."""
         return bool(self._search.sampler.class_path) and not self._search.suggests
 
     def _build_sampler(self, trial: int) -> None:
-        """Set the sampler of a new trial. A new one that stores what it has learned first replays the study."""
+        """Set the sampler that draws a new trial. If a later controller has built it anew, it may first replay the study."""
         previous = self._study.sampler
         sampler = samplers.build_sampler(self.job, trial, self._code, previous, earlier=self._earlier)
         self._study.sampler = sampler
@@ -563,7 +574,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _map_sampler_errors(self, trial: int) -> Iterator[None]:
-        """Raise EntrypointError for errors of a sampler that the job names by its class, and seed its random numbers."""
+        """Raise errors of a sampler that the job names by its class as EntrypointError, and seed its random numbers."""
         seed = samplers.derived_seed(self.job.seed, trial)
         try:
             with points.seeded_globally(seed) if self._is_replayed else contextlib.nullcontext():
@@ -576,7 +587,7 @@ class Ledger:
             raise errors.EntrypointError(f"the sampler {name} failed to draw trial {trial}: {text}") from error
 
     def _continue(self, stretch: Stretch) -> _Attempt:
-        """Return the attempt that continues a paused trial: from its own checkpoint, or from that of another trial."""
+        """Return the attempt that continues a paused trial: from its own checkpoint, or from one of another trial."""
         assert stretch.trial is not None
         previous, _ = self._attempts[self.newest[stretch.trial].number]
         donor, outcome = self._attempts[previous.number if stretch.parent is None else self._pauses[stretch.parent]]
@@ -584,10 +595,10 @@ class Ledger:
         digest = "" if outcome.checkpoints is None else outcome.checkpoints.digest
         parent = Parent(donor.trial, outcome.step, digest, donor.number, donor.folder)
         segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=previous.series)
-        sampled = None
+        sampled = None  # the trial's parameters stay
         if isinstance(self.promotion, Members):
             sampled = self.promotion.params(stretch, self._search.parameters, donor.params)
-        if sampled is not None:  # MLflow never changes a parameter
+        if sampled is not None:  # a new series has a new run in MLflow, which never changes a parameter of a run
             segment = dataclasses.replace(segment, series=None, changed=sampled != donor.params)
         return self._repeat(previous, segment, sampled)
 
@@ -596,7 +607,7 @@ class Ledger:
         return None if self.promotion is None else self._segment_of(self.promotion.first_stretch(trial))
 
     def _segment_of(self, stretch: Stretch) -> Segment:
-        """Return the segment of a stretch, without a parent."""
+        """Return the segment that records a stretch, without its parent."""
         watched = self.job.watched_metric
         metrics = (watched,) if watched else tuple(objective.metric for objective in self.job.objectives)
         offset = None if stretch.trial is None else self._offsets.get(stretch.trial)
@@ -613,9 +624,11 @@ class Ledger:
         if outcome.answered_by:
             return 0
         if request.trial in self._offsets:
-            return outcome.step + self._offsets[request.trial] if outcome.step or outcome.metrics else 0
+            has_reported = outcome.step > 0 or bool(outcome.metrics)
+            return outcome.step + self._offsets[request.trial] if has_reported else 0
+        # The trial has reported nothing. If it is complete, it has done all steps.
         ladder = self._search.ladder
-        return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0  # the trial has reported nothing
+        return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0
 
     def _repeat(
         self, previous: TrialRequest, segment: Segment | None = None, sampled: Mapping[str, Any] | None = None
@@ -624,15 +637,17 @@ class Ledger:
 
         Args:
             previous: Request of the previous attempt, whose sampler attributes it gets.
-            segment: Next segment of a paused trial; None for a retry of the same segment.
-            sampled: Its drawn parameters; None for those of the previous attempt.
+            segment: Next segment of a paused trial; None for a retry of the previous segment.
+            sampled: New drawn parameters; None for those of the previous attempt.
         """
         if segment is None and previous.segment is not None:
             segment = previous.segment
-            # The failed attempt may have written newer checkpoints, and its reports show how it counts steps.
             parent = segment.parent
             if parent is not None and not parent.folder:
+                # The failed attempt may have written newer checkpoints into the same folder, from which the retry may
+                # continue.
                 parent = dataclasses.replace(parent, digest="")
+            # The reports of the failed attempt may show whether the trial counts its steps from 0 or 1.
             offset = self._offsets.get(previous.trial, segment.offset)
             segment = dataclasses.replace(segment, parent=parent, offset=offset, series=None)
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
@@ -660,13 +675,13 @@ class Ledger:
         sampled: Mapping[str, Any],
         segment: Segment | None,
     ) -> _Attempt:
-        """Return a new attempt, after it was added to the attempts of the study.
+        """Create an attempt, add it to the attempts of the study, and return it.
 
         Args:
             optuna_trial: Trial in memory.
             trial: Number of the trial.
-            attempt: Number of attempts at the trial, with this one.
-            retry_of: Number of the attempt that it repeats; None for the first.
+            attempt: Number of attempts at the trial, including this one.
+            retry_of: Number of the attempt that it repeats; None for the first attempt at a trial.
             sampled: Drawn parameters.
             segment: Segment of the trial; None if trials are not paused.
         """
@@ -679,7 +694,7 @@ class Ledger:
             attempt=attempt,
             number=len(self._attempts),
             params={**self.job.params, **sampled},
-            seed=samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED,  # another seed than that of the sampler
+            seed=samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED,  # any constant: it differs from the sampler's seed
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,
@@ -699,7 +714,7 @@ class Ledger:
     # Ending
 
     def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
-        """Record the end of an attempt in memory."""
+        """Record the end of an attempt in Optuna's memory, and let the sampler know it."""
         trial = attempt.trial
         state, values = samplers.state_and_values(self.job, outcome)
         if values is not None:
@@ -711,7 +726,7 @@ class Ledger:
         self._end_in_memory(trial.number, outcome)
 
     def _end_in_memory(self, trial: int, outcome: TrialOutcome) -> None:
-        """Record the end of a trial for samplers."""
+        """Record for samplers that the newest attempt at a trial has ended."""
         is_bad = samplers.is_bad(self.job, outcome)
         self._memory.record_end(self._frozen(trial), is_bad)
         if not outcome.retried:
@@ -719,7 +734,7 @@ class Ledger:
             self._bad = self._bad | {trial} if is_bad else self._bad - {trial}
 
     def _count_end(self, request: TrialRequest, sampled: Mapping[str, Any], outcome: TrialOutcome) -> None:
-        """Count the end of an attempt, also under an earlier controller."""
+        """Count the end of an attempt. It has ended now, or under an earlier controller when the ledger is opened."""
         if outcome.checkpoints is not None:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
         self.counts.add_end(request.trial, outcome)
@@ -739,7 +754,7 @@ class Ledger:
         self._update_newest(rows.row(self.job, request, sampled, outcome))
 
     def _update_top_rung(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Update the rung up to which trials are promoted, and store it in an attribute of the study, see `_write`."""
+        """Raise the top rung if needed, and store it in an attribute of the study, which `_write` writes to the database."""
         if not isinstance(self.promotion, Promotion) or outcome.retried:
             return
         done, losses = self._steps_done(request, outcome), self._losses(outcome)
@@ -747,7 +762,7 @@ class Ledger:
             self._memory.set_study_system_attr(self._study_id, _TOP, self.promotion.top)
 
     def _count_start(self, request: TrialRequest) -> None:
-        """Count the start of an attempt, also under an earlier controller."""
+        """Count the start of an attempt. It starts now, or has under an earlier controller when the ledger is opened."""
         self._best_reports.record_start(request.trial)
         segment = request.segment
         if self.promotion is None or segment is None:
@@ -760,14 +775,14 @@ class Ledger:
         self.promotion.record_start(Stretch(request.trial, segment.rung, segment.done))
 
     def _take_over_best(self, trial: int, segment: Segment) -> None:
-        """Let the best reports of a trial that takes over another one's state be those of that one so far."""
+        """If a segment continues another trial's state, give its trial the best reports that the other one had then."""
         parent = segment.parent
         if parent is not None and parent.number is not None and parent.trial != trial:
             _, outcome = self._attempts[parent.number]
             self._best_reports.take_over(trial, {} if outcome is None else outcome.best)
 
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
-        """Return the losses by which trials are compared at a rung; a missing value is the worst loss."""
+        """Return the losses by which trials are compared at a rung; a missing value gets the worst loss."""
         objectives = self.job.objectives
         watched = (self._search.watched_objective(objectives[0]),) if self.job.watched_metric else objectives
         signs = (-1.0 if objective.direction == "maximize" else 1.0 for objective in watched)
@@ -793,7 +808,7 @@ class Ledger:
             self._update_newest(rows.row(self.job, request, dict(request.params), outcome))
 
     def _update_newest(self, row: TrialRow) -> None:
-        """Record the row of a trial's newest attempt, which may be that of the best trial."""
+        """Record the row of a trial's newest attempt, and update the best trial."""
         self.newest[row.trial] = row
         if row.state is State.COMPLETE and row.feasible:
             row = rows.shorten(row)
@@ -802,7 +817,7 @@ class Ledger:
     # Memory and database
 
     def _open_storage(self, url: str, lock: Path) -> Store:
-        """Open the database, or the connection to the gateway."""
+        """Open the run in the database, or through the gateway."""
         directions = tuple(objective.direction for objective in self.job.objectives)
         seconds, should_give_up = self._patience.lock_seconds, self._patience.should_give_up
         if url.startswith(remote.SCHEMES):
@@ -821,7 +836,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _sampler_view(self) -> Iterator[None]:
-        """Let memory return the trials that the sampler is to get, see `history`."""
+        """While a sampler draws, let memory return the trials that samplers get, see `history`."""
         self._memory.drawing = True
         try:
             yield
@@ -829,19 +844,24 @@ class Ledger:
             self._memory.drawing = False
 
     def _trial_id(self, trial: int) -> int:
-        """Return the id in memory of a logical trial."""
+        """Return the id that a logical trial has in Optuna's memory."""
         return self._memory.get_trial_id_from_study_id_trial_number(self._study_id, trial)
 
     def _frozen(self, trial: int) -> FrozenTrial:
-        """Return a logical trial in memory."""
+        """Return a logical trial as it is in Optuna's memory."""
         return self._memory.get_trial(self._trial_id(trial))
 
     def _sampled_params(self, number: int) -> Mapping[str, Any]:
-        """Return the drawn parameters of an attempt in the user's form, which may differ from Optuna's."""
+        """Return the drawn parameters of an attempt in the user's form, which may differ from Optuna's form."""
         return self._attempts[number][0].params
 
     def _write(self, write: Callable[..., None], number: int) -> None:
-        """Write one attempt to the database, and the attributes of the study that have changed; wait for the database."""
+        """Write an attempt to the database, and the attributes of the study if they have changed; wait for the database.
+
+        Args:
+            write: Method of the storage that writes a start, a drawn parameter, or an end.
+            number: Number of the attempt.
+        """
         request, outcome = self._attempts[number]
         attempt = Attempt(request, outcome, optuna=history.document(self._frozen(request.trial), self.pruning.sign))
         attributes = self._memory.get_study_system_attrs(self._study_id)
@@ -851,14 +871,14 @@ class Ledger:
 
     def _load(self) -> None:
         """Fill memory from the database, and record the attempts that an earlier controller left running as lost."""
-        gc.disable()  # many objects are created and none becomes garbage: the collector would take half of the time
+        gc.disable()  # many objects are created and none becomes garbage, but the collector would take half of the time
         try:
             self._restore()
         finally:
             gc.enable()
 
     def _restore(self) -> None:
-        """Restore the study from the database, see `_load`."""
+        """Do what `_load` describes, while Python's garbage collector is off."""
         attempts, attributes = self.storage.load()
         status_document = self.storage.read_column(labels.LEDGER_STATUS)
         if status_document is not None:
@@ -880,11 +900,11 @@ class Ledger:
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
     def _restore_attempt(self, attempt: Attempt, curve: dict[int, float]) -> None:
-        """Restore an attempt in memory, in the place of the attempt that it repeats if it is a retry.
+        """Restore an attempt in memory. A retry takes the place of the attempt that it repeats.
 
         Args:
-            attempt: Attempt from the database; they come in the order of their numbers.
-            curve: Value of the watched metric by step, as Optuna compares it.
+            attempt: Attempt from the database. This is called in the order of their numbers.
+            curve: Value of the watched metric by step, with the sign with which Optuna compares it.
 
         Raises:
             LedgerCorrupt: An earlier trial is missing.
@@ -899,7 +919,7 @@ class Ledger:
                 f"trial {self._next} of the study {self.run} is missing from its ledger, so the others cannot be "
                 "counted; put a good copy in its place, or give the run another name"
             )
-        if request.trial < self._next:  # this is a retry
+        if request.trial < self._next:  # a retry, or a later segment
             trial_id = self._trial_id(request.trial)
             self.pruning.replace_attempt(trial_id, self._memory.get_trial(trial_id))
             frozen.intermediate_values = self.pruning.restore_reports(trial_id, curve)
@@ -917,21 +937,21 @@ class Ledger:
             self._count_end(request, dict(request.params), outcome)
 
     def _restore_new_ends(self) -> None:
-        """Keep in `_new_ends` only trials that had not ended before an earlier draw, in the order of their ends."""
+        """Reduce `_new_ends` to the trials that have ended since the last draw, in the order of their ends."""
         attributes = (self._frozen(trial).system_attrs for trial in range(self._next))
         earlier_ends = {number for attrs in attributes for number in attrs.get(replaying.ENDED_BEFORE, ())}
         ends = {number: self.newest[number].ended or 0.0 for number in self._new_ends if number not in earlier_ends}
         self._new_ends = sorted(ends, key=lambda number: (ends[number], number))
 
     def _load_reports(self, running: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
-        """Return the reports in the database, by number of the attempt.
+        """Read the reports in the database, and return them by number of the attempt.
 
         Args:
             running: Numbers of the attempts that have not ended.
 
         Returns:
-            For attempts that have ended, the value of the watched metric by step, as Optuna compares it. For the others, all
-            reports.
+            For each attempt that has ended, the value of the watched metric by step, with the sign with which Optuna
+            compares it; and for each of the others, all its reports.
         """
         curves: dict[int, dict[int, float]] = {}
         unfinished: dict[int, list[ReportRow]] = {}
@@ -975,7 +995,7 @@ class Ledger:
         optuna_trial = optuna.trial.Trial(self._study, self._trial_id(request.trial))
         self._running[request.number] = attempt = _Attempt(request, optuna_trial)
         self.counts.running += 1
-        for report in reports:  # a retry that continues from a checkpoint needs the rungs that they reach
+        for report in reports:  # if the retry continues from a checkpoint, the pruner needs these reports
             self._evaluate_report(attempt, report.step, report.metrics)
         self.tell(
             TrialOutcome(
@@ -990,7 +1010,7 @@ class Ledger:
 
 
 def _create_promotion(job: Job) -> Promotion | Members | None:
-    """Return the rule by which paused trials continue; None where trials are not paused."""
+    """Return the rule by which paused trials continue; None for a job whose trials are not paused."""
     search = job.search
     if isinstance(search.ladder, Intervals):
         assert search.population is not None

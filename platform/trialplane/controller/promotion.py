@@ -1,15 +1,16 @@
 """Decides which trial of a study with promotion trains next, and up to which rung. Pure: a function of the ledger's rows.
 
-The algorithm is asynchronous successive halving with promotion (Li et al. 2020). A trial that reaches a rung is paused. A
-free slot promotes a paused trial that is among the best 1/factor of its rung, and searches for it from the highest rung
-down. If there is none, the slot takes a new trial. So a decision depends only on how trials have ended.
+The algorithm is asynchronous successive halving with promotion (Li et al. 2020). A trial that reaches a rung is paused. When
+a slot is free, a paused trial that is among the best 1/factor of its rung is promoted: it trains up to the next rung. The
+rungs are searched from the highest one down. If no paused trial can be promoted, the slot takes a new trial. So a decision
+depends only on how trials have ended.
 
-A trial that cannot be among the best of its rung any more, whatever the others do, is dropped. If nothing else can be
-started and no trial is complete, the best trial of the highest rung continues, so that a study has a result. A budget
+A trial that cannot get among the best of its rung any more, whatever the others do, is dropped. If nothing else can be
+started and no trial is complete, the best trial of the highest rung continues, so that the study has a result. A budget
 reserves the steps for that.
 
-With `max: auto` trials are first promoted from the lowest rung alone. The top rung is raised whenever a trial reaches it and
-the ranking at it differs from that at the rung below, see `ranking`.
+With `max: auto`, at first only the lowest rung promotes. The top rung, from which no trial is promoted, is raised whenever a
+trial reaches it and the ranking there differs from the ranking at the rung below, see `ranking`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Losses = tuple[float, ...]  # of the objectives; smaller is better
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """The next part of a trial's training.
+    """The part of a trial's training that a decision starts. The ledger records it as a segment.
 
     Attributes:
-        trial: Number of the trial; None for a new one.
+        trial: Number of the trial; None for a new trial, which the caller numbers.
         rung: Number of steps after which the trial is paused; 0 if it trains to its end.
-        done: Number of steps that it has done before.
-        parent: Trial and rung of the checkpoint that it continues from; None for the trial's newest.
+        done: Number of steps that the trial has done before.
+        parent: Trial and rung of the checkpoint that the stretch starts from; None for the trial's own newest checkpoint.
     """
 
     trial: int | None
@@ -85,7 +86,7 @@ class Rung:
 
     @property
     def has_one_loss(self) -> bool:
-        """Whether trials have one loss each. Then the order of two trials never changes; with several, fronts may change."""
+        """Whether trials have one loss each. Only then the order of two trials can never change: fronts may change."""
         return all(len(losses) == 1 for losses, _ in self._sorted[:1])
 
 
@@ -98,7 +99,7 @@ class Promotion:
         budget: Number of steps that all trials together may train; None for no limit.
 
     Attributes:
-        top: Steps of the rung from which no trial is promoted; those of a whole trial if all rungs promote.
+        top: Steps of the lowest rung from which no trial is promoted; the steps of a whole trial if all rungs promote.
         used_steps: Number of steps trained in segments that have ended.
         is_budget_spent: Whether the budget allows no further segment.
     """
@@ -137,14 +138,15 @@ class Promotion:
 
         Args:
             trial: Number of the trial.
-            state: State of the trial: PAUSED at the rung, or PRUNED if it was dropped there later.
+            state: State of the trial: PAUSED at the rung, PRUNED if it was dropped there later, or another final state.
             done: Number of steps that the trial has done in all.
             losses: Losses at the rung.
         """
         stretch = self._running.pop(trial)
         losses = _comparable(losses)
-        self.used_steps += max(0, done - self._done_steps.get(trial, 0))
-        self._done_steps[trial] = max(done, self._done_steps.get(trial, 0))
+        done_before = self._done_steps.get(trial, 0)
+        self.used_steps += max(0, done - done_before)
+        self._done_steps[trial] = max(done, done_before)
         self._complete_count += state is TrialState.COMPLETE
         if stretch.rung and done >= stretch.rung:
             rung = self._rung(trial, stretch.rung)
@@ -154,7 +156,7 @@ class Promotion:
                 self._paused_at[trial] = stretch.rung
 
     def raise_top(self, trial: int, done: int, losses: Losses) -> bool:
-        """Raise the top rung if the end of a stretch requires it. This is called before `record_end`.
+        """Raise the top rung if a trial has reached it and the ranking at it is not stable. Call this before `record_end`.
 
         Args:
             trial: Number of the trial.
@@ -164,13 +166,13 @@ class Promotion:
         Returns:
             Whether the top was raised.
         """
-        rung = self._running[trial].rung  # above the top if the trial has skipped the top, as it reports less often
+        rung = self._running[trial].rung  # may be above the top, if the trial reports so seldom that it has skipped the top
         if not self._ladder.is_auto or rung < self.top or done < rung:
             return False
         losses_at = {step: self._rungs[0][step].first_losses for step in self._ladder.rungs() if step <= rung}
         losses_at[rung].setdefault(trial, _comparable(losses)[0])
-        rungs = [by_trial for by_trial in losses_at.values() if by_trial]
-        if len(rungs) < 2 or ranking.is_same(rungs[-2], rungs[-1], 0.0):
+        rungs = [losses_by_trial for losses_by_trial in losses_at.values() if losses_by_trial]
+        if len(rungs) < 2 or ranking.is_same(rungs[-2], rungs[-1], 0.0):  # saves the estimate in most cases
             return False
         if ranking.is_same(rungs[-2], rungs[-1], ranking.estimate_noise(rungs)):
             return False
@@ -178,7 +180,7 @@ class Promotion:
         return True
 
     def restore_top(self, top: int) -> None:
-        """Set the top rung to that of an earlier controller."""
+        """Set the top rung to the one that an earlier controller has stored."""
         self.top = top
 
     def drop(self, trial: int) -> None:
@@ -186,7 +188,7 @@ class Promotion:
         self._rung(trial, self._paused_at.pop(trial)).paused.discard(trial)
 
     def next_stretch(self, trial: int | None) -> Stretch | None:
-        """Return the stretch that a free slot starts, and set `is_budget_spent`; return None if there is none now.
+        """Return the stretch that a free slot starts, and set `is_budget_spent`. None means that nothing can start now.
 
         Args:
             trial: Number of the next new trial; None if none is left to draw.
@@ -202,16 +204,20 @@ class Promotion:
         """Return the paused trials that will not be promoted, whatever the others do, in order of their numbers."""
         hopeless: list[int] = []
         for bracket in range(len(self._rungs)):
-            arrivals = self._trials - self._start_count  # number of trials that may still reach the rung
+            # Number of trials that may still reach the rung: at first those that have not started, then also those that run
+            # up to this rung or are paused below it.
+            arrivals = self._trials - self._start_count
             for step, rung in self._rungs[bracket].items():
                 arrivals += sum(
                     stretch.rung == step and self._ladder.bracket(trial) == bracket
                     for trial, stretch in self._running.items()
                 )
                 if rung.has_one_loss and rung.paused:
+                    # Even if all arrivals were worse than the trials here, no more than this many could be promoted.
                     best = rung.order[: (len(rung) + arrivals) // self._ladder.factor]
                     excluded = rung.paused.difference(best)
-                    if excluded == rung.paused and not self._complete_count:  # the best one may have to become the result
+                    if excluded == rung.paused and not self._complete_count:
+                        # The best paused trial may be needed as the result of the study, so it stays.
                         excluded.remove(next(trial for trial in rung.order if trial in excluded))
                     hopeless += excluded
                     arrivals -= len(excluded)
@@ -231,7 +237,11 @@ class Promotion:
             yield step, sum(map(len, rungs_at_step)), sum(len(rung.paused) for rung in rungs_at_step)
 
     def _candidates(self, trial: int | None) -> Iterator[Stretch]:
-        """Yield the stretches that may be started, in the order of preference: promotions, then the new trial."""
+        """Yield the stretches that may be started, in the order of preference: promotions, then the new trial.
+
+        Args:
+            trial: Number of the next new trial; None if none is left to draw.
+        """
         steps = sorted({step for rungs in self._rungs for step in rungs}, reverse=True)
         for step in steps:
             for bracket, rungs in enumerate(self._rungs):
@@ -246,7 +256,8 @@ class Promotion:
 
     def _best_paused(self) -> Iterator[Stretch]:
         """Yield the best paused trial of each rung, from the highest rung down."""
-        for step, bracket in sorted(((step, bracket) for bracket, rungs in enumerate(self._rungs) for step in rungs))[::-1]:
+        rungs = [(step, bracket) for bracket, rungs_by_step in enumerate(self._rungs) for step in rungs_by_step]
+        for step, bracket in sorted(rungs, reverse=True):
             rung = self._rungs[bracket][step]
             best = next((candidate for candidate in rung.order if candidate in rung.paused), None)
             if best is not None:
@@ -262,6 +273,7 @@ class Promotion:
         return self._ladder.next_rung(top) or self._ladder.top
 
     def _rung(self, trial: int, step: int) -> Rung:
+        """Return the rung at a number of steps in the bracket of a trial."""
         return self._rungs[self._ladder.bracket(trial)][step]
 
     def _size(self, stretch: Stretch) -> int:
@@ -273,15 +285,19 @@ class Promotion:
         return self._budget - self.used_steps - sum(self._size(stretch) for stretch in self._running.values())
 
     def _fits(self, stretch: Stretch) -> bool:
-        """Return whether the budget has the steps of a stretch, and those that the first complete trial still needs."""
-        needed = 0
+        """Return whether the budget has the steps of a stretch, and those that are reserved for the first complete trial.
+
+        Steps are reserved if no trial is complete or trains to its end. They are what the trial that has got furthest, or
+        will have with this stretch and the running ones, lacks to its end.
+        """
+        reserved = 0
         if not self._complete_count and all(other.rung for other in (stretch, *self._running.values())):
-            paused = [self._done_steps[trial] for trial in self._paused_at]
-            rungs = [running.rung for running in self._running.values()]
-            needed = self._ladder.top - max(stretch.rung, *rungs, *paused, 0)
-        return self._size(stretch) + max(0, needed) <= self._steps_left()
+            paused_steps = [self._done_steps[trial] for trial in self._paused_at]
+            running_rungs = [running.rung for running in self._running.values()]
+            reserved = self._ladder.top - max(stretch.rung, *running_rungs, *paused_steps, 0)
+        return self._size(stretch) + max(0, reserved) <= self._steps_left()
 
 
 def _comparable(losses: Losses) -> Losses:
-    """Return losses in which NaN is the worst loss."""
-    return tuple(loss if loss == loss else math.inf for loss in losses)
+    """Return losses in which NaN, which no order has a place for, is replaced by the worst loss."""
+    return tuple(math.inf if math.isnan(loss) else loss for loss in losses)

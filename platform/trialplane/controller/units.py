@@ -1,11 +1,12 @@
 """The state of the units of one iteration: which of them wait, are assigned to a worker, or have ended. Pure.
 
-Each unit ends once, as arrived or as failed. Before that it waits, is assigned to one worker, or is in transit: its result
-is on its way to the learner, and no longer depends on the worker.
+Each unit ends once, as arrived or as failed. Before that it waits, is assigned to one worker, or is in transit: the worker
+has offered its result, which is on its way to the learner.
 
-If a process fails with one unit, that unit is at fault and is retried like a trial with that failure. If it has several, the
-faulty one is unknown: each is assigned again, alone. A lost slot or a killed process at first counts as no unit's fault:
-its units are assigned again together, as often as a trial would be retried.
+If a worker's process fails with one unit assigned, that unit is at fault. It is retried as often as a trial with the same
+failure. If several units are assigned, it is unknown which one is at fault. If the failure may be retried, such as a lost
+slot, the units are assigned again together, as often as a trial would be retried. After that, or after another failure,
+they become suspects: each is assigned alone, so that the next failure shows which one is at fault.
 """
 
 from __future__ import annotations
@@ -69,12 +70,14 @@ class Units:
         self._retries = retries
         self._waiting = collections.deque(range(first, first + count))
         self._waiting_alone: collections.deque[int] = collections.deque()  # each needs a worker without other units
-        self._suspects: set[int] = set()  # units that are assigned alone, as one of them made a process fail
-        self._assigned: dict[int, set[int]] = collections.defaultdict(set)  # worker → units without an offered result
+        self._suspects: set[int] = set()  # units that are assigned alone, because one of them made a process fail
+        self._assigned: dict[int, set[int]] = collections.defaultdict(
+            set
+        )  # worker → units whose results it must still offer
         self._in_transit: dict[int, int] = {}  # unit → worker that offered its result
         self._arrived: set[int] = set()
-        self._own_failures: _FailureCounts = collections.Counter()  # of units that were assigned alone
-        self._shared_failures: _FailureCounts = collections.Counter()  # of units that were assigned with others
+        self._own_retries: _FailureCounts = collections.Counter()  # after failures of which the unit was the cause
+        self._shared_retries: _FailureCounts = collections.Counter()  # after failures with other units assigned
 
     @property
     def waiting(self) -> int:
@@ -83,7 +86,7 @@ class Units:
 
     @property
     def is_all_assigned(self) -> bool:
-        """Whether every unit has ended or is in transit: no worker gets another one unless a result is lost."""
+        """Whether every unit has ended or is in transit, so that no worker gets another one unless a result is lost."""
         return not self.waiting and not any(self._assigned.values())
 
     @property
@@ -97,14 +100,14 @@ class Units:
         return len(self._arrived) + len(self.failed) == self.count
 
     def assigned_to(self, worker: int) -> frozenset[int]:
-        """Return the units assigned to a worker whose results it has not offered."""
+        """Return the units that are assigned to a worker, and whose results it has not offered."""
         return frozenset(self._assigned.get(worker, ()))
 
     def assign(self, worker: int, count: int) -> tuple[Unit, ...]:
         """Assign at most `count` waiting units to a worker, and return them.
 
-        A suspect, which may have made a process fail, is only assigned to a worker without other units. This worker gets no
-        further unit until the suspect is done.
+        A suspect is assigned only to a worker without other units. This worker gets no further unit until it has offered the
+        result of the suspect.
         """
         assigned = self._assigned[worker]
         if assigned & self._suspects or count < 1:
@@ -134,7 +137,10 @@ class Units:
         return True
 
     def record_arrival(self, unit: int) -> bool:
-        """Record that the learner has the result of a unit; return False if it was not in transit, so none counts twice."""
+        """Record that the learner has the result of a unit; return whether that is new.
+
+        It is not if the unit was not in transit, as after an earlier record of the same arrival.
+        """
         if self._in_transit.pop(unit, None) is None:
             return False
         self._arrived.add(unit)
@@ -142,7 +148,7 @@ class Units:
         return True
 
     def record_reuse(self, unit: int) -> bool:
-        """Record that the learner reuses a result of an earlier attempt; return False if the unit is not waiting."""
+        """Record that the learner reuses a unit's result of an earlier attempt; return False if the unit is not waiting."""
         if unit not in self._waiting:
             return False
         self._waiting.remove(unit)
@@ -178,30 +184,45 @@ class Units:
         return None if worker is None else self._fail(FailedUnit(unit, worker, failure, message))
 
     def end_worker(self, worker: int, outcome: TrialOutcome) -> WorkerEnd:
-        """Record that a worker's process has ended: its units wait again, unless one is known to have failed for good."""
+        """Record that a worker's process has ended: its units wait again, or fail for good, see the module's docstring."""
         assigned = sorted(self._assigned.pop(worker, ()))
         failure, message = outcome.failure, outcome.message
         if outcome.state is TrialState.COMPLETE and assigned:
             failure, message = FailureClass.INVALID, "the worker returned without a result of this unit"
-        if failure is None or failure is FailureClass.STOPPED or len(assigned) != 1:
-            for unit in reversed(assigned):
-                if failure is not FailureClass.STOPPED and not self._count_retry(unit, failure, self._shared_failures):
+        has_faulty_unit = len(assigned) == 1 and failure is not None and failure is not FailureClass.STOPPED
+        if not has_faulty_unit:
+            for unit in reversed(assigned):  # each goes to the front of the queue, so their order stays
+                if failure is not FailureClass.STOPPED and not self._count_retry(unit, failure, self._shared_retries):
                     self._suspects.add(unit)
                 self._wait_again(unit)
             return WorkerEnd(retried=tuple(assigned))
         (unit,) = assigned
+        assert failure is not None
         failed = self._retry_or_fail(FailedUnit(unit, worker, failure, message, outcome.traceback))
         return WorkerEnd(unit, failed, retried=() if failed else (unit,))
 
     def _retry_or_fail(self, failed: FailedUnit) -> FailedUnit | None:
-        """Let a unit wait again and return None; or fail it for good, if its retries are used up, and return its record."""
-        if not self._count_retry(failed.unit, failed.failure, self._own_failures):
+        """Let a unit that is at fault wait again, or fail it for good if its retries are used up.
+
+        Args:
+            failed: Record of the unit in case it fails for good.
+
+        Returns:
+            The record if the unit has failed for good; None if it waits again.
+        """
+        if not self._count_retry(failed.unit, failed.failure, self._own_retries):
             return self._fail(failed)
         self._wait_again(failed.unit)
         return None
 
     def _count_retry(self, unit: int, failure: FailureClass | None, counts: _FailureCounts) -> bool:
-        """Count one more retry of a unit after this failure, if the limit allows one; return whether it does."""
+        """Count a retry of a unit if the limit for this failure allows another one; return whether it does.
+
+        Args:
+            unit: Number of the unit.
+            failure: Class of the failure; None for an end without one, after which nothing is counted.
+            counts: Retries that are counted so far.
+        """
         rule = None if failure is None else FAILURE_RULES[failure].retry
         if failure is None or rule is None or counts[unit, failure] >= getattr(self._retries, rule):
             return False
@@ -209,9 +230,12 @@ class Units:
         return True
 
     def _fail(self, failed: FailedUnit) -> FailedUnit:
+        """Record that a unit has failed for good, and return its record."""
         self._suspects.discard(failed.unit)
         self.failed[failed.unit] = failed
         return failed
 
     def _wait_again(self, unit: int) -> None:
-        (self._waiting_alone if unit in self._suspects else self._waiting).appendleft(unit)
+        """Put a unit at the front of those that wait."""
+        queue = self._waiting_alone if unit in self._suspects else self._waiting
+        queue.appendleft(unit)

@@ -8,19 +8,19 @@ from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.units import WorkerStatus
 
-MAX_EMPTY = 3  # consecutive processes without any unit after which a worker is given up for the iteration
-MAX_LOST = 10  # the same for processes that were lost, as a pod may be, through no fault of the worker
+MAX_EMPTY = 3  # consecutive processes that fail without any unit, after which a worker is given up for the iteration
+MAX_LOST = 10  # the same for processes that are lost, for example with a pod, which is not the worker's fault
 
 
 @dataclasses.dataclass
 class WorkerSlot:
-    """One worker.
+    """One worker of an iteration, which runs one process after another in its slot.
 
     Attributes:
         index: Number of the worker, which is that of its slot.
         request: Request of the process in the slot; None while none runs.
         requested: Number of units that the process has requested and not received.
-        is_at_end: Whether the process was informed that no more units follow.
+        is_at_end: Whether the process was told that no more units follow.
         start_time: Time when the worker got its first unit, by the monotonic clock; None before that.
         received: Number of units that the process has received.
         empty_ends: Number of consecutive processes that failed before they received a unit.
@@ -50,12 +50,14 @@ class WorkerSlot:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it is not started again in this iteration."""
+        """Whether the worker is not started again in this iteration."""
         return self.empty_ends >= MAX_EMPTY or self.lost_ends >= MAX_LOST
 
     def start(self, request: TrialRequest) -> None:
         """Record that a process starts."""
-        self.request, self.requested, self.received, self.is_at_end = request, 0, 0, False
+        self.request = request
+        self.requested = self.received = 0
+        self.is_at_end = False
 
     def end(self, failure: TrialOutcome | None) -> None:
         """Record that the process has ended.
@@ -102,12 +104,14 @@ class WorkerSlot:
         """
         if self.is_given_up:
             state = "gone"
-        elif self.request is None:
-            state = "failed" if self.failure else "waiting" if self.is_at_end else "starting"
-        elif works:
+        elif works and self.request is not None:
             state = "working"
+        elif self.request is None and self.failure:
+            state = "failed"
+        elif self.is_at_end or (self.request is not None and (is_full or self.requested)):
+            state = "waiting"
         else:
-            state = "waiting" if is_full or self.requested or self.is_at_end else "starting"
+            state = "starting"
         end = now if state == "working" else self.last_arrival
         seconds = 0.0 if self.start_time is None or end is None else end - self.start_time
         counters = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}

@@ -30,16 +30,16 @@ from trialplane.wire.exports import End, Order, Progress
 from trialplane.wire.paths import RunPaths
 
 NICENESS = 10  # gives trials and the controller priority
-_END_PAUSE = 0.1  # seconds between two rounds after the run has ended, while files are retried
-_LONGEST_PAUSE = 10.0  # seconds between two attempts while MLflow does not answer
-_TRIES = 4  # attempts to export a copy, as a user waits for that
+_END_PAUSE = 0.1  # seconds between two rounds after the run has ended, while some files wait for another try
+_LONGEST_PAUSE = 10.0  # seconds between two rounds while MLflow does not answer
+_TRIES = 4  # rounds in a row that may fail during the export of a copy, for which a user waits
 
 
 class _Input:
     """Messages on stdin.
 
     Attributes:
-        lines: Messages that have arrived, without empty lines, which only end a wait.
+        lines: Messages that have arrived. An empty line only ends a wait, and is not among them.
         is_closed: Whether stdin is closed.
     """
 
@@ -49,11 +49,11 @@ class _Input:
         self._partial_line = bytearray()
 
     def wait(self, least: float, most: float) -> None:
-        """Wait for a line.
+        """Wait for a line on stdin.
 
         Args:
-            least: Shortest wait in seconds; only a message ends it earlier.
-            most: Longest wait in seconds; an empty line ends it too.
+            least: Shortest wait in seconds; only a message or the end of stdin ends it earlier.
+            most: Longest wait in seconds. After the shortest wait an empty line ends it too.
         """
         start = time.monotonic()
         while (remaining := start + least - time.monotonic()) > 0 and not self.lines and not self.is_closed:
@@ -62,13 +62,13 @@ class _Input:
             self._read(max(0.0, start + most - time.monotonic()))
 
     def read_first(self) -> bytes | None:
-        """Wait for the first message and return it; return None if stdin is closed before."""
+        """Wait for the first message, remove and return it; return None if stdin is closed before it arrives."""
         while not self.lines and not self.is_closed:
             self._read(60.0)
         return self.lines.pop(0) if self.lines else None
 
     def _read(self, timeout: float) -> None:
-        """Read the data on stdin, waiting at most `timeout` seconds for some."""
+        """Read what is on stdin, waiting at most `timeout` seconds until there is something."""
         if not select.select([sys.stdin], [], [], timeout)[0]:
             return
         data = os.read(sys.stdin.fileno(), 1 << 20)
@@ -80,7 +80,7 @@ class _Input:
 
 
 def _source(run: RunPaths, order: Order) -> Source:
-    """Return the ledger that an order names, or the copy of one that it contains."""
+    """Return the source of the records: the ledger that an order names, or the copy of a ledger that it contains."""
     if order.copy is not None:
         return LedgerCopy(order.copy)
     name = run.root.name
@@ -144,18 +144,19 @@ class _Export:
         exporter = self._exporter
         if self.end is not None:
             exporter.end(self.end)
-        has_moved = exporter.advance()
+        has_written = exporter.advance()
         has_sent = exporter.files.send()
         self._answer(exporter.progress)
         self.failures = 0
-        if has_moved or has_sent:
-            return 0.0
-        if (self.end is not None or self._order.copy is not None) and exporter.close():
+        if has_written or has_sent:
+            return 0.0  # more may follow
+        can_finish = self.end is not None or self._order.copy is not None
+        if can_finish and exporter.close():
             return None
         return self.source.idle if self.end is None else _END_PAUSE
 
     def record_failure(self, error: Exception) -> str:
-        """Count a round that failed; return the reason."""
+        """Count a round that failed, and return the reason for the user. An unexpected error is also logged."""
         if not isinstance(error, (MlflowException, OSError, errors.LedgerError)):
             write_log(f"the exporter failed and retries; {describe(error)}")
         self.failures += 1
@@ -167,6 +168,7 @@ class _Export:
         self._answer(dataclasses.replace(progress, away=reason))
 
     def _answer(self, progress: Progress) -> None:
+        """Send the progress to the parent process."""
         with contextlib.suppress(BrokenPipeError):  # the parent process has ended, and stdin is closed too
             os.write(self._answers, json.dumps(records.to_dict(progress)).encode() + b"\n")
 
@@ -189,7 +191,7 @@ def main() -> int:
         longest_pause: float | None = 0.0
         try:
             longest_pause = export.advance()
-        except Exception as error:  # noqa: BLE001 - a new process would fail in the same way
+        except Exception as error:  # noqa: BLE001 - retry here, as a new process would fail in the same way
             reason = export.record_failure(error)
             if is_copy and export.failures == _TRIES:
                 write_log(reason)
@@ -203,7 +205,7 @@ def main() -> int:
             time.sleep(pause)
         else:
             messages.wait(pause, max(pause, longest_pause))
-            if messages.is_closed:  # the controller has ended; an exporter of another one continues
+            if messages.is_closed:  # the controller has ended; the exporter of the next controller continues
                 return errors.EXIT_OK
         for line in messages.lines:
             export.end = records.from_json(End, line)
@@ -211,7 +213,7 @@ def main() -> int:
 
 
 def _reason(error: Exception, run: RunPaths, uri: str) -> str:
-    """Return the reason why nothing can be exported now, given the error."""
+    """Return a text for the user about an error because of which nothing can be exported now."""
     if isinstance(error, BlockingIOError):
         return f"the exporter of this run's former controller has not ended and still holds {run.exporter}"
     if isinstance(error, errors.LedgerError):

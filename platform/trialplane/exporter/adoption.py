@@ -1,4 +1,8 @@
-"""Copies the entries that a trial has logged into a local MLflow store, because MLflow did not answer."""
+"""Copies entries from the local MLflow store of a trial into MLflow.
+
+While MLflow does not answer, a trial logs into a store of its own, which is a SQLite file with a folder of artifacts beside
+it. After the trial's end its entries get into the trial's run in MLflow, and its child runs become child runs of that.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,17 @@ from mlflow.tracking import MlflowClient
 from trialplane.exporter.batch import ENDED, Artifact, Batch, describe, is_refusal, write_log
 from trialplane.wire import labels
 
-_MAX_RUNS = 50_000  # that MLflow returns in one search
+_MAX_RUNS = 50_000  # the most runs that MLflow returns in one search
 _NAME = "mlflow.runName"
 
 
 @dataclasses.dataclass
 class Adopted:
-    """One run of a trial's store.
+    """One run of a trial's store, to be copied.
 
     Attributes:
         run_id: Id of the run in the store.
-        parent: Id of its parent in the store; "" for a run that corresponds to the trial's own.
+        parent: Id of its parent in the store; "" for a run without one, whose entries go into the trial's run in MLflow.
         start: Start in milliseconds since the epoch.
         batch: Entries of the run.
     """
@@ -37,10 +41,12 @@ class Adopted:
 
 
 def copy_store(store: Path, client: MlflowClient, run_id: str, batches: MutableMapping[str, Batch]) -> None:
-    """Add the entries of a trial's store to the batches of the trial's run and of its child runs, which are created.
+    """Add the entries of a trial's store to the batches of the trial's run and of its child runs.
+
+    Child runs are created in MLflow. A store that cannot be read is left out, and so are runs that MLflow refuses.
 
     Args:
-        store: File of the store; it need not exist.
+        store: File of the store; nothing is copied if it does not exist.
         client: Client of the MLflow that gets the entries.
         run_id: Id of the trial's run in that MLflow.
         batches: Batch of each run, by id; a missing one must be created on access, as in a defaultdict.
@@ -55,9 +61,10 @@ def copy_store(store: Path, client: MlflowClient, run_id: str, batches: MutableM
     new_ids: dict[str, str] = {}  # id of a run in the store → its id in MLflow
     for adopted_run in adopted:
         try:
-            new_ids[adopted_run.run_id] = (
-                _ensure_child(client, new_ids[adopted_run.parent], adopted_run) if adopted_run.parent else run_id
-            )
+            if adopted_run.parent:
+                new_ids[adopted_run.run_id] = _ensure_child(client, new_ids[adopted_run.parent], adopted_run)
+            else:
+                new_ids[adopted_run.run_id] = run_id
         except MlflowException as error:
             if not is_refusal(error):
                 raise
@@ -70,47 +77,55 @@ def copy_store(store: Path, client: MlflowClient, run_id: str, batches: MutableM
 
 
 def read(store: Path) -> list[Adopted]:
-    """Return the runs of a trial's store, each after its parent."""
+    """Return the runs of a trial's store, each after its parent.
+
+    Raises:
+        Exception: The store is damaged.
+    """
     with contextlib.closing(sqlite3.connect(store)) as file:
-        file.execute("PRAGMA schema_version")  # raises at once if the file is damaged: MLflow would retry for a minute
+        file.execute("PRAGMA schema_version")  # raises at once if the file is damaged; MLflow would first retry for a minute
     client = MlflowClient(f"sqlite:///{store}")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = {run.info.run_id: run for run in client.search_runs(experiments, max_results=_MAX_RUNS)}
     parents = {run_id: run.data.tags.get(labels.PARENT, "") for run_id, run in runs.items()}
-    adopted = []
+    adopted_runs: list[Adopted] = []
     for run_id, run in runs.items():
+        parent = parents[run_id] if parents[run_id] in runs else ""
         batch = Batch()
         batch.add_params(run.data.params)
         batch.add_tags({key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")})
         for name in run.data.metrics:
             batch.metrics += client.get_metric_history(run_id, name)
         batch.artifacts += _artifacts(store, run.info.artifact_uri)
-        if parents[run_id] in runs:
+        if parent:
             batch.add_tags({_NAME: run.data.tags.get(_NAME, "")})
             batch.status = run.info.status if run.info.status in ENDED else "KILLED"
             batch.end = run.info.end_time
-        adopted.append(Adopted(run_id, parents[run_id] if parents[run_id] in runs else "", run.info.start_time, batch))
-    return sorted(adopted, key=lambda adopted_run: _depth(adopted_run.run_id, parents))
+        adopted_runs.append(Adopted(run_id, parent, run.info.start_time, batch))
+    return sorted(adopted_runs, key=lambda adopted_run: _depth(adopted_run.run_id, parents))
 
 
 def _artifacts(store: Path, uri: str) -> list[Artifact]:
-    """Return the artifacts of a run, each as a file of its own, as MLflow may refuse one of them.
+    """Return the artifacts of a run. Each file is an artifact of its own, because MLflow may refuse one of them.
 
-    The trial controls the URI and links among the files. So everything outside of the store's folder is left out, such as a
-    file that only this process may read.
+    A hostile trial could set any URI, or link to any file. So files outside of the store's folder are left out: this process
+    may be able to read files that the trial must not read.
     """
-    home, parts = store.with_suffix(".artifacts").resolve(), urllib.parse.urlsplit(uri)
+    allowed_folder = store.with_suffix(".artifacts").resolve()
+    parts = urllib.parse.urlsplit(uri)
     location = Path(urllib.parse.unquote(parts.path))
-    if (parts.scheme, parts.netloc) != ("file", "") or not location.resolve().is_relative_to(home):
+    if (parts.scheme, parts.netloc) != ("file", "") or not location.resolve().is_relative_to(allowed_folder):
         write_log(f"what a trial logged as artifacts at {uri:.200} is left out of MLflow: it is not beside {store}")
         return []
-    files = [file for file in sorted(location.rglob("*")) if file.is_file() and file.resolve().is_relative_to(home)]
+    files = [
+        file for file in sorted(location.rglob("*")) if file.is_file() and file.resolve().is_relative_to(allowed_folder)
+    ]
     folders = [file.parent.relative_to(location).as_posix() for file in files]
     return [Artifact("" if folder == "." else folder, str(file)) for folder, file in zip(folders, files, strict=True)]
 
 
 def _ensure_child(client: MlflowClient, parent: str, adopted: Adopted) -> str:
-    """Return the id of a child run for a run of the store: a new one, unless an interrupted copy has created it."""
+    """Return the id of the child run in MLflow for a run of the store. It is created unless an earlier copy has done so."""
     experiment = client.get_run(parent).info.experiment_id
     query = f"tags.`{labels.PARENT}` = '{parent}' and tags.`{labels.COPY_OF}` = '{adopted.run_id}'"
     runs = client.search_runs([experiment], query)
@@ -123,7 +138,7 @@ def _ensure_child(client: MlflowClient, parent: str, adopted: Adopted) -> str:
 def _depth(run_id: str, parents: dict[str, str]) -> int:
     """Return the number of ancestors of a run in the store."""
     depth = 0
-    # A script may have created a cycle, which the limit ends.
+    # A script may have created a cycle of parents. The limit ends it.
     while (run_id := parents[run_id]) in parents and depth < len(parents):
         depth += 1
     return depth

@@ -1,6 +1,6 @@
 """Batches of entries for one MLflow run, in the form that MLflow accepts, and their sender.
 
-MLflow refuses a whole call because of one invalid value. The sender leaves out only that value, and logs it.
+MLflow refuses a whole call because of one invalid value. The sender then finds this value, leaves it out, and logs that.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from trialplane import errors
 from trialplane.job import values
 from trialplane.wire import escapes, labels
 
-MAX_METRICS = 800  # per call; MLflow accepts 1000 entries, of which 100 parameters and 100 tags
+# Entries per call. MLflow accepts 1000 in all, with at most 100 parameters and 100 tags.
+MAX_METRICS = 800
 MAX_PARAMS = 90
 MAX_TAGS = 90
 MAX_KEY = 250  # characters of a name
 MAX_VALUE = 6000  # characters of a parameter
 MAX_TAG = 5000  # characters of a tag
 MAX_STEP = 2**63 - 1
-# Statuses below 500 that are retried; 401 and 407 are retried until the login is corrected.
-_RETRIED = (401, 407, 408, 429, 499)
-# Codes that are retried: nothing may be written at all, or a proxy has no MLflow behind it.
+# Statuses from 400 to 499 after which a request is repeated. After 401 and 407 it fails until the login is corrected.
+_RETRIED_STATUSES = (401, 407, 408, 429, 499)
+# MLflow's codes after which a request is repeated. They concern all requests: a missing permission, or a proxy without
+# MLflow.
 _RETRIED_CODES = ("PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")
-# A request is larger than a proxy allows. MLflow has no code for these statuses, only the text of an INTERNAL_ERROR.
+# Text of the error if a request is larger than a proxy allows. MLflow has no code for these statuses, only INTERNAL_ERROR.
 _TOO_LARGE = re.compile(r"failed with error code (?:413|414|431) != ")
-ENDED = ("FINISHED", "FAILED", "KILLED")
+ENDED = ("FINISHED", "FAILED", "KILLED")  # statuses of a run that has ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Artifact:
     Attributes:
         folder: Folder in the run; "" for its root.
         file: Local path.
-        kind: "log" for a log, of which only the end is sent if it is long; "arrays" for packed arrays, which are converted;
-            "" for any other file.
+        kind: "log" for a log, of which only the end is uploaded if it is long; "arrays" for packed arrays, which are
+            converted; "" for any other file.
     """
 
     folder: str
@@ -94,7 +96,7 @@ class Batch:
         self.tags |= {key_of(name): _text(value, MAX_TAG) for name, value in values.items()}
 
     def add(self, other: Batch) -> None:
-        """Add the metrics, parameters, tags and artifacts of another batch, whose values replace those of this one."""
+        """Add the metrics, parameters, tags and artifacts of another batch. Its values replace those with the same name."""
         self.metrics += other.metrics
         self.params |= other.params
         self.tags |= other.tags
@@ -104,8 +106,8 @@ class Batch:
 def key_of(name: str) -> str:
     """Return a name as MLflow accepts it for a metric, a parameter or a tag.
 
-    MLflow accepts letters, digits and `_ - . : / space`, normalized relative paths, and 250 characters. Anything else
-    becomes `_`: `recall@5` is `recall_5`; a + in front, as of `+trainer.lr`, is left out. The mapping is deterministic.
+    MLflow accepts names of at most 250 letters, digits and `_ - . : / space`, which must be normalized relative paths. Each
+    other character becomes `_`: `recall@5` becomes `recall_5`. A + in front is left out, as in `+trainer.lr`.
     """
     key = re.sub(r"[^/\w.\- :]", "_", values.mlflow_name(name))[:MAX_KEY]
     if posixpath.normpath(key) != key or key.startswith("/"):
@@ -116,12 +118,12 @@ def key_of(name: str) -> str:
 
 
 def milliseconds(moment: float) -> int:
-    """Return a time in seconds as MLflow's milliseconds."""
+    """Return a time in seconds since the epoch as milliseconds, which MLflow uses."""
     return int(moment * 1000)
 
 
 class Sender:
-    """Sender of batches. Entries that MLflow refuses for good are left out, as they would block all later ones.
+    """Sends batches. Entries that MLflow refuses for good are left out, because they would block all later ones.
 
     Args:
         client: Client of the MLflow that gets the batches.
@@ -131,10 +133,10 @@ class Sender:
         self.client = client
 
     def send(self, run_id: str, batch: Batch) -> bool:
-        """Write one batch without its files.
+        """Write the metrics, parameters, tags and status of one batch. Its artifacts are uploaded by `files`.
 
         Returns:
-            Whether MLflow accepts entries for this run.
+            False if MLflow accepts nothing for this run, for example because it was deleted.
 
         Raises:
             MlflowException: The write failed and may succeed later.
@@ -157,7 +159,11 @@ class Sender:
         return True
 
     def _write_in_one_call(self, run_id: str, batch: Batch) -> bool:
-        """Write metrics, parameters and tags in one call, which is fastest; return False if they are too many or refused."""
+        """Write metrics, parameters and tags in one call, which is fastest.
+
+        Returns:
+            False if nothing was written, because there are too many entries or MLflow refuses one of them.
+        """
         if len(batch.metrics) > MAX_METRICS or len(batch.params) > MAX_PARAMS or len(batch.tags) > MAX_TAGS:
             return False
         params = [Param(key, value) for key, value in batch.params.items()]
@@ -171,7 +177,7 @@ class Sender:
         return True
 
     def _rename_clashes(self, run_id: str, batch: Batch) -> bool:
-        """Turn parameters for which the run already has other values, which MLflow never changes, into tags.
+        """Turn parameters into tags if the run already has them with other values, because MLflow never changes a parameter.
 
         Returns:
             False if the run was deleted.
@@ -182,7 +188,7 @@ class Sender:
         return bool(run.info.lifecycle_stage != "deleted")
 
     def _write_in_pieces(self, run_id: str, batch: Batch) -> None:
-        """Write a batch in several calls, tags first, as they identify the attempt of the run."""
+        """Write a batch in several calls. Tags come first, because they tell which attempt the run belongs to."""
         log = self.client.log_batch
         tags = [RunTag(key, value) for key, value in batch.tags.items()]
         params = [Param(key, value) for key, value in batch.params.items()]
@@ -191,7 +197,14 @@ class Sender:
         self._write_items(run_id, batch.metrics, MAX_METRICS, lambda piece: log(run_id, metrics=piece))
 
     def _write_items(self, run_id: str, items: Sequence[Any], size: int, write: Callable[[Sequence[Any]], None]) -> None:
-        """Write at most `size` items per call; a refused piece is halved until the faulty item is found."""
+        """Write at most `size` items per call. If MLflow refuses a call, halve it until the faulty items are found.
+
+        Args:
+            run_id: Id of the run, for the log.
+            items: Metrics, parameters or tags.
+            size: Largest number of items per call.
+            write: Function that writes items in one call.
+        """
         for begin in range(0, len(items), size):
             piece = items[begin : begin + size]
             try:
@@ -215,11 +228,11 @@ def is_refusal(error: BaseException) -> bool:
         status = error.response.status_code
     else:
         return False
-    return 400 <= status < 500 and status not in _RETRIED
+    return 400 <= status < 500 and status not in _RETRIED_STATUSES
 
 
 def describe(error: BaseException) -> str:
-    """Return an unexpected error in one line, with its type, and without the password of a URI in it."""
+    """Return an unexpected error as one line: its type and its text, in which passwords in URIs are masked."""
     return escapes.mask_passwords(f"{type(error).__name__}: {errors.first_line(error)}")
 
 
@@ -230,5 +243,8 @@ def write_log(message: str) -> None:
 
 
 def _text(value: Any, length: int) -> str:
-    """Return a value as text that every database accepts, as file names and messages may contain undecodable bytes."""
+    """Return a value as text of at most `length` characters that every database accepts.
+
+    File names and messages may contain bytes that are no UTF-8, or NUL.
+    """
     return str(value).encode(errors="replace").decode().replace("\0", "")[:length]

@@ -1,12 +1,15 @@
-"""Writes to MLflow what it lacks of the ledger of one run.
+"""Brings MLflow up to date with the ledger of one run.
 
-The ledger defines the content of MLflow. The exporter stores its position in the ledger as a tag of the parent run. Each
-write may be repeated: a run is searched before it is created, tags and parameters follow from the ledger, and MLflow stores
-only one of several metrics that are equal in name, value, step and time. So the result is the same if an exporter is killed,
-slow or started twice.
+`projection` defines what MLflow shows of the ledger, and this module writes the part that MLflow lacks. It stores its
+position in the ledger as a tag of the parent run. Each write may be repeated: a run is searched before it is created, tags
+and parameters depend on the ledger alone, and MLflow stores equal metrics only once. So the result is the same if an
+exporter is killed, slow or started twice.
 
-Two exporters at the same time may create a run twice. Each writes its id into a tag of the parent run. At its end an
-exporter that finds another id there deletes the duplicates and writes the whole run again.
+Two exporters that work at the same time may create a run twice. Each writes its own id into a tag of the parent run. An
+exporter that finds another id there at its end deletes the duplicates and writes the whole run again.
+
+A trial's process may create a run for its attempt in MLflow before the exporter does. The exporter then uses this run. The
+tag `labels.OWN` marks it: NEW before, and TAKEN after that.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from trialplane.wire.states import RunState, TrialState
 
 _SEARCH_INTERVAL = 0.2  # seconds between two searches for runs that trials have created
 _SAVE_INTERVAL = 1.0  # seconds between two writes of the position
-_PAGE = 1000  # runs on a page of a search
+_PAGE = 1000  # runs of MLflow on a page of a search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Position:
 
     Attributes:
         reports: Mark of the last report that is in MLflow.
-        ends: Ends that are in MLflow with their files.
+        ends: Ends of attempts that are in MLflow with their files.
     """
 
     reports: int = 0
@@ -81,7 +84,7 @@ class Exporter:
         self._source = source
         self._keeps_folder = keeps_folder
         self._end = end
-        self._has_ended = False  # whether the end is in MLflow
+        self._has_ended = False  # whether the run's end is in MLflow
         self._job = kinds.read(run.job.read_text())
         self._submission: dict[str, Any] = json.loads(run.submission.read_text())
         self._identity = labels.identity(run.root.name, self._submission)
@@ -90,18 +93,18 @@ class Exporter:
         self.client = MlflowClient(uri)
         self.sender = Sender(self.client)
         self.files = Files(self.client)
-        self._id = uuid.uuid4().hex[:8]
-        self._experiment = ""
-        self._parent = ""
-        self._last_started = -1  # largest number of an attempt that was running and got a run in MLflow
+        self._id = uuid.uuid4().hex[:8]  # distinguishes this exporter from others
+        self._experiment = ""  # id of the experiment; "" before it is known
+        self._parent = ""  # id of the parent run; "" before it is known
+        self._last_started = -1  # largest number of a running attempt that has a run in MLflow
         self._runs: dict[int, str] = {}  # series whose last end is not in MLflow → id of its run
-        # The same for runs that earlier exporters have created; None if they must be searched again.
+        # Runs that earlier exporters have created, in the same form; None if they must be searched again.
         self._earlier_runs: dict[int | None, str] | None = {}
-        # The same for runs that trials have created and that are not in `_runs` yet.
+        # Runs that trials have created, in the same form, until they are in `_runs`.
         self._trial_runs: dict[int | None, str] = {}
-        self._last_search = 0.0  # for runs that trials have created, by the monotonic clock; 0.0 before the first
+        self._last_search = 0.0  # time of the last search for them, by the monotonic clock; 0.0 if one is due
         self._position = Position()
-        self._saved_position = Position()
+        self._saved_position = Position()  # in the tag of the parent run
         self._last_save = 0.0  # by the monotonic clock
 
     @property
@@ -111,41 +114,45 @@ class Exporter:
         return Progress(ends.place, ends.trials, self.files.pending, self.files.trouble)
 
     def end(self, end: End) -> None:
-        """Set the end of the run, which is written after everything else."""
+        """Set the end of the run. `close` writes it after everything else."""
         self._end = end
 
     def advance(self) -> bool:
         """Write new starts, reports and ends of attempts to MLflow, at most one page of ends.
 
         Returns:
-            Whether there was anything new.
+            Whether there was anything new in the ledger.
 
         Raises:
             Exception: MLflow or the ledger does not answer; the next call continues.
         """
         try:
             self._ensure_parent()
-            # Read before the ends: if one of these attempts continues a segment, the end of that segment is among the ends.
+            # The order of the three reads matters. Running attempts come before ends: if one of them continues a paused
+            # segment, the end of that segment is then among the ends.
             running = self._source.running_attempts(self._last_started)
-            # Read before the reports: all reports of an attempt are in the ledger when its end is.
+            # Ends come before reports: when an end is in the ledger, all reports of its attempt are.
             ends = self._source.ended_attempts(self._position.ends.place)
             self._last_search = 0.0
             has_grown = self._write_reports()
             if ends:
                 self._finish_attempts(ends)
-            if len(ends) < PAGE:  # otherwise more ends follow, and come first
+            if len(ends) < PAGE:  # on a full page, more ends may follow, which must be written before later starts
                 has_grown |= self._start_attempts(running, {attempt.request.number for attempt in ends})
             self._save(now=not ends and not has_grown)
         except Exception:
-            self._earlier_runs = None  # MLflow may have created a run although its answer was lost
+            self._earlier_runs = None  # MLflow may have created a run whose id was lost with the answer, so search again
             raise
         return bool(ends) or has_grown
 
     def close(self) -> bool:
-        """Write the end of the run, if it is set. Call this after `advance` has written everything else.
+        """Write the end of the run if it is set, and clean up. Call this after `advance` has written everything else.
 
         Returns:
-            Whether nothing is left to do.
+            Whether everything is done. If not, `advance` and `files.send` must be called again.
+
+        Raises:
+            Exception: MLflow does not answer; the next call continues.
         """
         try:
             if not self._has_ended and self._end is not None:
@@ -164,24 +171,24 @@ class Exporter:
     # The parent run
 
     def _ensure_parent(self) -> None:
-        """Find or create the experiment and the parent run."""
+        """Find or create the experiment and the parent run, and continue at the position that the parent run has."""
         if self._parent:
             return
         if not self._experiment:
             experiment = self.client.get_experiment_by_name(self._job.name)
             self._experiment = experiment.experiment_id if experiment else self._create_experiment()
         batch = projection.parent_start(self._job, self._submission)
-        studies = self._studies()
-        if not studies:
+        parents = self._parents()
+        if not parents:
             submitted = float(self._submission.get("submitted", 0.0))
             tags = {**batch.tags, labels.SUBMITTED: labels.moment(submitted), **self._identity}
             tags[labels.STATE] = RunState.RUNNING.value
             self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run.root.name)
-            studies = self._studies()
-            self._earlier_runs = {}
+            parents = self._parents()
+            self._earlier_runs = {}  # no exporter has created any run yet
         else:
             self._earlier_runs = None
-        parent = studies[0]
+        parent = parents[0]
         self._restore_position(_position(parent.data.tags.get(labels.EXPORTED, "")))
         batch.add_tags({labels.EXPORTER: self._id})
         if self._end is None:
@@ -190,10 +197,10 @@ class Exporter:
         self._write(parent.info.run_id, batch)
         files = [self._run.job, *([self._run.report] if self._run.report.exists() else [])]
         self.files.add([(parent.info.run_id, Artifact("", str(file))) for file in files])
-        self._parent = parent.info.run_id  # last, so that everything above is repeated if it fails
+        self._parent = parent.info.run_id  # set last, so that everything above is repeated if any of it fails
 
-    def _studies(self) -> list[Any]:
-        """Return the parent runs of the run, the one that counts first.
+    def _parents(self) -> list[Any]:
+        """Return the parent runs, the one that is used first.
 
         There are several if an answer of MLflow was lost, or if two exporters were at work.
         """
@@ -202,7 +209,8 @@ class Exporter:
 
     def _create_experiment(self) -> str:
         """Create the experiment of the job; return its id."""
-        # If MLflow's store is a local file, artifacts go beside it. MLflow would put them below the current folder.
+        # If MLflow's store is a local file, its artifacts go beside it. By default MLflow would put them into the current
+        # folder.
         store = Path(self._uri.removeprefix("sqlite:///")).absolute()
         is_file = self._uri.startswith("sqlite:///")
         location = (paths.mlflow_artifacts(store.parent) / self._job.name).as_uri() if is_file else None
@@ -218,19 +226,27 @@ class Exporter:
     # Attempts
 
     def _start_attempts(self, running: Sequence[Attempt], ended: Collection[int]) -> bool:
-        """Create runs for running attempts, except those that have ended meanwhile; return whether there were any."""
+        """Create runs for running attempts, so that MLflow shows them.
+
+        Args:
+            running: Attempts that were running when they were read.
+            ended: Numbers of attempts that have ended meanwhile, which need nothing.
+
+        Returns:
+            Whether there were any running attempts.
+        """
         for attempt in running:
             request = attempt.request
             if request.number not in ended:
                 run_id = self._ensure_run(attempt)
-                if request.number != request.series:
+                if request.number != request.series:  # the run exists already, and has the tags of an earlier segment
                     self._write(run_id, projection.segment_start(self._job, request))
             self._last_started = request.number
         return bool(running)
 
     def _write_reports(self) -> bool:
-        """Write new reports; return whether there were any."""
-        previous, has_more = self._position.reports, True
+        """Write all new reports; return whether there were any."""
+        previous_mark, has_more = self._position.reports, True
         while has_more:
             page = self._source.reports(self._position.reports)
             by_attempt: dict[int, list[ReportRow]] = {}
@@ -247,13 +263,15 @@ class Exporter:
                 self._position = dataclasses.replace(self._position, reports=page.rows[-1].mark)
                 self._save()
             has_more = page.more
-        return self._position.reports > previous
+        return self._position.reports > previous_mark
 
     def _finish_attempts(self, ends: Iterable[Attempt]) -> None:
-        """Write the ends of attempts, in the order in which they ended."""
+        """Write the ends of attempts, in the order in which they ended, and new best trials."""
         parent = Batch()
         if not self._last_search:
-            self._search_runs()  # after the ends were read, as attempts that have ended create no more runs
+            # This search comes after the ends were read. These attempts create no more runs, so it finds all that they
+            # created.
+            self._search_runs()
         for attempt in ends:
             assert attempt.place is not None
             best, trials = self._position.ends.best, self._position.ends.trials + self._ended_trials(attempt)
@@ -270,9 +288,10 @@ class Exporter:
     def _ended_trials(self, attempt: Attempt) -> int:
         """Return the change in the number of ended trials by the end of an attempt: 1, 0 or -1.
 
-        The change is one less if the attempt repeats one that had failed for good: the user has reopened that trial.
+        If the attempt repeats one that had failed for good, that trial was counted as ended before, and the user has
+        reopened it. The change is then one less.
         """
-        change = int(projection.is_last(attempt.outcome))
+        change = int(projection.ends_trial(attempt.outcome))
         retry_of = attempt.request.retry_of
         if retry_of is None or attempt.request.series != attempt.request.number:
             return change
@@ -280,12 +299,13 @@ class Exporter:
         return change if previous is None or previous.failure is None or previous.retried else change - 1
 
     def _finish_attempt(self, attempt: Attempt) -> None:
-        """Write the end of one attempt, and queue its files."""
+        """Write the end of one attempt with the entries that its trial logged locally, and queue its files."""
         request, outcome = attempt.request, attempt.outcome
         assert outcome is not None
         run_id = self._ensure_run(attempt)
-        if (created := self._trial_runs.pop(request.series, run_id)) != run_id:
-            run_id = self._runs[request.series] = self._merge_runs(attempt, run_id, created)
+        trials_run_id = self._trial_runs.pop(request.series, run_id)
+        if trials_run_id != run_id:
+            run_id = self._runs[request.series] = self._merge_runs(attempt, run_id, trials_run_id)
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         batches[run_id] = projection.attempt_end(self._job, request, outcome)
         batches[run_id].artifacts += self._artifacts(request, outcome)
@@ -294,7 +314,7 @@ class Exporter:
             if self._write(target_run, batch):
                 self.files.add([(target_run, artifact) for artifact in batch.artifacts])
         self._finish_replaced_run(attempt)
-        if outcome.state is not TrialState.PAUSED:  # a paused trial ends once more, after it was promoted or dropped
+        if outcome.state is not TrialState.PAUSED:  # the series of a paused trial ends later: it is promoted or dropped
             del self._runs[request.series]
 
     def _artifacts(self, request: TrialRequest, outcome: TrialOutcome) -> list[Artifact]:
@@ -303,7 +323,7 @@ class Exporter:
         log = self._run.trial_log(request.trial, request.attempt)
         has_failures = outcome.state is TrialState.FAILED or outcome.metrics.get(collection.FAILED_UNITS)
         if (has_failures or not self._keeps_folder) and log.exists():
-            logs = [log, *sorted(log.parent.glob("worker-*.log"))]  # workers' logs, which only a collection has
+            logs = [log, *sorted(log.parent.glob("worker-*.log"))]  # only a collection has logs of workers
             artifacts += [Artifact("logs", str(file), "log") for file in logs]
         if projection.has_more_params(self._job, request):
             file = log.with_name("params.json")
@@ -315,7 +335,7 @@ class Exporter:
         return artifacts
 
     def _ensure_run(self, attempt: Attempt) -> str:
-        """Find or create the run of an attempt; return its id."""
+        """Find or create the run of an attempt's series; return its id."""
         series = attempt.request.series
         if series not in self._runs:
             first = self._first_attempt(attempt)
@@ -325,7 +345,9 @@ class Exporter:
                 batch.add_tags({labels.OWN: labels.TAKEN})
             if run_id:
                 self._write(run_id, batch)
-            self._runs[series] = run_id or self._create_run(first, batch)
+            else:
+                run_id = self._create_run(first, batch)
+            self._runs[series] = run_id
         return self._runs[series]
 
     def _first_attempt(self, attempt: Attempt) -> Attempt:
@@ -342,20 +364,20 @@ class Exporter:
         return batch
 
     def _finish_replaced_run(self, attempt: Attempt) -> None:
-        """End the run of a paused trial that has continued with other parameters, and so with a run of its own."""
+        """If an attempt continues a paused trial in a new run, because its parameters have changed, end the former run."""
         request = attempt.request
         if request.retry_of is None or request.number != request.series:
             return
-        before = self._source.attempt(request.retry_of)
-        if before.outcome is not None and before.outcome.state is TrialState.PAUSED:
-            self._write(self._ensure_run(before), projection.replacement_end(self._job, before, request))
-            del self._runs[before.request.series]
+        previous = self._source.attempt(request.retry_of)
+        if previous.outcome is not None and previous.outcome.state is TrialState.PAUSED:
+            self._write(self._ensure_run(previous), projection.replacement_end(self._job, previous, request))
+            del self._runs[previous.request.series]
 
     def _merge_runs(self, attempt: Attempt, own_id: str, trials_id: str) -> str:
         """Merge two runs of an ended attempt into one; return its id.
 
         The exporter and the attempt's process may each have created a run at the same moment. The run of the process stays,
-        as it may have models and child runs.
+        because it may have models and child runs. It gets the entries of the other run, which is deleted.
 
         Args:
             attempt: The attempt.
@@ -373,22 +395,26 @@ class Exporter:
         return trials_id
 
     def _create_run(self, attempt: Attempt, batch: Batch) -> str:
-        """Create the run of an attempt; return its id."""
+        """Create the run of a series, given its first attempt and its tags; return the run's id."""
         outcome = attempt.outcome
         start = milliseconds(outcome.started) if outcome is not None and outcome.started else None
         state = {labels.STATE: TrialState.RUNNING.value}
-        tags = {**batch.tags, **state} if len(batch.tags) < MAX_TAGS else {}
-        run_tags = tags or {**self._identity, labels.NUMBER: str(attempt.request.number), **state}
+        fits_one_call = len(batch.tags) < MAX_TAGS
+        # With too many tags, the run gets first only those by which it can be found again.
+        tags = batch.tags if fits_one_call else {**self._identity, labels.NUMBER: str(attempt.request.number)}
         name = projection.name(self._job, attempt.request)
-        run_id = str(self.client.create_run(self._experiment, start, run_tags, name).info.run_id)
-        if not tags:
+        run_id = str(self.client.create_run(self._experiment, start, {**tags, **state}, name).info.run_id)
+        if not fits_one_call:
             self._write(run_id, batch)
         return run_id
 
     def _find_run(self, series: int) -> tuple[str, bool]:
-        """Return the id of the run of a series, "" if there is none, and whether the trial has created it.
+        """Find the run of a series in MLflow.
 
         Runs of earlier exporters are searched once. Trials create runs at any time, so these are searched repeatedly.
+
+        Returns:
+            Id of the run, or "" if there is none; and whether the trial's process has created it.
         """
         if self._earlier_runs is None or time.monotonic() > self._last_search + _SEARCH_INTERVAL:
             self._search_runs()
@@ -398,30 +424,36 @@ class Exporter:
         return self._trial_runs.get(series, ""), series in self._trial_runs
 
     def _search_runs(self) -> None:
-        """Search runs that trials have created, and if necessary those of earlier exporters."""
-        search_all, self._last_search = self._earlier_runs is None, time.monotonic()
-        runs = self._attempt_runs() if search_all else self._in_order(self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'"))
+        """Search runs that trials have created, and if `_earlier_runs` is None also those of earlier exporters."""
+        self._last_search = time.monotonic()
+        if self._earlier_runs is None:
+            runs = self._attempt_runs()
+        else:
+            runs = self._sorted_by_use(self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'"))
         self._earlier_runs = self._earlier_runs or {}
         self._trial_runs = {}
         for run in runs:
             is_by_trial = run.data.tags.get(labels.OWN) == labels.NEW
-            (self._trial_runs if is_by_trial else self._earlier_runs).setdefault(_number(run), run.info.run_id)
+            found_runs = self._trial_runs if is_by_trial else self._earlier_runs
+            found_runs.setdefault(_number(run), run.info.run_id)
 
     def _attempt_runs(self) -> list[Any]:
-        """Return all runs of attempts, for each attempt the one that counts before its duplicates."""
-        return self._in_order(
-            self._search(f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.NUMBER}` != ''")
-        )
+        """Return all runs of attempts. If an attempt has several, the one that is used comes before its duplicates."""
+        condition = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.NUMBER}` != ''"
+        return self._sorted_by_use(self._search(condition))
 
-    def _in_order(self, runs: Iterable[Any]) -> list[Any]:
-        """Sort runs of attempts so that, of several for one attempt, the one that counts comes first.
+    def _sorted_by_use(self, runs: Iterable[Any]) -> list[Any]:
+        """Sort runs of attempts so that, of several runs of one attempt, the one that is used comes first.
 
-        That is a run which the trial has created and the exporter uses, then the earliest run of an exporter, then any other
-        run of the trial.
+        The order is: a run that the trial has created and the exporter uses already, the earliest run of an exporter, any
+        other run of the trial. Runs without a valid number are left out.
         """
         rank = {labels.TAKEN: 0, labels.NEW: 2}
-        order = lambda run: (rank.get(run.data.tags.get(labels.OWN), 1), run.info.start_time, run.info.run_id)  # noqa: E731
-        return sorted((run for run in runs if _number(run) is not None), key=order)
+
+        def key(run: Any) -> tuple[int, Any, str]:
+            return rank.get(run.data.tags.get(labels.OWN), 1), run.info.start_time, run.info.run_id
+
+        return sorted((run for run in runs if _number(run) is not None), key=key)
 
     # Position
 
@@ -432,7 +464,10 @@ class Exporter:
         self.files.mark(position.ends)
 
     def _save(self, *, now: bool = False) -> None:
-        """Write the position to MLflow, at most once per `_SAVE_INTERVAL` seconds unless it is due `now`."""
+        """Write the position to MLflow, at most once per `_SAVE_INTERVAL` seconds, or at once with `now`.
+
+        The ends in it are those whose files are all uploaded, so that another exporter uploads the others.
+        """
         if not now and time.monotonic() < self._last_save + _SAVE_INTERVAL:
             return
         position = dataclasses.replace(self._position, ends=self.files.done or self._saved_position.ends)
@@ -444,40 +479,48 @@ class Exporter:
     # Cleaning up
 
     def _clean_up(self) -> bool:
-        """Make runs that trials have created children of their trials' runs, and delete duplicates.
+        """Make runs that trials' processes have created children of their trials' runs, and delete superfluous runs.
 
         Returns:
-            False if the whole run has to be written again, as another exporter was at work.
+            False if another exporter was at work, so that the whole run must be written again.
         """
         strays = self._search(f"tags.`{labels.LOGGED_BY}` != ''") + self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'")
-        attempts = reversed(self._attempt_runs()) if strays else ()
-        runs_of_attempts = {_number(run): run.info.run_id for run in attempts if run.data.tags.get(labels.OWN) != labels.NEW}
+        # Of several runs of an attempt, the last one counts in this mapping, so the one that is used must come last.
+        attempt_runs = reversed(self._attempt_runs()) if strays else ()
+        runs_of_attempts = {
+            _number(run): run.info.run_id for run in attempt_runs if run.data.tags.get(labels.OWN) != labels.NEW
+        }
         for run in strays:
             with _log_and_skip(f"MLflow's run {run.info.run_id} stays where it is"):
                 self._make_child(run, runs_of_attempts)
-        studies = self._studies()
-        is_alone = len(studies) == 1 and studies[0].data.tags.get(labels.EXPORTER) == self._id
+        parents = self._parents()
+        is_alone = len(parents) == 1 and parents[0].data.tags.get(labels.EXPORTER) == self._id
         condition = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.STATE}` = 'RUNNING'"
-        # MLflow has created these although its answers were lost.
+        # MLflow may have created a run of an attempt twice, because its first answer was lost.
         for run in self._search(f"{condition} and tags.`{labels.KIND}` = 'trial'"):
             if self._is_superfluous(run):
                 self._delete(run)
         if not is_alone:
-            self._restart(studies)
+            self._restart(parents)
             return False
         self.client.delete_tag(self._parent, labels.EXPORTER)
         return True
 
     def _is_superfluous(self, run: Any) -> bool:
-        """Return whether a run is not that of an attempt which has still to end."""
+        """Return whether a run that counts as running is a duplicate: its attempt has ended, or uses another run."""
         number = _number(run)
-        was_promoted = run.data.tags.get(labels.PROMOTIONS, "0") != "0"  # then the exporter has used it before
-        return not was_promoted and (number is None or run.info.run_id != self._runs.get(number))
+        if run.data.tags.get(labels.PROMOTIONS, "0") != "0":  # an exporter has used it for an earlier segment
+            return False
+        return number is None or run.info.run_id != self._runs.get(number)
 
-    def _restart(self, studies: list[Any]) -> None:
-        """Delete duplicate runs, and let `advance` write the whole run again, into the remaining ones."""
-        for study in studies[1:]:
-            self._delete(study)
+    def _restart(self, parents: list[Any]) -> None:
+        """Delete duplicate runs, and let `advance` write everything again, into the runs that remain.
+
+        Args:
+            parents: Parent runs, the one that remains first.
+        """
+        for parent in parents[1:]:
+            self._delete(parent)
         seen_numbers: set[int | None] = set()
         for run in self._attempt_runs():
             if _number(run) in seen_numbers:
@@ -485,13 +528,20 @@ class Exporter:
             seen_numbers.add(_number(run))
         self._runs.clear()
         self._parent, self._earlier_runs, self._has_ended = "", None, False
-        if studies and labels.EXPORTED in studies[0].data.tags:
-            self.client.delete_tag(studies[0].info.run_id, labels.EXPORTED)
+        if parents and labels.EXPORTED in parents[0].data.tags:
+            self.client.delete_tag(
+                parents[0].info.run_id, labels.EXPORTED
+            )  # the position, so that it starts at the beginning
 
     def _make_child(self, run: Any, runs_of_attempts: dict[int | None, str]) -> None:
-        """Make a run that a trial's process has created a child of the trial's run."""
+        """Make a run that a trial's process has created a child of the trial's run, and remove the exporter's tags from it.
+
+        Args:
+            run: The run.
+            runs_of_attempts: Id of the run of each attempt, by number.
+        """
         tags, run_id = run.data.tags, run.info.run_id
-        # The trial's process tags its runs with the number of the attempt; programs that it starts use another tag.
+        # The trial's process tags its runs with the number of the attempt. Programs that it starts use another tag for that.
         number = _number(run, labels.NUMBER if labels.OWN in tags else labels.LOGGED_BY)
         parent = runs_of_attempts.get(number)
         if parent is not None and parent != run_id:
@@ -499,9 +549,10 @@ class Exporter:
                 self.client.set_tag(run_id, labels.PARENT, parent)
             if run.info.status == "RUNNING":
                 self.client.set_terminated(run_id, "KILLED")
+        # The tags are deleted last, so that everything above is repeated if any of it fails.
         for tag in (labels.NUMBER, labels.STATE, labels.OWN, labels.LOGGED_BY):
             if tag in tags:
-                self.client.delete_tag(run_id, tag)  # last, so that everything above is repeated if it fails
+                self.client.delete_tag(run_id, tag)
 
     def _delete(self, run: Any) -> None:
         """Delete a run of MLflow, unless it was deleted already."""
@@ -512,7 +563,7 @@ class Exporter:
                 raise
 
     def _search(self, condition: str) -> list[Any]:
-        """Return all MLflow runs of this run that meet a condition."""
+        """Return all runs of MLflow that belong to the exported run and meet a condition."""
         runs: list[Any] = []
         token: str | None = ""
         while token is not None:
@@ -527,13 +578,13 @@ class Exporter:
 
 
 def _number(run: Any, tag: str = labels.NUMBER) -> int | None:
-    """Return the number of an attempt in a tag of a run; None if it has no valid one, as a trial may set any text."""
+    """Return the number of an attempt in a tag of a run; None if there is none, or if a trial has set another text."""
     text = run.data.tags.get(tag, "")
     return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 def _position(text: str) -> Position:
-    """Return the position in the text of its tag; that of the beginning if the text is empty or invalid."""
+    """Return the position in the text of a tag; if the text is empty or invalid, the beginning."""
     try:
         return records.from_json(Position, text) if text else Position()
     except (ValueError, TypeError, KeyError) as error:
@@ -543,9 +594,9 @@ def _position(text: str) -> Position:
 
 @contextlib.contextmanager
 def _log_and_skip(consequence: str) -> Iterator[None]:
-    """Log an unexpected error and continue, as every further exporter would fail at the same attempt.
+    """Log an unexpected error and continue, because every further exporter would fail at the same attempt.
 
-    Errors of MLflow, of the ledger and of disks are raised: they may be temporary, so the write is repeated.
+    Errors of MLflow, of the ledger and of disks are raised. They may be temporary, so the caller tries again.
 
     Args:
         consequence: First part of the line in the log.

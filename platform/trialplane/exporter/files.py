@@ -1,7 +1,7 @@
 """Uploads files into MLflow runs.
 
-The upload of a file is repeated until it succeeds, is refused, or has failed `TRIES` times. It is independent of the other
-writes of the exporter: neither a refused file nor an artifact store that does not answer delays them.
+The upload of a file is repeated until it succeeds, is refused, or has failed `TRIES` times. Uploads do not delay the other
+writes of the exporter, even if a file is refused or the artifact store does not answer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ from trialplane.exporter.projection import Ends
 from trialplane.policies import transport
 from trialplane.wire import backoff, logs, records
 
-TRIES = 20  # attempts for one file; after as many consecutive failures, which take 8 minutes, all files are given up
-MAX_PAUSE = 30.0  # seconds between two attempts
+TRIES = 20  # attempts for one file; after as many failures in a row, which takes 8 minutes, all files are given up
+MAX_PAUSE = 30.0  # longest pause in seconds between two attempts
 
 
 @dataclasses.dataclass
 class _Waiting:
-    """A file that is to be uploaded, and the number of attempts that failed."""
+    """A file that waits for its upload.
+
+    Attributes:
+        run_id: Id of the run into which it is uploaded.
+        artifact: The file.
+        tries: Number of attempts that failed.
+    """
 
     run_id: str
     artifact: Artifact
@@ -41,7 +47,9 @@ class _UnreadableFile(Exception):
 
 
 class Files:
-    """Files to be uploaded to MLflow, with marks between them, which show how many are done.
+    """Files that wait for their upload to MLflow.
+
+    Between them are marks, so that the exporter knows up to which end of an attempt all files are uploaded.
 
     Args:
         client: Client of the MLflow that gets the files.
@@ -49,16 +57,16 @@ class Files:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self._waiting: dict[int, _Waiting] = {}  # number of a file → it, in the order in which files were added
-        self._order: collections.deque[int] = collections.deque()  # their numbers in the order of the next attempts
-        # Ends, each with the number of files that had been added when it was marked.
+        self._waiting: dict[int, _Waiting] = {}  # by number, in the order in which the files were added
+        self._order: collections.deque[int] = collections.deque()  # their numbers, in the order of the next attempts
+        # Marks: ends of attempts, each with the number of files that had been added before.
         self._marks: collections.deque[tuple[int, Ends]] = collections.deque()
         self._count = 0  # number of files added so far
         self._last_done: Ends | None = None
         self._failures = 0  # number of consecutive failures
-        self._next_time = 0.0  # of an attempt, by the monotonic clock
-        self._given_up = 0  # number of files
-        self._reason = ""  # of the last failure
+        self._next_time = 0.0  # time of the next attempt, by the monotonic clock
+        self._given_up = 0  # number of files that were given up
+        self._reason = ""  # description of the last failure
 
     def add(self, files: Iterable[tuple[str, Artifact]]) -> None:
         """Queue files, each with the id of its run."""
@@ -68,25 +76,29 @@ class Files:
             self._count += 1
 
     def mark(self, ends: Ends) -> None:
-        """Mark that all files of these ends have been added."""
+        """Mark that all files of the attempts up to these ends have been added."""
         self._marks.append((self._count, ends))
 
     @property
     def done(self) -> Ends | None:
         """The last marked ends whose files are all uploaded or given up; None before the first."""
         first_waiting = next(iter(self._waiting), self._count)
-        while self._marks and self._marks[0][0] <= first_waiting:
-            self._last_done = self._marks.popleft()[1]
+        while self._marks:
+            file_count, ends = self._marks[0]
+            if file_count > first_waiting:
+                break
+            self._marks.popleft()
+            self._last_done = ends
         return self._last_done
 
     @property
     def pending(self) -> int:
-        """The number of files that are still to be uploaded."""
+        """The number of files that wait for their upload."""
         return len(self._waiting)
 
     @property
     def trouble(self) -> str:
-        """A message with the number of files that MLflow lacks, and the reason; "" if it lacks none."""
+        """A message with the number of files that MLflow lacks after a failure, and the reason; "" if there is none."""
         if self._failures and self.pending:
             have = "has" if self.pending == 1 else "have"
             return (
@@ -97,13 +109,13 @@ class Files:
         return ""
 
     def send(self) -> bool:
-        """Try to upload the next file.
+        """Try to upload the next file. A file that cannot be uploaded is given up or tried again later.
 
         Returns:
-            False if there is no file, or if the pause after a failure is not over.
+            False if nothing was tried: there is no file, or the pause after a failure is not over.
 
         Raises:
-            Exception: MLflow does not answer.
+            Exception: MLflow does not answer. This does not count as a failure of the file.
         """
         if not self._order or time.monotonic() < self._next_time:
             return False
@@ -115,7 +127,7 @@ class Files:
             if is_refusal(error) or isinstance(error, (_UnreadableFile, FileNotFoundError, PermissionError)):
                 self._give_up(number, error)
             else:
-                self.client.get_run(waiting.run_id)  # raises if MLflow does not answer, which does not count as an attempt
+                self.client.get_run(waiting.run_id)  # raises if not only the artifact store, but MLflow does not answer
                 self._record_failure(number, error)
                 return True
         else:
@@ -124,12 +136,12 @@ class Files:
         return True
 
     def _record_failure(self, number: int, error: Exception) -> None:
-        """Count a failed attempt; give up files at the limit, otherwise move the file behind the others."""
+        """Count a failed attempt to upload a file. At a limit give up this file or all files; otherwise try it last."""
         self._failures += 1
         self._reason = describe(error)[:300]
         self._next_time = time.monotonic() + backoff.pause(self._failures, MAX_PAUSE)
         self._waiting[number].tries += 1
-        if self._failures >= TRIES:  # the artifact store does not answer
+        if self._failures >= TRIES:  # all files fail: the artifact store does not answer
             for waiting_number in list(self._waiting):
                 self._give_up(waiting_number, error)
         elif self._waiting[number].tries >= TRIES:  # only this file fails
@@ -138,7 +150,7 @@ class Files:
             self._order.rotate(-1)
 
     def _give_up(self, number: int, error: Exception) -> None:
-        """Remove a file that cannot be uploaded from those to be uploaded, and log that."""
+        """Give up a file that cannot be uploaded, and log that."""
         waiting = self._waiting[number]
         target = f"MLflow's run {waiting.run_id}"
         write_log(f"{waiting.artifact.file} cannot be uploaded to {target}, so it stays where it is: {describe(error)}")
@@ -147,14 +159,15 @@ class Files:
         self._remove(number)
 
     def _remove(self, number: int) -> None:
+        """Remove a file that was uploaded or given up."""
         del self._waiting[number]
         self._order.remove(number)
 
     def _upload(self, run_id: str, artifact: Artifact) -> None:
-        """Upload a file in the form of its kind."""
+        """Upload a file: packed arrays converted, and of a long log only the end. Packed arrays are removed afterwards."""
         file = Path(artifact.file)
         if artifact.kind == "arrays":
-            if file.exists():  # otherwise an exporter has uploaded it, and was killed after that
+            if file.exists():  # otherwise an earlier exporter has uploaded and removed it, and was killed then
                 for converted in _convert(file):
                     self.client.log_artifact(run_id, str(converted), artifact.folder)
                     converted.unlink()
@@ -175,7 +188,11 @@ class Files:
 
 
 def _convert(packed: Path) -> list[Path]:
-    """Convert packed arrays, see `convert`; raise _UnreadableFile if the file is damaged."""
+    """Convert packed arrays as `convert` does.
+
+    Raises:
+        _UnreadableFile: The file is damaged.
+    """
     try:
         return convert(packed)
     except OSError:
@@ -185,40 +202,46 @@ def _convert(packed: Path) -> list[Path]:
 
 
 def convert(packed: Path) -> list[Path]:
-    """Convert packed arrays into `result.npz` and `result.json` beside the file; return the paths of the files written.
+    """Convert the packed result of a trial into `result.npz` and `result.json` beside the file.
 
-    Values that contain an array go into the archive, one array per leaf, named by its path in the tree. All others go into
-    the JSON file, by name. A file without contents is not written. `numpy.savez` is not used: it takes names as arguments,
-    and so cannot write an array named `file`.
+    The result is a mapping. Values that contain an array go into `result.npz`, with one array per leaf, named by its path.
+    All other values go into `result.json`. `numpy.savez` is not used, because it takes names as keyword arguments and so
+    cannot write an array named `file`.
+
+    Returns:
+        Paths of the files that were written. A file that would be empty is not written.
     """
     import numpy as np
 
     tree = transport.unpack(np.fromfile(packed, dtype=np.uint8))
-    leaves = {name: dict(_leaves(value, name)) for name, value in tree.items()}
-    arrays = [
-        name
-        for name, leaves_of_value in leaves.items()
-        if any(isinstance(leaf, np.ndarray) for leaf in leaves_of_value.values())
-    ]
-    written = []
-    if arrays:
-        written.append(packed.with_name("result.npz"))
-        with zipfile.ZipFile(written[-1], "w", zipfile.ZIP_DEFLATED) as parts:
-            for name, leaf in ((name, leaf) for top in arrays for name, leaf in leaves[top].items()):
-                array = np.asarray(leaf)
-                if array.dtype.hasobject:  # None or a large integer, which would be pickled
-                    array = np.asarray(str(leaf))
-                with parts.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-    plain = {name: records.to_dict(value) for name, value in tree.items() if name not in arrays}
-    if plain:
-        written.append(packed.with_name("result.json"))
-        written[-1].write_text(json.dumps(plain, indent=1))
+    leaves_by_name = {name: dict(_leaves(value, name)) for name, value in tree.items()}
+    leaves_with_arrays = {
+        name: leaves
+        for name, leaves in leaves_by_name.items()
+        if any(isinstance(leaf, np.ndarray) for leaf in leaves.values())
+    }
+    written: list[Path] = []
+    if leaves_with_arrays:
+        archive = packed.with_name("result.npz")
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
+            for leaves in leaves_with_arrays.values():
+                for path, leaf in leaves.items():
+                    array = np.asarray(leaf)
+                    if array.dtype.hasobject:  # None or a very large integer, which NumPy could only pickle
+                        array = np.asarray(str(leaf))
+                    with members.open(f"{path}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+        written.append(archive)
+    other_values = {name: records.to_dict(value) for name, value in tree.items() if name not in leaves_with_arrays}
+    if other_values:
+        document = packed.with_name("result.json")
+        document.write_text(json.dumps(other_values, indent=1))
+        written.append(document)
     return written
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each leaf of a tree of mappings and lists."""
+    """Yield the path and the value of each leaf of a tree of mappings and lists, whose own path is `path`."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield from _leaves(value, f"{path}.{key}" if path else key)

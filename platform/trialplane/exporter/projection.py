@@ -1,7 +1,7 @@
-"""The entries of a run in MLflow: of its parent run, and of a run for each series of attempts. Pure functions.
+"""Defines what MLflow shows of a run: a parent run, and below it a run for each series of attempts. Pure.
 
-The segments of a promoted trial continue one another. They are a series and have one run in MLflow. Entries follow from the
-request and the outcome of an attempt, so they are the same whenever they are written.
+A series is usually one attempt. The segments of a promoted trial continue one another, and so are one series. The entries
+of an attempt depend only on its request and its outcome, so writing them again changes nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from trialplane.wire.exports import End
 from trialplane.wire.records import Parent, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
-# Parameters of a trial. For each hundred new ones MLflow reads all that a run has, so 5,000 would take 10 seconds.
+# Largest number of a trial's parameters in MLflow. With each call of a hundred, MLflow reads all parameters that the run
+# has, so 5,000 would take 10 seconds.
 MOST_PARAMS = 500
-# A pruned trial is FINISHED, as MLflow shows KILLED in the same way as FAILED.
+# MLflow's status by the state of an attempt. A pruned trial is FINISHED, because MLflow shows KILLED like FAILED.
 _STATUS = {
     TrialState.COMPLETE: "FINISHED",
     TrialState.PRUNED: "FINISHED",
@@ -29,6 +30,7 @@ _STATUS = {
     TrialState.LOST: "FAILED",
     TrialState.FAILED: "FAILED",
 }
+# MLflow's status of the parent run by the last state of the run; a paused run is SCHEDULED.
 _RUN_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
 
 
@@ -42,11 +44,11 @@ class Best:
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The ends of attempts up to a place in their order.
+    """The result of all ends of attempts up to a place in the order of ends.
 
     Attributes:
-        place: Place of the last one; 0 for none.
-        trials: Number of trials that have ended for good.
+        place: Place of the last of these ends; 0 if there are none.
+        trials: Number of trials that have ended for good with them.
         best: Best of these trials; None before one is complete.
     """
 
@@ -56,7 +58,7 @@ class Ends:
 
 
 def parent_start(job: Job, submission: Mapping[str, Any]) -> Batch:
-    """Return the tags and parameters of the parent run.
+    """Return the tags and parameters of the parent run at its start.
 
     Args:
         job: Job of the run.
@@ -93,10 +95,10 @@ def name(job: Job, request: TrialRequest) -> str:
 
 
 def attempt_start(job: Job, request: TrialRequest, submission: Mapping[str, Any], parent_id: str) -> Batch:
-    """Return the tags of an attempt's run.
+    """Return the tags of an attempt's run at its start.
 
-    Parameters of the trial are tags while it runs, and MLflow's parameters after its end. MLflow never changes a parameter:
-    if the job itself logged one with the same name and another value, MLflow would refuse that, and the trial would fail.
+    While a trial runs, its parameters are only tags. They become MLflow's parameters after its end, because MLflow never
+    changes a parameter: the job itself may still log one with the same name and another value, and would fail then.
 
     Args:
         job: Job of the run.
@@ -125,7 +127,7 @@ def attempt_start(job: Job, request: TrialRequest, submission: Mapping[str, Any]
 
 
 def segment_start(job: Job, request: TrialRequest) -> Batch:
-    """Return the entries of a trial's run that the start of a later segment changes."""
+    """Return the entries that change in a trial's run when a later segment of the same series starts."""
     batch = Batch(status="RUNNING")
     batch.add_tags({labels.STATE: TrialState.RUNNING.value, **_segment(job, request)})
     return batch
@@ -134,19 +136,19 @@ def segment_start(job: Job, request: TrialRequest) -> Batch:
 def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
     """Return the entries that the end of an attempt adds to its run: parameters, metrics of the result, state and times.
 
-    A trial that is paused at a rung may log parameters when it continues, so it gets none yet; see `attempt_start`.
+    A trial that is paused may still log parameters itself when it continues, so it gets none yet; see `attempt_start`.
     """
     state = rows.displayed_state(outcome)
     batch = Batch(status=_STATUS[state], end=milliseconds(outcome.ended))
     params = _limit_params({**job.params, **request.params})
     if outcome.state is not TrialState.PAUSED:
         batch.add_params(dict(sorted(params.items())))
-    if request.objectives:  # an objective of Optuna has requested some of them after its start
+    if request.objectives:  # an objective of Optuna has requested parameters after its start, which had no tags then
         batch.add_tags({labels.PARAM + values.mlflow_name(key): value for key, value in sorted(params.items())})
     duration = "trial_seconds" if request.segment is None else "segment_seconds"
     seconds = {duration: outcome.ended - outcome.started} if outcome.started else {}
     steps = {f"best_step_{metric}": float(step) for metric, step in outcome.best_steps.items()}
-    # Without a result the metrics are those of the last report, which MLflow already has.
+    # The metrics of an attempt without a result are those of its last report, which MLflow already has.
     is_cut_short = outcome.state in (TrialState.PRUNED, TrialState.PAUSED)
     has_result = outcome.failure in (None, FailureClass.INVALID) and not is_cut_short
     result = outcome.metrics if has_result else {}
@@ -158,7 +160,7 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
             labels.NODE: outcome.node,
             labels.START_METHOD: outcome.start_method,
             **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
-            # An empty message replaces that of an earlier segment.
+            # An empty message must replace the message of an earlier segment.
             **({labels.MESSAGE: outcome.message} if outcome.message or request.segment else {}),
             **({labels.ANSWERED_BY: outcome.answered_by} if outcome.answered_by else {}),
         }
@@ -167,12 +169,23 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
 
 
 def parent_tags(parent: Parent, series: int) -> dict[str, Any]:
-    """Return the tags of a run that continues from the checkpoint of another trial, whose run is that of a series."""
+    """Return the tags of the run of a trial that continues from the checkpoint of another trial.
+
+    Args:
+        parent: The checkpoint.
+        series: Series of the other trial's attempt, which names its run.
+    """
     return {labels.PARENT_NUMBER: series, labels.PARENT_TRIAL: parent.trial, labels.PARENT_STEP: parent.step}
 
 
 def replacement_end(job: Job, before: Attempt, request: TrialRequest) -> Batch:
-    """Return what ends the run of a paused trial that continues with other parameters, as its next run begins."""
+    """Return the entries that end the run of a paused trial, because the trial continues with other parameters in a new run.
+
+    Args:
+        job: Job of the run.
+        before: Paused attempt of the trial.
+        request: Request of the attempt that continues the trial.
+    """
     assert before.outcome is not None
     assert request.segment is not None
     assert request.segment.parent is not None
@@ -183,7 +196,7 @@ def replacement_end(job: Job, before: Attempt, request: TrialRequest) -> Batch:
 
 
 def new_best(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
-    """Return the result of an attempt if it is better than the best one before it; otherwise None."""
+    """Return the trial and the values of an attempt if it is better than the best one before it; otherwise None."""
     if attempt.outcome is None or not job.objectives:
         return None
     row = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
@@ -194,17 +207,24 @@ def new_best(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
     return Best(row.trial, tuple(row.values)) if best_row is row else None
 
 
-def is_last(outcome: TrialOutcome | None) -> bool:
-    """Return whether a trial has ended for good with the end of an attempt, unless the user reopens it."""
+def ends_trial(outcome: TrialOutcome | None) -> bool:
+    """Return whether the end of an attempt has ended its trial for good, unless the user has it retried later."""
     return outcome is not None and not outcome.retried and outcome.state is not TrialState.PAUSED
 
 
 def improvement(job: Job, best: Best, attempt: Attempt, trials: int) -> Batch:
-    """Return the metrics of the parent run for a new best trial; their step is the number of ended trials."""
+    """Return the metrics that the parent run gets for a new best trial.
+
+    Args:
+        job: Job of the run.
+        best: The new best trial.
+        attempt: Its attempt.
+        trials: Number of trials that have ended, which is the step of the metrics.
+    """
     assert attempt.outcome is not None
     batch = Batch()
-    values_ = {f"best_{job.objectives[0].metric}": best.values[0], "best_trial": float(best.trial)}
-    batch.add_metrics(values_, attempt.outcome.ended, trials)
+    metrics = {f"best_{job.objectives[0].metric}": best.values[0], "best_trial": float(best.trial)}
+    batch.add_metrics(metrics, attempt.outcome.ended, trials)
     return batch
 
 
@@ -220,7 +240,7 @@ def _segment(job: Job, request: TrialRequest) -> dict[str, Any]:
         return {labels.ATTEMPT: request.attempt}
     promotions = sum(rung <= segment.done for rung in ladder.rungs(ladder.bracket(request.trial)))
     if job.search.population is not None and segment.series is None:
-        promotions = 0  # its run is new
+        promotions = 0  # the segment has new parameters, and so a new run
     return {labels.ATTEMPT: request.attempt, labels.RUNG: segment.rung, labels.PROMOTIONS: promotions}
 
 

@@ -1,7 +1,7 @@
 """`python -m trialplane.exporter.registration`: adds a version to the model registry of the MLflow of MLFLOW_TRACKING_URI.
 
-It reads a `Registration` from stdin, and prints the number of the version. The model is what the trial has logged as one,
-or the files that the job keeps of it.
+It reads a `Registration` from stdin, and prints the number of the version. The model is the one that the trial has logged,
+or otherwise the files of the trial that the job keeps.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from trialplane.errors import InputError
 from trialplane.wire import env, labels, records
 from trialplane.wire.exports import Registration
 
-FOLDERS = ("model", "kept_files")  # of `training.final_model`, and of the job's `keep`
+FOLDERS = ("model", "kept_files")  # of artifacts: the first is from `training.final_model`, the second from `keep.files`
 
 
 def register(client: MlflowClient, order: Registration) -> str:
-    """Add the version, and return its number.
+    """Add a version to the model registry, and create the registered model if needed; return the version's number.
+
+    Args:
+        client: Client of MLflow.
+        order: Order with the model's name, the attempts of the configuration, and the attempt whose model is registered.
 
     Raises:
-        InputError: MLflow has no run of the trial, or no model of it.
+        InputError: MLflow has no run of the attempt, or this run has no model.
     """
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     conditions = [f"tags.`{name}` = '{value}'" for name, value in order.identity.items()]
@@ -63,8 +67,9 @@ def register(client: MlflowClient, order: Registration) -> str:
 
 def main() -> int:
     """Add the version and print its number; return an exit code of `errors`."""
+    # MLflow may print to stdout. So the number goes to a copy of stdout, which itself is redirected to stderr.
     answers = os.dup(1)
-    os.dup2(2, 1)  # MLflow may print to stdout
+    os.dup2(2, 1)
     order = records.from_json(Registration, sys.stdin.buffer.read())
     try:
         number = register(MlflowClient(os.environ[env.MLFLOW_TRACKING_URI]), order)

@@ -10,31 +10,34 @@ from trialplane.ledger import remote, tables
 from trialplane.ledger.attempts import Attempt, Reports
 from trialplane.wire.exports import Copy
 
-PAGE = 200  # attempts on a page
+PAGE = 200  # largest number of attempts on a page; fewer mean that no more follow
 
 
 class Source(Protocol):
     """The ledger of a run, read in pages after a position. A page is empty if nothing follows.
 
     Attributes:
-        pause: Shortest time in seconds between two reads.
-        idle: Time in seconds after which it is read although no message says that it has grown.
+        pause: Shortest time in seconds between two rounds of reads.
+        idle: Time in seconds after which it is read again although no message has said that it may have grown.
     """
 
     pause: float
     idle: float
 
     def running_attempts(self, after: int) -> list[Attempt]:
-        """Return the running attempts with numbers above `after`, in that order; the gateway returns a page of them."""
+        """Return running attempts with numbers above `after`, in the order of their numbers.
+
+        These are all of them, or from the gateway the first page.
+        """
 
     def attempt(self, number: int) -> Attempt:
         """Return the attempt with a number."""
 
     def ended_attempts(self, after: int) -> list[Attempt]:
-        """Return the attempts that ended since the place `after`, in the order of their ends."""
+        """Return a page of the attempts that ended after the place `after`, in the order of their ends."""
 
     def reports(self, after: int) -> Reports:
-        """Return the reports with marks above `after`, in the order of their marks."""
+        """Return a page of the reports with marks above `after`, in the order of their marks."""
 
 
 class Database:

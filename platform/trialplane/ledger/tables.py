@@ -387,7 +387,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Whether a driver's error means that the database is damaged or is not a ledger."""
+    """Return whether a driver's error means that the database is damaged or is not a ledger."""
     if isinstance(error, sqlite3.Error):
         return reading.is_damage(error)
     return (getattr(error, "pgcode", None) or "").startswith(_DAMAGE_CLASSES)

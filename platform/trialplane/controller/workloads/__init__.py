@@ -1,4 +1,4 @@
-"""The workloads of the kinds of jobs; `start` creates that of a run and starts its slots."""
+"""The workloads of the kinds of jobs. `start` creates the workload of a run and starts its slots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
     Args:
         ledger: Ledger of the run.
         configs: Configuration that the slots of a role share, by role.
-        parallel: Desired number of trials or workers at a time; None for that of the job.
+        parallel: Desired number of trials or workers at a time; None for the number in the job.
         in_cluster: Whether slots are pods, which may take long to start.
 
     Returns:
@@ -46,7 +46,8 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
     else:
         host = ProcessHost()
     patience = slots.START_PATIENCE if in_cluster else 0.0
-    has_begun = bool(ledger.newest)  # if an attempt has run, a slot that cannot import the code must not end the run
+    # If an attempt has run, the job's code can be imported, and a slot that fails to do so must not end the run.
+    has_begun = bool(ledger.newest)
     if isinstance(job, kinds.Collection):
         from trialplane.controller import ray_session  # also imports Ray
         from trialplane.controller.exchange import Exchange

@@ -1,9 +1,11 @@
 """A collection: a learner and its workers, iteration after iteration.
 
-An attempt at an iteration is the learner's process: its reports, its log and its outcome are the attempt's. The learner
-offers the weights that workers start with. Then units are assigned to workers, their results are fetched into the object
-store while there is room, and fed to the learner. A unit whose result is lost in transit is done again. Too many failed
-units fail the iteration. Each attempt starts with all units, as its learner has read no result.
+The learner's process is the attempt at an iteration: its reports, its log and its outcome are those of the attempt. The
+learner offers the weights that workers start with. Then units are assigned to workers. Their results are fetched into the
+object store while there is room, and fed to the learner. A unit whose result is lost in transit is done again. Too many
+failed units fail the iteration. Each attempt starts with all units, because a new learner has read no result.
+
+`iteration` records what happens and decides, `exchange` moves the data, and this module connects both with the slots.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 
 log = logging.getLogger(__name__)
 
-BURST = 64  # number of times that events are polled before the loop continues with other work
+BURST = 64  # largest number of times that events are polled in a row, before the loop does other work
 END_INTERVAL = 0.2  # seconds between checks for workers that should have ended
 
 
@@ -75,7 +77,7 @@ class CollectionWorkload(Workload):
         self._stores = stores
         self._warm_nodes: dict[int, str] = {}  # slot of a worker whose template is warm → node
         self._next_end_check = 0.0  # by the monotonic clock
-        self._has_warned = False
+        self._has_warned = False  # whether the warning about lost MLflow stores of workers was logged
         self._iteration: Iteration | None = None  # the iteration that runs now
         self._newest_iteration: Iteration | None = None  # the iteration that runs or ran last
 
@@ -101,6 +103,7 @@ class CollectionWorkload(Workload):
 
     @property
     def _unended(self) -> float:
+        """The number of iterations that have not ended; the one that runs counts as the fraction that is left of it."""
         return super()._unended - (0.0 if self._iteration is None else self._iteration.share_done)
 
     def resize(self, parallel: int, startable: int) -> None:
@@ -127,7 +130,8 @@ class CollectionWorkload(Workload):
     def start(self, slot: int, request: TrialRequest) -> None:
         """Start the learner of an iteration; its workers start after the learner has offered the weights."""
         self._iteration = self._newest_iteration = Iteration(request, self._job, self._stores.spilled_bytes())
-        metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # these are added at the end
+        # The learner need not report the metrics that the platform adds at the end.
+        metrics = tuple(name for name in request.metrics if name not in collection.ADDED)
         self._learner.start(slot, dataclasses.replace(request, units=self._job.collect.units, metrics=metrics))
 
     def stop(self, slot: int, message: str) -> None:
@@ -141,15 +145,19 @@ class CollectionWorkload(Workload):
         self._wind_up(message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """Yield the iteration's events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`."""
+        """Yield the iteration's events, waiting at most `timeout` seconds for the first.
+
+        Raises:
+            EntrypointError, SlotError: As `Pool.events`.
+        """
         self._end_late_workers()
         for turn in range(BURST):
             pending = (*self._learner.pending, *self._workers.pending, *self._exchange.pending)
             answered = ray_session.wait(pending, 0 if turn else timeout)
             learner_events, worker_events, error = self._take_slot_events(answered)
             exchange_events = list(self._exchange.take(answered))
-            # Before the learner's events: the end of the learner ends the iteration, and results that were fed to it would
-            # then not be counted.
+            # These come before the learner's events, which may end the iteration: after that, results that were fed to the
+            # learner would not be counted.
             for exchange_event in exchange_events:
                 self._take_exchange_event(exchange_event)
             for event in learner_events:
@@ -190,9 +198,9 @@ class CollectionWorkload(Workload):
     def _take_slot_events(
         self, answered: Sequence[Any]
     ) -> tuple[list[SlotEvent], list[SlotEvent], errors.TrialplaneError | None]:
-        """Return the events of the learner's slot, those of the workers' slots, and the first error of a pool.
+        """Return the events of the learner's slot, the events of the workers' slots, and the first error of a pool or None.
 
-        The error does not replace the events that came before it, so it is returned and not raised.
+        The error is returned instead of raised, because the events before it must be handled first.
         """
         learner_events: list[SlotEvent] = []
         worker_events: list[SlotEvent] = []
@@ -208,7 +216,7 @@ class CollectionWorkload(Workload):
     # Events of the learner
 
     def _take_learner_event(self, event: SlotEvent) -> Iterator[SlotEvent]:
-        """Act on an event of the learner's slot, and yield the iteration's event that follows from it, if any."""
+        """Act on an event of the learner's slot, and yield it for the loop: with the messages that concern the loop."""
         if isinstance(event, SlotReady):
             self._resize_workers(self._size)
             yield event
@@ -227,8 +235,10 @@ class CollectionWorkload(Workload):
                 iteration.record_taken(message.units)
         if event.outcome is not None:
             yield self._end_iteration(iteration, event, event.outcome)
-        elif passed := tuple(message for message in event.messages if isinstance(message, TrialUpdate)):
-            yield SlotTrial(event.slot, iteration.request, passed)
+            return
+        updates = tuple(message for message in event.messages if isinstance(message, TrialUpdate))
+        if updates:
+            yield SlotTrial(event.slot, iteration.request, updates)
 
     def _take_offered_weights(self, iteration: Iteration, size: int) -> None:
         """Fetch the weights that the learner has offered; if it has none, let workers start without them."""
@@ -239,15 +249,16 @@ class CollectionWorkload(Workload):
             iteration.publish(None, self._stores.smallest_bytes())
 
     def _end_iteration(self, iteration: Iteration, event: SlotTrial, outcome: TrialOutcome) -> SlotTrial:
-        """End the iteration whose learner has ended; return the event of its end.
+        """End the iteration whose learner has ended, and its workers; return the event of its end.
 
-        Its outcome is the learner's, unless the iteration itself has failed.
+        The event has the learner's outcome, unless the iteration itself has failed. The iteration's metrics are added to it.
         """
         iteration.check_spilling(self._stores.spilled_bytes, now=True)
         self._iteration = None
         iteration.close()
         self._end_workers("the iteration is over")
-        if event.slot_lost:  # the learner needs the next free pod, so no slot of a worker may wait for one
+        if event.slot_lost:
+            # The learner needs another pod. Slots of workers that wait for a pod are removed, so that it gets the next one.
             self._resize_workers(self._workers.ready)
         if iteration.failure is not None:
             outcome = dataclasses.replace(
@@ -265,15 +276,15 @@ class CollectionWorkload(Workload):
         metrics = {**outcome.metrics, **iteration.metrics(), **iteration.worker_metrics()}
         outcome = dataclasses.replace(outcome, metrics=metrics)
         arrays = event.arrays if outcome.state is TrialState.COMPLETE else None
-        passed = (message for message in event.messages if isinstance(message, TrialUpdate))
-        return dataclasses.replace(event, request=iteration.request, messages=(*passed, TrialEnded(outcome)), arrays=arrays)
+        updates = (message for message in event.messages if isinstance(message, TrialUpdate))
+        return dataclasses.replace(event, request=iteration.request, messages=(*updates, TrialEnded(outcome)), arrays=arrays)
 
     # Events of workers
 
     def _take_worker_event(self, event: SlotEvent) -> Iterator[SlotTrial]:
         """Act on an event of a worker's slot, and yield the lines of its log."""
         if isinstance(event, SlotReady):
-            if event.slot in self._workers.slots:  # otherwise the pool has become smaller
+            if event.slot in self._workers.slots:  # the slot may have been removed since
                 self._warm_nodes[event.slot] = event.node
             return
         if event.outcome is None:
@@ -305,7 +316,7 @@ class CollectionWorkload(Workload):
                 self._log_end(iteration, worker, begun_units, iteration.end_worker(worker, outcome))
 
     def _log_end(self, iteration: Iteration, worker: WorkerSlot, begun_units: list[int], outcome: TrialOutcome) -> None:
-        """Log a worker's failure, with the units it had begun and the traceback, which otherwise only its own log has."""
+        """Log a worker's failure with the units that it had begun, and with the traceback, which only its own log has."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
         units = ", ".join(str(unit) for unit in begun_units)
@@ -331,7 +342,7 @@ class CollectionWorkload(Workload):
             case WeightsFetched(_, weights, error):
                 if weights is not None:
                     iteration.publish(weights, self._stores.smallest_bytes())
-                elif error:  # without an error the learner has ended, and its outcome follows
+                elif error:  # without an error the learner was lost, and its outcome follows
                     text = f"the weights could not be put into the object store: {error}"
                     self._fail(iteration, IterationFailure(FailureClass.LOST, text))
             case ResultsFetched(_, _, units, results, lost, error):
@@ -340,33 +351,36 @@ class CollectionWorkload(Workload):
                 iteration.record_fed(units, lost, error)
 
     def _iteration_of(self, request: TrialRequest) -> Iteration | None:
-        """Return the iteration that runs if the request belongs to this attempt at it; otherwise None."""
-        return self._iteration if self._iteration is not None and request.number == self._iteration.request.number else None
+        """Return the iteration that runs; None if none runs, or if the request belongs to an earlier attempt."""
+        if self._iteration is None or request.number != self._iteration.request.number:
+            return None
+        return self._iteration
 
     def _fail(self, iteration: Iteration, failure: IterationFailure) -> None:
-        """Record why an iteration has failed, and kill its learner, whose end then ends the iteration."""
+        """Record why an iteration has failed, and kill its learner. The end of the learner then ends the iteration."""
         iteration.failure = failure
         self.kill(0, failure.failure, failure.message)
 
     def _resize_workers(self, size: int) -> None:
-        """Set the number of workers, and forget the nodes of those that were removed at once."""
+        """Set the number of workers, and remove the nodes of slots that no longer exist from `_warm_nodes`."""
         self._workers.resize(size)
         self._warm_nodes = {slot: node for slot, node in self._warm_nodes.items() if slot in self._workers.slots}
 
     def _wind_up(self, message: str) -> None:
-        """End the workers, and start no others in the iteration that runs."""
+        """End the workers, and start nothing new in the iteration that runs."""
         self._end_workers(message)
         if self._iteration is not None:
             self._iteration.is_ending = True
 
     def _end_workers(self, message: str) -> None:
+        """End the processes of all workers."""
         for slot in self._workers.running():
             self._workers.kill(slot, FailureClass.STOPPED, message)
 
     def _end_late_workers(self) -> None:
-        """End workers of an iteration that is over.
+        """End workers of an iteration that is over or is being ended.
 
-        This is repeated, as a process that is just starting ignores the message that ends it.
+        This is repeated, because a process that is just starting ignores the message that ends it.
         """
         if time.monotonic() < self._next_end_check:
             return
@@ -409,7 +423,11 @@ class CollectionWorkload(Workload):
                 self._start_worker(iteration, worker)
 
     def _assign_units(self, iteration: Iteration, worker: WorkerSlot, is_leaving: bool) -> None:
-        """Send a worker units, or the message that no more units follow, as for a worker whose slot is being removed."""
+        """Send units to a worker, or tell it that no more units follow.
+
+        No more follow if the worker's slot is being removed, or if every unit has ended or is in transit. If there are no
+        units now but may be later, nothing is sent.
+        """
         units = () if is_leaving else iteration.assign_units(worker)
         worker.is_at_end = is_leaving or (not units and iteration.units.is_all_assigned)
         if units or worker.is_at_end:

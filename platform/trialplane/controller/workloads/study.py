@@ -38,22 +38,23 @@ class StudyWorkload(Workload):
         self._alike = AlikeFailures(job.budget.failed_alike, bool(counts.complete or counts.pruned))
 
     def _suggest(self, request: TrialRequest, parameter: messages.Suggest) -> messages.Suggested:
+        """Draw a parameter that an attempt requests, and return the answer."""
         return self._ledger.suggest(request.number, parameter)
 
     def record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Compare a failure with earlier ones, and select the checkpoints that are not needed any more."""
+        """Record the end of an attempt: for the detection of failures that are alike, and for the removal of checkpoints."""
         self._alike.record_end(request, outcome)
         if self._remover is not None:
             self._remover.record_end(self._ledger.newest[request.trial])
             self._release_checkpoints(self._remover)
 
     def _release_checkpoints(self, remover: CheckpointRemover) -> None:
-        """Let the checkpoints be removed that members of a population have passed, and do not count any of the unneeded."""
+        """Add checkpoints that no member of a population needs to the unwanted ones, and stop counting all of these."""
         remover.release(self._ledger.take_released_folders())
         self._ledger.saved.forget(remover.unwanted)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """Yield the attempts' events, see `Workload.events`; before that, start the removal of unneeded checkpoints."""
+        """Continue the removal of unneeded checkpoints, and then yield the attempts' events, see `Workload.events`."""
         if self._remover is not None:
             self._remover.advance()
         yield from super().events(timeout)
@@ -103,7 +104,11 @@ class StudyWorkload(Workload):
         )
 
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
-        """Return the ending of a study whose first trials failed alike while none succeeded."""
+        """Return the ending of a study because of failures that are alike, or of one that every trial would have.
+
+        Args:
+            requests: Requests of the attempts that failed, see `AlikeFailures.failures`.
+        """
         last_trial, ledger = requests[-1].trial, self._ledger
         advice = f"budget.failed_alike ({ledger.job.budget.failed_alike}) sets how many, null turns the check off"
         if self._alike.certain is not None:

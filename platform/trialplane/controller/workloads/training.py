@@ -13,10 +13,10 @@ from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import TrialReport
 from trialplane.wire.states import RunState
 
-WINDOW = 50  # reports from which the rate is computed
-TOTAL = "total_steps"
-LEFT = "seconds_left"  # reported by jobs that use `training.progress`
-# Reported only while a rank is slow, so a report without them ends them.
+WINDOW = 50  # number of reports from which the rate of steps is computed
+TOTAL = "total_steps"  # a metric that sets the number of steps
+LEFT = "seconds_left"  # a metric that jobs with `training.progress` report
+# Metrics that are reported only while a rank is slow. A report without them means that no rank is slow any more.
 _TRANSIENT = (ranks.SLOWEST_RANK, ranks.SLOWEST_RANK_FACTOR)
 
 
@@ -28,11 +28,12 @@ class TrainingWorkload(Workload):
         self._reports = TrainingReports()
 
     def _take_report(self, report: TrialReport) -> bool:
+        """Record a report for the progress and in the ledger; return whether the attempt is pruned."""
         self._reports.add(report)
         return super()._take_report(report)
 
     def final_ending(self) -> Ending:
-        """Return the run's ending after its last attempt: a success unless that failed."""
+        """Return the run's ending after its last attempt: a success unless this attempt failed."""
         row = self._ledger.newest[0]
         if row.failure is None:
             text = "; ".join(filter(None, ("the training ended", row.message)))
@@ -53,8 +54,8 @@ class TrainingWorkload(Workload):
 class TrainingReports:
     """The reports of a training, of one attempt at a time.
 
-    Reports may come from several parts of the job, training and evaluation for example. So the newest value of each metric
-    counts until another attempt starts.
+    Reports may come from several parts of the job, such as training and evaluation, each with other metrics. So the newest
+    value of each metric stays until another attempt starts.
 
     Attributes:
         progress: Newest step and metrics.
@@ -62,7 +63,7 @@ class TrainingReports:
 
     def __init__(self) -> None:
         self.progress = TrainingProgress()
-        self._number: int | None = None  # of the attempt that has reported last
+        self._number: int | None = None  # number of the attempt that has reported last
         self._steps: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)  # (time, step) of reports
         self._end: float | None = None  # expected time of the last step, if the job reports the seconds left
 
@@ -98,4 +99,5 @@ class TrainingReports:
         (begin, first_step), (end, last_step) = self._steps[0], self._steps[-1]
         if end <= begin:
             return None
-        return max(0.0, (total - last_step) * (end - begin) / (last_step - first_step) - (now - end))
+        seconds_per_step = (end - begin) / (last_step - first_step)
+        return max(0.0, (total - last_step) * seconds_per_step - (now - end))

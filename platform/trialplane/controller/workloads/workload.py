@@ -1,4 +1,8 @@
-"""The loop's interface to a run's work: slots in which attempts run, their events, and the run's progress."""
+"""The loop's interface to the work of a run, which differs between the kinds of jobs.
+
+A workload has the slots in which attempts run. It passes their events to the loop, answers them, and computes the progress
+of the run. Each kind of job has a subclass.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ class Workload(abc.ABC):
 
     @property
     def trouble(self) -> str:
-        """A message on a slot that does not start, with the reason; "" if all start."""
+        """A message about a slot that does not start, with the reason; "" if all start."""
         return self._slots.trouble
 
     @property
@@ -54,7 +58,7 @@ class Workload(abc.ABC):
         return self._slots.running()
 
     def resize(self, parallel: int, startable: int) -> None:
-        """Set the number of slots to the desired one, or to fewer if not so many attempts are left.
+        """Set the number of slots to the desired one, or to a smaller one if fewer attempts are left.
 
         Towards the end of a run only the slots of running attempts remain, so that the GPUs of the others are released. A
         retry gets the slot of the attempt that it repeats, or the replacement of that slot.
@@ -81,30 +85,39 @@ class Workload(abc.ABC):
         self._slots.kill(slot, failure, message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """Yield the attempts' events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`.
+        """Yield the attempts' events, waiting at most `timeout` seconds for the first.
 
-        Each event of a running attempt is answered after the caller has handled it: with the step at which the attempt is
-        pruned, if it is, and with the value of a parameter that it has requested.
+        The reports in an event are recorded before it is yielded. After the caller has handled the event of a running
+        attempt, it is answered: with the step at which the attempt is pruned, or None, and with a parameter that it has
+        requested.
+
+        Raises:
+            EntrypointError, SlotError: As `Pool.events`.
         """
         for event in self._slots.events(timeout):
             if isinstance(event, SlotReady):
                 yield event
                 continue
-            # The trial ends at the first report that prunes it. Later ones, which its process may have sent, are dropped.
-            index = next((index for index, report in enumerate(event.reports) if self._take_report(report)), None)
-            prune_at = None if index is None else event.reports[index].step
-            yield event if index is None else event.with_first_reports(index + 1)
+            prune_at: int | None = None
+            for index, report in enumerate(event.reports):
+                if self._take_report(report):
+                    prune_at = report.step
+                    event = event.with_first_reports(
+                        index + 1
+                    )  # later reports, which the process has sent already, are dropped
+                    break
+            yield event
             if event.outcome is None:
                 parameter = event.requested_parameter
                 suggested = None if parameter is None else self._suggest(event.request, parameter)
                 self._slots.answer(event.slot, prune_at, suggested)
 
     def _take_report(self, report: TrialReport) -> bool:
-        """Record a report; return whether the attempt is to be pruned."""
+        """Record a report; return whether the attempt is pruned."""
         return self._ledger.report(report)
 
     def _suggest(self, request: TrialRequest, parameter: messages.Suggest) -> messages.Suggested:
-        """Return the answer to an attempt that requests a parameter."""
+        """Return the answer to an attempt that requests a parameter: a refusal, as only a study draws parameters."""
         return messages.Suggested(None, f"{self._ledger.job.title} draws no parameters")
 
     def record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:  # noqa: B027  only a study uses it
