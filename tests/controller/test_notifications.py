@@ -81,7 +81,7 @@ def test_an_end_has_its_reason_its_counts_and_the_next_command(
     state: RunState, occasions: set[Occasion], command: str
 ) -> None:
     status = dataclasses.replace(RUNNING, state=state, reason="all 8 trials ended", complete=7, failed=1, best=best(2, 0.5))
-    message = notifications.end(status)
+    message = notifications.end_message(status)
     assert message.title == f"toy-1 {state.value}"
     assert message.occasions == occasions
     assert message.text.splitlines() == [
