@@ -694,7 +694,7 @@ class Ledger:
             attempt=attempt,
             number=len(self._attempts),
             params={**self.job.params, **sampled},
-            seed=samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED,  # any constant: it differs from the sampler's seed
+            seed=samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED,  # not the seed of the trial's sampler
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,
