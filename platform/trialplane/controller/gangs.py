@@ -283,6 +283,7 @@ class GangPool:
                 reason = f"ended because it was still at work {self._linger:g} s after rank 0 had returned its result"
                 self._kill_after(gang, self._linger, reason)
             return
+        # A slot that is lost without an exit code was not stopped: its machine has failed.
         was_stopped = outcome.failure is FailureClass.LOST and (not event.slot_lost or outcome.exit_code is not None)
         patience = self._patience if was_stopped or causes.may_follow(outcome) else 0.0
         self._kill_after(gang, patience, "ended because another node of the trial failed")
@@ -311,7 +312,7 @@ class GangPool:
         gang.request = None
         node_0 = gang.ends[0]
         outcome, node = verdict({node: event.outcome for node, event in gang.ends.items() if event.outcome})
-        if node:
+        if node:  # the outcome is that of another node, but the trial keeps the metrics of node 0
             location = f" ({outcome.node})" if outcome.node else ""
             node_0_outcome = node_0.outcome
             metrics = node_0_outcome.metrics if node_0_outcome is not None and node_0_outcome.metrics else outcome.metrics

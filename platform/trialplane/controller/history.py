@@ -167,7 +167,7 @@ class History(optuna.storages.InMemoryStorage):
         self._selection = None
         if self._suggests and trial.state == TrialState.COMPLETE:
             self._add_shape(frozenset(trial.params))
-        learns_from_bad = self._of_class or self._sampler in points.WORST
+        learns_from_bad = self._of_class or self._sampler in points.WORST  # whether the sampler can use failed trials
         is_incomplete = any(trial.params.keys() < shape for shape in self._shapes)  # see `_add_shape`
         if is_bad and learns_from_bad and not is_incomplete:
             self._worst[number] = self._as_worst(trial)

@@ -156,7 +156,9 @@ class Promotion:
                 self._paused_at[trial] = stretch.rung
 
     def raise_top(self, trial: int, done: int, losses: Losses) -> bool:
-        """Raise the top rung if a trial has reached it and the ranking at it is not stable. Call this before `record_end`.
+        """Raise the top rung if a trial has reached it and the ranking at it differs from the ranking at the rung below.
+
+        Differences within the noise do not count, see `ranking`. Call this before `record_end`.
 
         Args:
             trial: Number of the trial.

@@ -407,7 +407,11 @@ class SlotPool:
         return SlotReady(state.index, started.seconds, started.unclean, started.node, started.address)
 
     def _end_process(self, state: _SlotState, outcome: TrialOutcome) -> bool:
-        """Record the end of a slot's process; return whether the slot is lost as well."""
+        """Record the end of a slot's process. Remove a slot that is leaving, and schedule the next start if its pod ends.
+
+        Returns:
+            Whether the slot is lost with the process, for either reason.
+        """
         pod_ends = self._is_pod_ending(state, outcome)
         state.running, state.exiting_since = None, None
         if state.is_leaving:
@@ -457,7 +461,7 @@ class SlotPool:
             yield SlotTrial(state.index, process.request, (TrialEnded(outcome),), slot_lost=True)
 
     def _handle_start_failure(self, state: _SlotState, error: Exception) -> None:
-        """Schedule the next start of a slot that has failed to start, or give it up after too many failures.
+        """Start a slot that has failed to start again, at once or after a pause, or give it up after too many failures.
 
         Raises:
             SlotError: There were too many failures, and too few other slots are left for a trial.
