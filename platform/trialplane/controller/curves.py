@@ -154,10 +154,13 @@ class Curves:
         self._in_flight = None
 
     def record_refused(self) -> None:
-        """Drop the reports of the batch, which the ledger has refused; its deletions remain to be written."""
-        assert self._in_flight is not None
-        has_deletions = self._in_flight.reports and self._in_flight.deleted
-        self._in_flight = Batch((), self._in_flight.deleted) if has_deletions else None
+        """Drop the reports of the batch of `next_batch`, which the ledger has refused. The next batch has its deletions.
+
+        If that is refused too, it is dropped.
+        """
+        batch = self._in_flight
+        assert batch is not None
+        self._in_flight = Batch((), batch.deleted) if batch.reports and batch.deleted else None
 
     def resume(self, mark: int) -> None:
         """Continue after the last mark in the ledger, with a gap: an earlier controller may have used the next marks.

@@ -721,7 +721,7 @@ class Ledger:
             for constraint in self._search.constraints:
                 trial.set_constraint(constraint.metric, constraint.excess(outcome.metrics[constraint.metric]))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # Optuna's warnings about trials without values are of no use to the user
             self._study.tell(trial, values, state)
         self._end_in_memory(trial.number, outcome)
 

@@ -71,12 +71,11 @@ class Rung:
     @property
     def order(self) -> list[int]:
         """All trials that have reached the rung, best first: sorted by non-dominated front, losses and number."""
-        if self._order is None:
-            ordered = self._sorted
-            if ordered and len(ordered[0][0]) > 1:
-                fronts = rows.fronts(self._losses)
-                ordered = sorted(ordered, key=lambda entry: (fronts[entry[1]], entry))
-            self._order = [trial for _, trial in ordered]
+        if self._order is None and self.has_one_loss:
+            self._order = [trial for _, trial in self._sorted]
+        elif self._order is None:
+            fronts = rows.fronts(self._losses)
+            self._order = sorted(self._losses, key=lambda trial: (fronts[trial], self._losses[trial], trial))
         return self._order
 
     @property

@@ -323,7 +323,7 @@ def earlier_trials(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial
         _earlier_trial(job, trial, distribution_of, signs, index - len(ordered)) for index, trial in enumerate(ordered)
     ]
     if generation := _GENERATIONS.get(job.search.sampler.name):  # the name of the attribute
-        size = job.search.sampler.options.get("population_size", 50)
+        size = job.search.sampler.options.get("population_size", 50)  # 50 is Optuna's default
         losses = {
             trial.number: tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
             for trial in frozen_trials
