@@ -1,4 +1,8 @@
-"""Time that a run's attempts take, and that of a collection's workers in them, whose number may change meanwhile. Pure."""
+"""Counts the time that a run's attempts take, and the time of the workers of a collection. Pure.
+
+The number of workers may change while an attempt runs. So the time of all workers is a sum that only grows, and an attempt
+has the difference between its values at the attempt's end and start.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,12 @@ from trialplane.wire.costs import Busy
 
 
 class _Start(NamedTuple):
-    """Start of a running attempt: its time, and the seconds of all workers up to then."""
+    """Start of a running attempt.
+
+    Attributes:
+        time: Time of the start.
+        worker_seconds: Seconds of all workers up to this time.
+    """
 
     time: float
     worker_seconds: float
@@ -29,7 +38,7 @@ class Hours:
         self._changed = 0.0  # time of this change
 
     def set_workers(self, number: int, now: float) -> None:
-        """Record that a collection has this number of workers from now on."""
+        """Record that a collection has `number` workers from the time `now` on."""
         self._worker_seconds, self._changed = self._worker_seconds_at(now), now
         self.workers = number
 
@@ -41,7 +50,7 @@ class Hours:
         """Record the end of a running attempt.
 
         Returns:
-            Mean number of its workers. None if another controller started it.
+            Mean number of workers during the attempt; None if an earlier controller started it.
         """
         start = self._running.pop(attempt, None)
         if start is None:
@@ -50,7 +59,7 @@ class Hours:
         return (self._worker_seconds_at(now) - start.worker_seconds) / seconds if seconds > 0 else float(self.workers)
 
     def add(self, seconds: float, workers: float) -> None:
-        """Add an attempt that has ended.
+        """Add the time of an attempt that has ended.
 
         Args:
             seconds: Its duration.
