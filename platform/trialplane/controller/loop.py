@@ -209,7 +209,7 @@ class Loop:
         self._workload.record_end(request, recorded)
         self._log_end(request, recorded)
         self._end_dropped()
-        remark = recorded.remark and f"{self._job.noun} {request.trial}: {recorded.remark}"
+        remark = f"{self._job.noun} {request.trial}: {recorded.remark}" if recorded.remark else ""
         for kind, text in (("advice", recorded.advice), ("remark", remark)):
             if text and kind not in self._warned_kinds:  # one is enough: those of other trials only have other numbers
                 self._warned_kinds.add(kind)

@@ -198,6 +198,7 @@ class Promotion:
         fitting = [stretch for stretch in candidates if self._fits(stretch)]
         if not fitting and not self._running and not self._complete_count:
             fitting = [stretch for stretch in self._best_paused() if self._fits(stretch)]
+        # The budget is spent if it alone keeps a candidate from starting, or has no step left, and no end can change that.
         self.is_budget_spent = not fitting and not self._running and (bool(candidates) or self._steps_left() <= 0)
         return fitting[0] if fitting else None
 

@@ -529,9 +529,8 @@ class Exporter:
         self._runs.clear()
         self._parent, self._earlier_runs, self._has_ended = "", None, False
         if parents and labels.EXPORTED in parents[0].data.tags:
-            self.client.delete_tag(
-                parents[0].info.run_id, labels.EXPORTED
-            )  # the position, so that it starts at the beginning
+            # Without the tag with the position, `advance` starts at the beginning.
+            self.client.delete_tag(parents[0].info.run_id, labels.EXPORTED)
 
     def _make_child(self, run: Any, runs_of_attempts: dict[int | None, str]) -> None:
         """Make a run that a trial's process has created a child of the trial's run, and remove the exporter's tags from it.
