@@ -1,4 +1,4 @@
-"""Why and how a run ends: at the user's request, when a budget is used up, or after a failure. Pure.
+"""The ending of a run: at the user's request, because a budget is used up, or after a failure. Pure.
 
 Several reasons may arise while running trials still finish. `select` decides which of them counts.
 """

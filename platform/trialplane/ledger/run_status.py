@@ -23,7 +23,7 @@ STARTING = "the controller is starting"
 
 @dataclasses.dataclass(frozen=True)
 class LedgerView:
-    """What the ledger says about a run.
+    """State of a run as the ledger has it.
 
     Attributes:
         status: Last status that a controller wrote, or the pending status of a run that never had a controller.
