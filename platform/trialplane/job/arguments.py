@@ -281,7 +281,7 @@ def _flags(params: Mapping[str, Any], booleans: str, lists: str) -> Iterator[str
 
 
 def _list_flags(flag: str, value: Sequence[Any], lists: str) -> Iterator[str]:
-    """Yield the arguments for a list, in one of the formats `LISTS`."""
+    """Yield the arguments for an option whose value is a list, in one of the formats `LISTS`; see `build`."""
     if lists == "spread":
         yield from (flag, *map(_text, value))
     elif lists == "repeat":

@@ -229,12 +229,11 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
     job, status, flags = record.job, record.status, f" {context.flags}" if context.flags else ""
     run = shlex.quote(status.run)
     is_study, is_active = job.kind == "hpo", status.state.is_active
-    submit_flags = " --local" if context.flags == "--local" else flags
     if is_study and best_trials:
         trial = f" --trial {best_trials[0].trial}" if len(job.objectives) > 1 else ""
         yield "Save the best parameters", f"platform best {run}{trial}{flags} > best.yaml"
         if context.is_named:
-            command = f"platform submit hpo {shlex.quote(job.name)} --params best.yaml --trials 1{submit_flags}"
+            command = f"platform submit hpo {shlex.quote(job.name)} --params best.yaml --trials 1{flags}"
             yield "Run the best parameters again", command
     if is_active:
         yield "Follow the run", f"platform status {run} --watch{flags}"
@@ -245,7 +244,7 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
     elif status.state is RunState.SUCCEEDED and context.is_named:
         yield (
             "Train on from the newest checkpoint",
-            f"platform submit train {shlex.quote(job.name)} --resume {run}{submit_flags}",
+            f"platform submit train {shlex.quote(job.name)} --resume {run}{flags}",
         )
     elif status.state is not RunState.SUCCEEDED:
         yield "Continue the run", f"platform resume {run}{flags}"

@@ -45,7 +45,8 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
     complete = [row for row in rows if row.state is TrialState.COMPLETE and all(map(math.isfinite, row.values))]
     if len(complete) < MIN_TRIALS:
         return Importances([], f"{MIN_TRIALS} complete trials are needed, and there are {len(complete)}")
-    complete = complete[:: -(-len(complete) // MAX_TRIALS)]
+    step = math.ceil(len(complete) / MAX_TRIALS)
+    complete = complete[::step]
     if importlib.util.find_spec("optuna") is None:
         return Importances([], OPTUNA_MISSING)
     import optuna  # takes a second, and is missing on laptops that only submit

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import shutil
+import stat
 import tarfile
 import tempfile
 import zlib
@@ -82,7 +83,7 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
         total_size = sum(sizes.values())
         if total_size > MAX_UNPACKED:
             raise InputError(_too_large_message(folder, f"{_mib(total_size)}, and {_mib(MAX_UNPACKED)}", sizes))
-        files = {name: _File(path.read_bytes(), bool(path.stat().st_mode & 0o100)) for name, path in paths.items()}
+        files = {name: _File(path.read_bytes(), bool(path.stat().st_mode & stat.S_IXUSR)) for name, path in paths.items()}
         files |= {name: _File(content) for name, content in additions.items()}
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
@@ -257,7 +258,7 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> 
         raise tarfile.TarError(f"{member.name!r} is not a file inside of it")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.read())
-    path.chmod(0o755 if member.mode & 0o100 else 0o644)
+    path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
 
 
 def _ignore_rule(folder: Path) -> Callable[[str], bool]:

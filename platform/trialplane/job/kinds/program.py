@@ -51,6 +51,8 @@ class Arguments(models.Model):
 def _expand_arguments(value: Any) -> Any:
     """Return the short forms of `arguments`, a name, a settings file or a list, as a mapping of the fields of `Arguments`.
 
+    Other values are returned unchanged, for pydantic to check.
+
     Raises:
         ValueError: A text is neither a name nor a settings file, or an item is no text.
     """
