@@ -16,6 +16,7 @@ from tests.cli.conftest import BODY, given, made
 
 from trialplane.cli import smoke
 from trialplane.job import load
+from trialplane.plan import pack
 
 ARGPARSE = """
 import argparse
@@ -373,6 +374,37 @@ def test_the_space_of_a_search_in_a_script_is_not_replaced(platform, written: Pa
     (written / "fit.py").write_text(text)
     result = platform("init", "--from", "src/fit.py", "--space", "lr=1..2")
     assert result.exit_code == 2 and "fit.py has a search of its own" in result.stderr, result.output
+
+
+READS_HIDDEN = """
+from pathlib import Path
+assert Path('.marker').exists() and Path("./.here").exists()
+lr = 0.1
+keys = [name for name in ('.env', '.login') if Path(name).exists()]
+print(f'loss={lr}', keys)
+"""
+
+
+def test_a_hidden_file_that_a_script_names_is_packed(platform, written: Path) -> None:
+    (written / "fit.py").write_text(READS_HIDDEN)
+    texts = {".marker": "x\n", ".here": "x\n", ".env": "MODE=a\n", ".login": "API_KEY=hush1\n", ".other": "x\n"}
+    for name, text in texts.items():
+        (written / name).write_text(text)
+    result = platform("init", "--from", "src/fit.py")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert (written / ".jobignore").read_text() == "!/.marker\n"
+    assert {name for name in pack.pack(written).files if name.startswith(".")} == {".marker", ".here"}
+    for name in (".env", ".login"):
+        assert f"fit.py reads {name}, which is not uploaded, as it may have secrets" in result.stderr
+
+
+def test_an_ignore_file_of_the_user_is_left_alone(platform, written: Path) -> None:
+    (written / "fit.py").write_text(READS_HIDDEN)
+    for name, text in {".marker": "x\n", ".here": "", ".jobignore": "out/\n"}.items():
+        (written / name).write_text(text)
+    result = platform("init", "--from", "src/fit.py")
+    assert "add a line `!/.marker` to src/.jobignore, which includes it" in result.stderr, result.output
+    assert (written / ".jobignore").read_text() == "out/\n"
 
 
 def test_what_is_there_is_left_alone(platform, written: Path) -> None:

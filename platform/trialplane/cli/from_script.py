@@ -76,6 +76,10 @@ from trialplane.integrations.optuna import objective_of
 
 objective = objective_of("{name}")
 '''
+_HIDDEN_NAME = re.compile(r"""["'](?:\./)?(\.[A-Za-z][\w-]*(?:\.\w+)*)["']""")
+_SECRET_FILE = re.compile(
+    r"\.(?:env|netrc|pypirc|npmrc|pgpass|s3cfg|boto|git-credentials|.*(?:token|secret|credential|password))"
+)
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
 
 
@@ -313,7 +317,11 @@ def _make(
     if sweep is not None:
         summary = "the sweep in the configuration is the job"
         return _written(folder, _heading(title) + output.as_yaml(sweep), summary, new_files)
-    packed = packing.pack(folder)
+    hidden_files = _hidden_files(title, text, folder)
+    packed = packing.pack(
+        folder, additions={hidden_name: (folder / hidden_name).read_bytes() for hidden_name in hidden_files}
+    )
+    new_files = [*new_files, *_ignore_file(folder, hidden_files)]
     name = real.relative_to(folder).as_posix()
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         code, used = Path(scratch, "code"), Path(scratch, "smoke")
@@ -450,6 +458,44 @@ def _of_optuna(file: Path, real: Path, read: Script, folder: Path, new_files: Se
     new_file = _NewFile(target, _OBJECTIVE.format(name=real.name), remark)
     fields["entrypoint"] = f"optuna:{module}:objective"
     return _written(folder, _heading(file.name) + output.as_yaml(fields), summary, [*new_files, new_file])
+
+
+def _hidden_files(title: str, text: str, folder: Path) -> list[str]:
+    """Return the hidden files of a job's folder that its script names and that are not packed; print those with secrets.
+
+    Args:
+        title: Name of the script for messages.
+        text: Text of the script.
+        folder: Folder of the job.
+    """
+    names = [*_HIDDEN_NAME.findall(text), *([".env"] if "load_dotenv" in text else [])]
+    names = [name for name in dict.fromkeys(names) if (folder / name).is_file()]
+    packed_names = packing.pack(folder).files if names else ()
+    missing_names = [name for name in names if name not in packed_names]
+    secret_names = [name for name in missing_names if _has_secrets(folder / name)]
+    for name in secret_names:
+        output.note(
+            f"{title} reads {name}, which is not uploaded, as it may have secrets: set its variables before "
+            f"`platform submit`; or a line `!{name}` in {packing.IGNORE_FILE} uploads it"
+        )
+    return [name for name in missing_names if name not in secret_names]
+
+
+def _has_secrets(file: Path) -> bool:
+    """Return whether a hidden file may have secrets, by its name or its text."""
+    return bool(_SECRET_FILE.match(file.name)) or bool(credentials.extract(file.read_text(errors="replace"))[1])
+
+
+def _ignore_file(folder: Path, names: Sequence[str]) -> list[_NewFile]:
+    """Return a `.jobignore` that includes hidden files, if there are any; with an existing one, print what to add to it."""
+    file, lines = folder / packing.IGNORE_FILE, [f"!/{name}" for name in names]
+    if not names or os.path.lexists(file):
+        for line in lines:
+            output.note(
+                f"the script names {line[2:]}: add a line `{line}` to {importing.shell_path(file)}, which includes it"
+            )
+        return []
+    return [_NewFile(file, "\n".join([*lines, ""]), f"it includes {', '.join(names)}, which the script names, in the job")]
 
 
 def _is_importable(folder: Path, fields: Mapping[str, Any], new_files: Sequence[_NewFile]) -> bool:
