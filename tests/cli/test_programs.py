@@ -411,7 +411,12 @@ def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: 
               python fit.py --lr $lr --layers $n --id b &
             done
             """,
-            ("bash", "-c", "python fit.py --lr {lr} --layers 2 --id a && python fit.py --lr {lr} --layers 3 --id b"),
+            (
+                "bash",
+                "-c",
+                'python fit.py --lr {lr} --layers 2 --id a && python fit.py --lr {lr} --layers 3 --id b "$@"',
+                "bash",
+            ),
             {"lr": (0.1, 0.01)},
         ),
         (  # its own folder
@@ -422,7 +427,7 @@ def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: 
               python fit.py --lr $lr --layers 2 --id a
             done
             """,
-            ("bash", "-c", 'cd "$(dirname "$0")" && python fit.py --lr {lr} --layers {layers} --id a', "fit.sh"),
+            ("bash", "-c", 'cd "$(dirname "$0")" && python fit.py --lr {lr} --layers {layers} --id a "$@"', "fit.sh"),
             {"lr": (1, 2)},
         ),
     ],
@@ -436,6 +441,23 @@ def test_the_commands_in_loops_run_once_with_the_variables_of_the_script(
     assert made().command == command
     parameters = made().search.parameters
     assert {name: parameters[name].choices for name in choices} == choices  # type: ignore[union-attr]
+
+
+def test_options_of_the_program_in_a_loop_are_searched_too(platform, written: Path) -> None:
+    text = "name=a\nfor rate in 0.1 0.01; do\n  python fit.py --lr $rate --layers 2 --id ${name}_$rate > $rate.log\ndone\n"
+    more = "parser.add_argument('--id')\nparser.add_argument('--dropout', type=float, default=0.5)\nargs ="
+    write(written, {"fit.py": PRINTS.replace("args =", more), "fit.sh": text})
+    result = platform("init", "--from", str(written / "fit.sh"))
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    job = made()
+    assert set(job.search.parameters) == {"rate", "layers", "dropout"}, "--lr is the rate"
+    assert job.search.parameters["rate"].choices == (0.1, 0.01)  # type: ignore[union-attr]
+    (written / "job.yaml").unlink()
+    result = platform("init", "--from", str(written / "fit.sh"), "--no-smoke", "--space", "droput=0..1")
+    assert result.exit_code == 2 and "has no parameter droput; did you mean dropout" in result.stderr, result.output
+    assert platform("init", "--from", str(written / "fit.sh"), "--no-smoke", "--space", "dropout=0..1").exit_code == 0
+    assert set(made().search.parameters) == {"dropout"} and made().params["rate"] == 0.1
+    assert made().command is not None and made().arguments is not None, "dropout is an argument at the command's end"
 
 
 def test_a_script_with_a_loop_over_files_runs_as_it_is(platform, written: Path) -> None:

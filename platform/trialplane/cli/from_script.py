@@ -292,6 +292,9 @@ def _make(
     start = start.within(_common(folders))
     in_file = in_file.below(start.folder) if in_file else None
     folder = start.folder
+    call = read.call
+    if call is not None and (start.cwd != "." or not (folder / call.folder / call.script).is_file()):
+        read = dataclasses.replace(read, call=None)
     job_file = folder / load.FILE
     if job_file.is_symlink() or job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")
@@ -704,6 +707,7 @@ def _declared_by_call(
         read = dataclasses.replace(read, config=path.relative_to(code).as_posix())
     # Hydra refuses a value that is given twice. Of the arguments of other parsers, the last one counts.
     typed_words = {word.partition("=")[0] for word in call.arguments} if appended == arguments.HYDRA else set()
+    typed_words |= set(re.findall(r"--?([\w.-]+)[ =]+[\"']?\{", " ".join(read.command)))  # `--learning_rate {lr}` of a loop
     further = {key: option for key, option in by_name.items() if option.flag and key not in {*typed, *typed_words}}
     for key, option in in_file.items():
         last_part = key.rpartition(".")[2]
@@ -761,7 +765,7 @@ def _with_type(option: Option, declared: Option | None) -> Option:
     if declared is None or not isinstance(option.default, (int, float)) or declared.kind not in ("int", "float"):
         return option
     value = float(option.default) if declared.kind == "float" else option.default
-    return dataclasses.replace(option, default=value, kind=declared.kind, choices=declared.choices)
+    return dataclasses.replace(option, default=value, kind=declared.kind, choices=option.choices or declared.choices)
 
 
 def _with_values(options: Sequence[Option], folder: Path, words: Sequence[str]) -> tuple[Option, ...]:

@@ -95,13 +95,8 @@ def read(text: str, name: str) -> Script:
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
     config = PurePath(name).name if in_text else ""
     paths = tuple(dict.fromkeys(_PATH.findall(text)))
-    secrets = credentials.extract(text)[1]
-    notes = [
-        f"sets {variable}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
-        f"`export {variable}=…` before `platform submit`"
-        for variable in secrets
-    ]
-    return Script(Style.COMMAND, (*options, *in_text), config, command=tuple(command), paths=paths, notes=tuple(notes))
+    notes = tuple(_secret_notes(text))
+    return Script(Style.COMMAND, (*options, *in_text), config, command=tuple(command), paths=paths, notes=notes)
 
 
 def _split(text: str) -> list[str]:
@@ -260,19 +255,32 @@ def _of_loops(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]) -
             commands += [command] if any(f"{{{name}=" in command for name in loops) else []
     if not commands:
         raise SpecError([Issue(("script",), "has loops whose variables no command uses", str(file))])
-    script = of_command_line(
-        " && ".join([*folders, *("".join([*exported, command]) for command in dict.fromkeys(commands))])
-    )
+    line = " && ".join([*folders, *("".join([*exported, command]) for command in dict.fromkeys(commands))])
+    line = credentials.extract(line)[0]
+    call = call_of(line)
+    if call is not None:  # with the first values of the loops
+        call = dataclasses.replace(call, arguments=tuple(_NAMED.sub(r"\2", word) for word in call.arguments))
+    script = of_command_line(line, call=call)
     options = [
         dataclasses.replace(option, choices=loops[option.name] if len(loops[option.name]) > 1 else ())
         if option.name in loops
         else option
         for option in script.options
     ]
-    # The name of the script is the $0 of `cd $(dirname $0)`.
-    command_words = (*script.command, file.name) if folders else script.command
-    paths = tuple(dict.fromkeys(_PATH.findall(text)))
-    return dataclasses.replace(script, options=tuple(options), command=command_words, paths=paths)
+    words = list(script.command)
+    if folders:  # the name of the script is the $0 of `cd $(dirname $0)`
+        words[3:] = [file.name]
+    paths, notes = tuple(dict.fromkeys(_PATH.findall(text))), tuple(_secret_notes(text))
+    return dataclasses.replace(script, options=tuple(options), command=tuple(words), paths=paths, notes=notes)
+
+
+def _secret_notes(text: str) -> Iterator[str]:
+    """Yield a remark on each secret in the text of a file, which is uploaded with the job."""
+    for variable in credentials.extract(text)[1]:
+        yield (
+            f"sets {variable}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
+            f"`export {variable}=…` before `platform submit`"
+        )
 
 
 def _lines(text: str) -> list[str]:
