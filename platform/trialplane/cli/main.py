@@ -74,12 +74,14 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a verb, and return its command. None for an unknown verb. See click."""
         if cmd_name not in VERBS:
             return None
         command: click.Command = getattr(importlib.import_module(VERBS[cmd_name][0]), f"{cmd_name}_command")
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the arguments, or fail with a similar verb for an unknown one. See click."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from trialplane import errors
 
@@ -97,6 +99,7 @@ class _Verbs(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes and the environment variables at the end of the help. See click."""
         from trialplane import errors
 
         with formatter.section("Exit codes"):

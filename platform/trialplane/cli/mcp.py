@@ -191,6 +191,7 @@ def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
         """A server that explains invalid arguments in the platform's words."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None) -> Any:
+            """Return the result of a tool; see `MCPServer`. Invalid arguments are a `ToolError` with their problems."""
             try:
                 return await super().call_tool(name, arguments, context)
             except ToolError as error:
@@ -250,6 +251,7 @@ def _summary_or_error(handle: RunHandle) -> RunSummary:
 
 
 def _run_summary(status: RunStatus) -> RunSummary:
+    """Return the summary of a run's status, with shortened texts."""
     return RunSummary(
         run=status.run,
         job=status.job,
@@ -267,6 +269,7 @@ def _run_summary(status: RunStatus) -> RunSummary:
 
 
 def _trial_result(row: TrialRow) -> TrialResult:
+    """Return an attempt as a result of a tool, with the first of its parameters and metrics, and shortened texts."""
     return TrialResult(
         trial=row.trial,
         attempt=row.attempt,

@@ -67,6 +67,8 @@ def target_options(
         context_help += f" Default: the target of the last `submit` from here, else {last}."
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the verb with the options, whose values become its argument `target_name`."""
+
         @click.option("--namespace", "-n", metavar="NAME", help="Namespace of the cluster. Default: the context's.")
         @click.option("--context", metavar="NAME", help=context_help)
         @click.option("--local", is_flag=True, help="Use this machine instead of a cluster.")

@@ -81,6 +81,7 @@ def as_yaml(data: Any, *, flow: bool = False) -> str:
             return True
 
     def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        """Return the YAML of a string, with quotes if YAML 1.2 would read another value than this string without them."""
         try:
             is_plain = "\n" in text or document.scalar(text, "") == text
         except TrialplaneError:

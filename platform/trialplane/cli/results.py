@@ -62,7 +62,7 @@ def results_command(
         )
         return
     for handle, trials in trials_by_run:
-        if output_format == "table" and not trials:
+        if not trials and output_format == "table":
             noun = kinds.of(handle.job).noun
             output.note(f"{handle.name} has started no {noun} yet; `platform status {handle.name}`")
     if output_format == "table" and not any(trials for _, trials in trials_by_run):
@@ -79,40 +79,40 @@ def results_command(
 
 def _show_curves(handles: Sequence[RunHandle], limit: int | None, output_format: str) -> None:
     """Print reports. A table and CSV have a line for each metric, JSON and YAML an item for each report."""
-    reports = [(handle.name, handle.reports(limit=limit)) for handle in handles]
-    has_several_runs = len(reports) > 1
-    for run, rows_of_run in reports:
-        if output_format == "table" and not rows_of_run:
+    reports_by_run = [(handle.name, handle.reports(limit=limit)) for handle in handles]
+    if output_format in ("json", "yaml"):
+        output.emit(output_format, _json_rows(reports_by_run), str)
+        return
+    tables = [(run, rows.curve_table(reports)) for run, reports in reports_by_run]
+    header, lines = _join_tables(tables, len(reports_by_run) > 1)
+    if output_format == "csv":
+        click.echo(output.as_csv(header, lines))
+        return
+    for run, reports in reports_by_run:
+        if not reports:
             output.note(f"{run} has no reports yet; `platform status {run}`")
-    if output_format == "csv" or (output_format == "table" and any(rows_of_run for _, rows_of_run in reports)):
-        header, lines = _join_tables(
-            [(run, rows.curve_table(rows_of_run)) for run, rows_of_run in reports], has_several_runs
-        )
-        if output_format == "csv":
-            click.echo(output.as_csv(header, lines))
-        else:
-            click.echo(output.as_table(header, [[*line[:-1], output.moment(line[-1])] for line in lines]))
-    elif output_format != "table":
-        output.emit(output_format, _json_rows(reports), str)
+    if lines:
+        readable_lines = [[*other_cells, output.moment(time)] for *other_cells, time in lines]
+        click.echo(output.as_table(header, readable_lines))
 
 
 def _show_lineage(handles: Sequence[RunHandle], limit: int | None, output_format: str) -> None:
-    """Print segments, in the order they started."""
-    segments = [(handle, lineages.segments(handle.attempts())[:limit]) for handle in handles]
-    tables = [(handle.name, _lineage(handle, own_rows)) for handle, own_rows in segments if own_rows]
+    """Print the segments of runs, in the order they started."""
+    segments_by_run = [(handle, lineages.segments(handle.attempts())[:limit]) for handle in handles]
+    tables = [(handle.name, _lineage_table(handle, segments)) for handle, segments in segments_by_run if segments]
     if output_format in ("json", "yaml"):
-        output.emit(output_format, _json_rows([(handle.name, own_rows) for handle, own_rows in segments]), str)
+        output.emit(output_format, _json_rows([(handle.name, segments) for handle, segments in segments_by_run]), str)
     elif tables:
-        write = output.as_csv if output_format == "csv" else output.as_table
-        click.echo(write(*_join_tables(tables, len(handles) > 1)))
+        as_text = output.as_csv if output_format == "csv" else output.as_table
+        click.echo(as_text(*_join_tables(tables, len(handles) > 1)))
 
 
-def _lineage(handle: RunHandle, own_rows: Sequence[TrialRow]) -> Table:
+def _lineage_table(handle: RunHandle, segments: Sequence[TrialRow]) -> Table:
     """Return the table of segments: that of trials, with two columns for the segment and the step that each continues."""
-    (trial_column, *other_columns), lines = kinds.of(handle.job).results(handle.job, own_rows)
+    (trial_column, *other_columns), lines = kinds.of(handle.job).results(handle.job, segments)
     by_number = {row.number: row for row in handle.attempts()}
     lineage_lines: list[list[Any]] = []
-    for row, (trial, *other_cells) in zip(own_rows, lines, strict=True):
+    for row, (trial, *other_cells) in zip(segments, lines, strict=True):
         parent = None if row.parent is None else by_number.get(row.parent)
         continued_segment = None if parent is None else f"{parent.trial}, attempt {parent.attempt}"
         lineage_lines.append([trial, continued_segment, row.done, *other_cells])
@@ -144,12 +144,12 @@ def _join_tables(tables: Sequence[tuple[str, Table]], has_several_runs: bool) ->
     """
     if not has_several_runs:
         return tables[0][1]
-    header = list(dict.fromkeys(name for _, (names, _) in tables for name in names))
-    lines = [
-        [run, *(line.get(name) for name in header)]
-        for run, (names, rows_of_run) in tables
-        for line in (dict(zip(names, values, strict=True)) for values in rows_of_run)
-    ]
+    header = list(dict.fromkeys(name for _, (column_names, _) in tables for name in column_names))
+    lines: list[list[Any]] = []
+    for run, (column_names, rows_of_run) in tables:
+        for row in rows_of_run:
+            cells = dict(zip(column_names, row, strict=True))
+            lines.append([run, *(cells.get(name) for name in header)])  # None in a column that the run does not have
     return ["run", *header], lines
 
 

@@ -1,4 +1,8 @@
-"""The settings file with a script's parameters, such as DVC's `params.yaml`: its location and its values."""
+"""The settings file with a script's parameters, such as DVC's `params.yaml`: its location and its values.
+
+A file is found by a pipeline of DVC, by a name in the script's source, or by a pattern such as `*.yaml`. It counts only if
+its values are worth a search: at least one of them could become a parameter of the space.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ from trialplane.job import document, load, settings
 from trialplane.wire.declared import Option
 
 _PIPELINE, _PARAMS = "dvc.yaml", "params.yaml"
-_MOST_FILES = 20  # that a pattern stands for
-_MOST_OTHERS = 5  # of those that a message names
+_MOST_FILES = 20  # files that match one pattern
+_MOST_OTHERS = 5  # other files that a message names
 _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt|param|setting|yaml|hparam|recipe", re.IGNORECASE)
 _LEVELS = 3  # folders above the script's in which its pipeline or its file may be
 
@@ -33,7 +37,7 @@ class SettingsFile:
         name: Path of the file in `folder`.
         options: Its values.
         arguments: Arguments that the script gets, from DVC's pipeline, or to name the file; None otherwise.
-        others: Files that could be the one, too.
+        others: Names of other files that could be the settings file.
     """
 
     folder: Path
@@ -43,44 +47,58 @@ class SettingsFile:
     others: tuple[str, ...] = ()
 
     def below(self, folder: Path) -> SettingsFile | None:
-        """Return the file with its name in a folder above; None if it is outside of that."""
+        """Return this file for a script that is started in `folder` instead; None if the file is not below `folder`."""
         file = Path(os.path.normpath(self.folder / self.name))
         if not file.is_relative_to(folder):
             return None
         return dataclasses.replace(self, folder=folder, name=file.relative_to(folder).as_posix())
 
 
-def find(file: Path, read: Script) -> SettingsFile | None:
-    """Return the settings file of a script, if a pipeline runs the script or its parameters are worth a search.
+def find(file: Path, content: Script) -> SettingsFile | None:
+    """Return the settings file of a script, from its folder or else from the nearest folder above that has one.
+
+    A pipeline of DVC decides if there is one. Otherwise the names and patterns in the script do.
 
     Args:
         file: The script.
-        read: The content of the script.
+        content: The content of the script.
+
+    Returns:
+        The file; None if there is no file with values that a pipeline uses or that are worth a search.
     """
     for folder in [file.parent, *file.parent.parents][: _LEVELS + 1]:
         arguments, sections = _stage(folder / _PIPELINE, file.relative_to(folder)) or (None, ())
-        patterns = [_PARAMS] if arguments is not None else list(read.settings)
+        is_in_pipeline = arguments is not None
         is_home = folder == file.parent
-        if arguments is None and read.style is Style.PARSED and not is_home:  # only what an argument may need to name
-            patterns = [pattern for pattern in patterns if read.needs_file and pattern.startswith("*")]
-        files: dict[str, tuple[Option, ...]] = {}
+        if is_in_pipeline:
+            patterns = [_PARAMS]
+        elif content.style is Style.PARSED and not is_home:
+            # Above its folder, such a script reads a file only if an argument names it.
+            patterns = [pattern for pattern in content.settings if content.needs_file and pattern.startswith("*")]
+        else:
+            patterns = list(content.settings)
         candidates = (name for pattern in patterns for name in _files(folder, pattern, is_home))
+        files: dict[str, tuple[Option, ...]] = {}
         for name in dict.fromkeys(name for name in candidates if PurePath(name).name != load.FILE):
             values = _options(folder / name)
             options = [option for option in values if _is_below(option.name, sections)] or values
-            is_own = name.endswith(".py") and bool(guess.space(read.options))  # the script's values come first
-            if (guess.space(options) and not is_own) or (options and arguments is not None):
+            has_own_values = name.endswith(".py") and bool(guess.space(content.options))  # these come before a module's
+            is_worth_search = bool(guess.space(options)) and not has_own_values
+            if is_worth_search or (options and is_in_pipeline):
                 files[name] = tuple(options)
         if files:
             name, *others = files
-            by_argument = (name,) if read.takes_file else None
-            line = by_argument if arguments is None else arguments
-            return SettingsFile(folder, name, files[name], line, tuple(others[:_MOST_OTHERS]))
+            if arguments is None and content.takes_file:
+                arguments = (name,)
+            return SettingsFile(folder, name, files[name], arguments, tuple(others[:_MOST_OTHERS]))
     return None
 
 
 def named(command: str, folder: Path) -> tuple[str, list[Option]]:
-    """Return the first file that a command line names and that has values worth a search, with these; "" without one."""
+    """Return the name of the first file that a command line names and that has values worth a search, and its values.
+
+    Without such a file, the name is "", and the list of values is empty.
+    """
     for word in re.split(r"[\s=\"']+", command):
         name = word.removeprefix("./")
         is_below = not Path(name).is_absolute() and os.pardir not in Path(name).parts
@@ -92,25 +110,33 @@ def named(command: str, folder: Path) -> tuple[str, list[Option]]:
 
 
 def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
-    """Yield the files that a script may mean by a name, or by a pattern: in its folder, also further below."""
+    """Yield the paths of files that a script may mean by a name or a pattern, relative to a folder.
+
+    Args:
+        folder: Folder to search.
+        pattern: Name or pattern of files in the script.
+        is_home: Whether this is the folder of the script, which is searched with all folders below it. In a folder above,
+        only
+            folders whose names look like those of configurations are searched.
+    """
     if "*" not in pattern:
         yield pattern
-    elif not is_home:
-        folders = [
-            folder,
-            *(entry for entry in sorted(folder.glob("*")) if _CONFIG_FOLDER.match(entry.name) and entry.is_dir()),
-        ]
-        files = [file for home in folders for file in (home.glob(pattern) if home == folder else home.rglob(pattern))]
-        yield from (file.relative_to(folder).as_posix() for file in sorted(files)[:_MOST_FILES] if pattern != "*.py")
+    elif not is_home and pattern != "*.py":
+        config_folders = [entry for entry in folder.glob("*") if _CONFIG_FOLDER.match(entry.name) and entry.is_dir()]
+        files = [*folder.glob(pattern), *(file for config_folder in config_folders for file in config_folder.rglob(pattern))]
+        yield from (file.relative_to(folder).as_posix() for file in sorted(files)[:_MOST_FILES])
     if is_home and not script_folder.exists(folder / pattern):
         below = (file.relative_to(folder) for file in folder.rglob(PurePath(pattern).name))
-        names = sorted(below, key=lambda path: (len(path.parts), path))
-        if pattern == "*.py":  # which is a configuration in a folder of these
-            names = [name for name in names if any("conf" in part for part in name.parts[:-1])]
-        yield from (name.as_posix() for name in names[:_MOST_FILES] if not any(part[:1] == "." for part in name.parts))
+        paths = sorted(below, key=lambda path: (len(path.parts), path))
+        if pattern == "*.py":  # Python files are settings only in a folder of configurations
+            paths = [path for path in paths if any("conf" in part for part in path.parts[:-1])]
+        for path in paths[:_MOST_FILES]:
+            if not any(part.startswith(".") for part in path.parts):
+                yield path.as_posix()
 
 
 def _options(file: Path) -> list[Option]:
+    """Return the values in a settings file. Empty if the file cannot be read."""
     try:
         return script.of_settings(document.decode(document.content(file), file.name), file.name)
     except (OSError, ValueError):  # it does not exist, or is not text
@@ -118,11 +144,15 @@ def _options(file: Path) -> list[Option]:
 
 
 def _is_below(name: str, sections: tuple[str, ...]) -> bool:
+    """Whether a value is one of the sections or below one of them. Without sections, every value is."""
     return not sections or any(name == section or name.startswith(f"{section}.") for section in sections)
 
 
 def _stage(pipeline: Path, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return the arguments of a script in a pipeline of DVC, and the parameters of its stage. None without a stage."""
+    """Return the arguments of a script in a pipeline of DVC, and the names of the parameters of its stage.
+
+    None if there is no such pipeline, if no stage runs the script, or if its arguments contain a variable of DVC (`${…}`).
+    """
     try:
         stages = document.parse(document.decode(document.content(pipeline), pipeline.name), pipeline.name).data.get("stages")
     except (OSError, ValueError, SpecError, AttributeError):
@@ -133,9 +163,12 @@ def _stage(pipeline: Path, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]
             words = shlex.split(command)
         except ValueError:
             continue
-        at = next((index for index, word in enumerate(words) if word in (str(file), f"./{file}", module)), None)
-        if at is not None and not any("${" in word for word in words[at + 1 :]):
-            return tuple(words[at + 1 :]), sections
+        script_index = next((index for index, word in enumerate(words) if word in (str(file), f"./{file}", module)), None)
+        if script_index is None:
+            continue
+        arguments = words[script_index + 1 :]
+        if not any("${" in argument for argument in arguments):
+            return tuple(arguments), sections
     return None
 
 
@@ -144,6 +177,7 @@ def _commands(stages: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
     for stage in stages.values() if isinstance(stages, dict) else ():
         if isinstance(stage, dict):
             command, params = stage.get("cmd"), stage.get("params")
-            sections = tuple(str(name) for name in params if isinstance(name, str)) if isinstance(params, list) else ()
+            names = params if isinstance(params, list) else []
+            sections = tuple(name for name in names if isinstance(name, str))
             commands = command if isinstance(command, list) else [command]
             yield from ((text, sections) for text in commands if isinstance(text, str))

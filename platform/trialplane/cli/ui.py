@@ -115,6 +115,7 @@ def _read_only(source: Source) -> Source:
 
     @contextlib.contextmanager
     def answer(method: str, target: str, body: bytes) -> Iterator[Any]:
+        """Yield the response to a request, which is 403 for one that does not only read; see `Source`."""
         if not mlflow_paths.is_read_only(method, target, body):
             text = json.dumps({"error_code": "PERMISSION_DENIED", "message": "MLflow is read-only here"}).encode()
             headers = {"Content-Type": "application/json"}

@@ -92,6 +92,7 @@ def _counts_text(status: RunStatus) -> str:
 
 
 def _best_text(status: RunStatus) -> str:
+    """Return the best values with the names of their objectives, and their trial; "" without a result."""
     if status.best is None:
         return ""
     pairs = zip(status.objectives, status.best.values, strict=False)

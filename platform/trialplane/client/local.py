@@ -182,9 +182,11 @@ class LocalTarget:
         """See `Target`."""
         files = self._find(run)
         if after is not None:
-            position, ends = results.ended_attempts(files.ledger, run, after)
-            job = folder.load_job(files) if ends else None
-            return position, [reading.row(job, attempt, True) for attempt in ends if job is not None]
+            position, ended_attempts = results.ended_attempts(files.ledger, run, after)
+            if not ended_attempts:  # the usual case while a display polls, which then need not read the job
+                return position, []
+            job = folder.load_job(files)
+            return position, [reading.row(job, attempt, True) for attempt in ended_attempts]
         if not files.ledger.exists():
             status = self._last_status(files)
             if status.ended_trials or status.running:
@@ -364,6 +366,7 @@ def _pieces(file: Path, is_growing: Callable[[], bool]) -> Iterator[bytes]:
     """Yield the bytes of a log, and new ones until its writer has ended. Wait for a file that does not exist yet."""
 
     def read(offset: int) -> Piece:
+        """Return the piece at an offset, which is empty at the end of the file or without a file."""
         may_grow = is_growing()  # checked before reading, so that the last lines are not missed
         data = b""
         if file.exists():

@@ -86,7 +86,11 @@ class Machine:
         return [*issues, *self._gpu_issues(job), *_price_issues(job)], self._warnings(job)
 
     def _gpu_issues(self, job: Job) -> list[Issue]:
-        """Return at most one issue, about GPUs that the job requests and this machine lacks."""
+        """Return at most one issue, about GPUs that the job requests and this machine lacks.
+
+        The checks go from one pod to the whole job: a pod needs too many, the nodes of one trial together do, or all trials
+        and other roles that run at the same time do.
+        """
         for role in job.roles():
             if role.resources.gpu_count > self.gpus:
                 own_gpus = f"has {self.gpus}" if self.gpus else "has none"
@@ -158,7 +162,9 @@ def _price_issues(job: Job) -> list[Issue]:
 
 def _request_text(role: Role, amount: str) -> str:
     """Return a request of a role in words: "3 trials with 2 cores each", "the learner with 1 GPU"."""
-    distribution = f" on each of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
+    distribution = " each" if role.replicas > 1 else ""
+    if role.nodes > 1:
+        distribution = f" on each of {role.nodes} nodes"
     return f"{role.count_text} with {amount}{distribution}"
 
 
@@ -180,6 +186,7 @@ def gpus() -> int:
 
 
 def _memory() -> int | None:
+    """Return the size of this machine's memory in bytes; None if the system does not tell."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

@@ -31,6 +31,7 @@ def gateway_lines(gateway: Gateway, run: str, which: Log, is_active: Callable[[]
     """
 
     def read(offset: int) -> Piece:
+        """Return the piece at an offset. It is empty while there is no log yet, or while the gateway does not answer."""
         active = is_active()  # checked before reading, so that the last lines are not missed
         try:
             piece = gateway.log(run, which, offset)

@@ -340,6 +340,7 @@ def _provenance(folder: Path, command: Sequence[str]) -> Provenance:
 
 
 def _user() -> str:
+    """Return the name of this user, or the user's number if the system has no name for it."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may run under a number without a name

@@ -71,6 +71,7 @@ class StudyPage:
 
         @contextlib.contextmanager
         def answer(method: str, target: str, body: bytes) -> Iterator[Any]:
+            """Yield the response to a request for the page, for what is new in it, or for anything else; see `Source`."""
             path, _, query = target.partition("?")
             if method != "GET" or path not in (PATH, DATA):
                 with source(method, target, body) as response:

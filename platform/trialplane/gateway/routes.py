@@ -106,6 +106,7 @@ class Gateway:
         """Return the response to a request about a run, or about all runs if `run` is ""; see `Namespaces.answer`."""
 
         def respond() -> Response:
+            """Authenticate and authorize the user, count the request, and return the response of the route."""
             assert route.answer is not None  # routes for laptops have a function
             user = self._users.user(token)
             if not count_request(user.namespace):

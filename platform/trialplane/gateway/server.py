@@ -200,6 +200,7 @@ class _ResponseMiddleware:
         peer: Peer = scope["state"]["peer"]
 
         async def send_response(message: Message) -> None:
+            """Send a message of the response, and log the first one. Abort the connection if this takes too long."""
             if message["type"] == "http.response.start":
                 _log(scope, message["status"])
                 # A connection with an unread body stays open: a close would reset it, and the client would lose the
@@ -309,6 +310,7 @@ class _Endpoints:
         counted_namespaces: list[str] = []
 
         def count_request(namespace: str) -> bool:
+            """Count the connection and the request for a namespace; see `CountRequest`."""
             if not peer.count_for(namespace) or not self._requests.enter(namespace, SHARE):
                 return False
             counted_namespaces.append(namespace)

@@ -167,10 +167,12 @@ def _conditions(observed: Observation, state: State, reason: str, now: float) ->
     if is_working and recorded_status is not None and recorded_status.slots_ready >= recorded_status.slots:
         yield _condition(observed, runs.READY, "True", "Working", "", now)
     else:
-        is_waiting = observed.wait_reason and observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
-        is_suspended = is_waiting and (observed.own_cluster or {}).get("spec", {}).get("suspend")
-        word = "Queued" if is_suspended else "PodsWaiting" if is_waiting else state
-        yield _condition(observed, runs.READY, "False", word, reason, now)
+        can_wait = observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
+        reason_word: str = state
+        if observed.wait_reason and can_wait:
+            is_suspended = (observed.own_cluster or {}).get("spec", {}).get("suspend")  # by Kueue, until there is room
+            reason_word = "Queued" if is_suspended else "PodsWaiting"
+        yield _condition(observed, runs.READY, "False", reason_word, reason, now)
 
 
 def _condition(observed: Observation, kind: str, value: ConditionValue, reason: str, message: str, now: float) -> Condition:

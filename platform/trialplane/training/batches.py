@@ -254,6 +254,7 @@ def permute(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
     a, b = np.uint64(root), np.uint64(-(-length // root))
     values = positions.astype(np.uint64)
     values = _network(values, a, b, keys)
+    # Cycle walking: a × b may exceed the length, and values beyond it are permuted again until none is left.
     while (outside := np.flatnonzero(values >= np.uint64(length))).size:
         values[outside] = _network(values[outside], a, b, keys)
     return values.astype(np.int64)

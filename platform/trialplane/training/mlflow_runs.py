@@ -290,6 +290,7 @@ def _replace_run_functions(client_class: Any) -> None:
         tags: dict[str, Any] | None = None,
         run_name: str | None = None,
     ) -> Any:
+        """Create the trial's run, or a child of it. Outside of a trial, or at another server, create the run unchanged."""
         if _trial is None or client.tracking_uri != _trial.uri:
             return original_create_run(client, experiment_id, start_time, tags, run_name)
         _trial.find_run()  # the client may have been created before the trial was set
@@ -335,6 +336,7 @@ def _replace_metric_functions(client_class: Any) -> None:
         *rest: Any,
         **options: Any,
     ) -> Any:
+        """Report a metric of the trial's run. Log a metric of any other run."""
         if _report is None or run_id != current():
             return original_log_metric(client, run_id, key, value, timestamp, step, *rest, **options)
         _report(step or 0, {key: float(value)})
@@ -342,6 +344,7 @@ def _replace_metric_functions(client_class: Any) -> None:
 
     @functools.wraps(original_log_batch)
     def log_batch(client: Any, run_id: str, metrics: Sequence[Any] = (), *rest: Any, **options: Any) -> Any:
+        """Report the metrics of the trial's run by step, and log its parameters and tags. Log a batch of any other run."""
         if _report is None or run_id != current():
             return original_log_batch(client, run_id, metrics, *rest, **options)
         by_step: dict[int, dict[str, float]] = {}
@@ -361,6 +364,7 @@ def _replace_in_fluent(module: ModuleType) -> None:
 
     @functools.wraps(original_set_experiment)
     def set_experiment(experiment_name: str | None = None, experiment_id: str | None = None, **_: Any) -> Any:
+        """Return the trial's experiment, whichever one the job names. If it names another one, a line in the log says so."""
         job_experiment = os.environ.get(env.MLFLOW_EXPERIMENT_NAME, "") if _trial is None else _trial.name
         if experiment_name != job_experiment:
             requested = experiment_id if experiment_name is None else experiment_name
@@ -383,6 +387,7 @@ def _replace_in_fluent(module: ModuleType) -> None:
         *rest: Any,
         **options: Any,
     ) -> Any:
+        """Start the trial's run or a child of it, after the search for the trial's run."""
         if _trial is not None:
             _trial.find_run()
         # The trial's run keeps the name from the exporter; the name that the job gives it becomes a tag.
@@ -392,6 +397,7 @@ def _replace_in_fluent(module: ModuleType) -> None:
 
     @functools.wraps(original_get_or_start_run)
     def get_or_start_run() -> Any:
+        """Return the active run. If the job has ended the trial's run, resume it instead of starting a new one."""
         # The job has ended the trial's run if MLflow has removed the variable with its id.
         was_ended = module.active_run() is None and env.MLFLOW_RUN_ID not in os.environ
         if was_ended and _trial is not None and _trial.run:
