@@ -83,10 +83,11 @@ def as_yaml(data: Any, *, flow: bool = False) -> str:
     def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
         """Return the YAML of a string, with quotes if YAML 1.2 would read another value than this string without them."""
         try:
-            is_plain = "\n" in text or document.scalar(text, "") == text
+            # `document.scalar` reads a text without quotes as job.yaml does, by YAML 1.2.
+            needs_quotes = "\n" not in text and document.scalar(text, "") != text
         except TrialplaneError:
-            is_plain = True  # not valid YAML, which PyYAML itself quotes
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
+            needs_quotes = False  # not valid YAML without quotes, so PyYAML adds them itself
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if needs_quotes else None)
 
     Dumper.add_representer(str, represent)
     width = sys.maxsize if flow else 100

@@ -155,10 +155,8 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
                     text, position = exporting.changes_line(handle.target, handle.name, job, position)
                     last_message = ""
                 except errors.TrialplaneError as error:
-                    text, message = (
-                        "\n",
-                        errors.first_line(error),
-                    )  # an empty line changes nothing, but shows whether it ended
+                    text = "\n"  # changes nothing, but writing it fails if the server has ended
+                    message = errors.first_line(error)
                     if message != last_message:  # a lasting error is printed once
                         output.note(f"the copy is not up to date: {message}")
                     last_message = message
@@ -212,7 +210,8 @@ def _with_report_page(source: Source, run: str | None, target_name: TargetName) 
         page.check_plotly()
 
         def page_context() -> PageContext:
-            return PageContext(handle.target.name.flags, handle.job.name in names.jobs(), None, time.time())
+            is_named = handle.job.name in names.jobs()
+            return PageContext(handle.target.name.flags, is_named=is_named, prices=None, now=time.time())
 
         return StudyPage(handle, page_context).add_to(source)
     except (RunNotFound, TargetError, InputError):

@@ -111,6 +111,8 @@ def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int, *, keep
     points = [dict(row.params) for row in trials]
     budget = {name: value for name, value in job.model_dump(mode="json")["budget"].items() if name == "timeout"}
     numbers = ", ".join(str(row.trial) for row in trials)
+    # Each configuration must run to its end, once for each seed. So nothing is sampled, pruned, reused or left out as a
+    # duplicate, and of the budget only the time limit of a trial stays.
     return {
         "description": f"{REFIT}{run}: trials {numbers}",
         "enqueue": points * seeds,

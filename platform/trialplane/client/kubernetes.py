@@ -281,9 +281,9 @@ class KubernetesTarget:
             raise target.active_run_error(run)
         self.objects.remove(run)
         deadline = time.monotonic() + REMOVAL
-        while obstacle := self._removal_obstacle(run):
+        while describe_obstacle := self._removal_obstacle(run):
             if time.monotonic() > deadline:
-                raise TargetError(obstacle())
+                raise TargetError(describe_obstacle())
             time.sleep(self.poll)
 
     def _removal_obstacle(self, run: str) -> Callable[[], str] | None:
@@ -369,11 +369,14 @@ class KubernetesTarget:
                     raise
                 explanation = f"Without the gateway, only runs with a Run object can be read, and {run} has none"
                 raise TargetError(f"{error}\n{explanation}") from error
-            return RunSources(run_object, None, False, str(error), desired)
+            return RunSources(run_object, None, alive=False, gateway_problem=str(error), desired=desired)
         if answer is None:
-            return None if run_object is None else RunSources(run_object, None, False, "", desired)
+            if run_object is None:
+                return None
+            return RunSources(run_object, None, alive=False, gateway_problem="", desired=desired)
         status, alive, ledger_desired = answer
-        return RunSources(run_object, status, alive, "", desired if run_object else ledger_desired)
+        desired = desired if run_object else ledger_desired
+        return RunSources(run_object, status, alive=alive, gateway_problem="", desired=desired)
 
     def _known_view(self, run: str) -> RunSources:
         """Return a snapshot of a run from both sources. Raise RunNotFound for an unknown run."""

@@ -85,12 +85,13 @@ class LocalTarget:
             new_location = new or f"a folder of {paths.runs(self.home)}"
             return saving.other_location_message(run, old or str(files.checkpoints), new_location, old)
         if new:
-            return ""
+            return ""  # an object store, or a folder of the job, is not checked
         start = job.start if isinstance(job, Study) else None
-        saved = Path(paths.trial_checkpoints(str(files.checkpoints), run, 0 if start is None else start.trial))
-        if not paths.has_checkpoint(saved):
-            return f"{saving.no_checkpoint_message(run)} (in {saved})"
-        steps = sorted({record.order(path.name)[0] for path in saved.iterdir() if record.is_name(path.name)})
+        trial = 0 if start is None else start.trial  # a training has one trial, 0
+        checkpoints = Path(paths.trial_checkpoints(str(files.checkpoints), run, trial))
+        if not paths.has_checkpoint(checkpoints):
+            return f"{saving.no_checkpoint_message(run)} (in {checkpoints})"
+        steps = sorted({record.order(path.name)[0] for path in checkpoints.iterdir() if record.is_name(path.name)})
         if start is None or start.step is None or start.step in steps:
             return ""
         return f"trial {start.trial} of {run} has no checkpoint of step {start.step}; it has {', '.join(map(str, steps))}"

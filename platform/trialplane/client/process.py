@@ -65,7 +65,8 @@ def start(run: RunPaths) -> Controller:
 def active_controller(run: RunPaths) -> Holder | None:
     """Return the controller that works on a run or is starting, on any machine; None if there is none.
 
-    The holder of the lock works on the run, even if its process is not visible on this machine.
+    The holder of the run's lock works on the run, even if its process is on another machine. If nobody holds the lock, or if
+    this is unknown, the file with the last controller that was started decides.
 
     Raises:
         RunDamaged: The lock cannot be checked, and the last controller was on another machine.
@@ -80,13 +81,14 @@ def active_controller(run: RunPaths) -> Holder | None:
             f"whether {run.root.name} is active is unknown: {run.lock} cannot be locked ({error.strerror}), and its "
             f"last controller was {newest.description}; when that has ended, remove {run.controller}"
         ) from error
-    if text is None:
-        if newest.is_visible:  # a starting controller takes the lock after the start of Ray
+    if text is None:  # nobody holds the lock, but a controller may be starting: it takes the lock after the start of Ray
+        if newest.is_visible:
             return newest if newest.is_alive else None
         is_recent = abs(time.time() - started) < STARTING
         return newest if is_recent and newest.pid else None
     holder = Holder.read(text)
-    is_stale = not holder.pid or (holder.is_visible and not holder.is_alive)  # the text may be of an earlier holder
+    # Somebody holds the lock, but the text in it may still be that of an earlier holder.
+    is_stale = not holder.pid or (holder.is_visible and not holder.is_alive)
     return newest if is_stale and newest.pid else holder
 
 
@@ -101,7 +103,7 @@ def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
         return
     try:
         if now:
-            os.killpg(controller.pid, signal.SIGKILL)  # the leader of a session leads its group, too
+            os.killpg(controller.pid, signal.SIGKILL)  # `start` has made it the leader of a session, and so of a group
         else:
             os.kill(controller.pid, signal.SIGTERM)
     except ProcessLookupError:

@@ -128,7 +128,7 @@ class Platform:
     def _prepare_folder(
         self, folder: Path, request: _Request, name: str | None, provenance: Provenance, issues: Sequence[Issue]
     ) -> PreparedRun:
-        """Prepare a job in a folder; see `prepare`."""
+        """Prepare a job in a folder; see `prepare`. All issues are collected first, and raised together."""
         all_issues, notes = list(issues), list[str]()
         resolved_job: Job | None = None
         try:
@@ -207,7 +207,7 @@ class Platform:
             plan: Plan of `prepare`.
 
         Returns:
-            The run, and whether it is new, was resumed, is running or has already succeeded.
+            The run, and the outcome of its submission: for example new, or resumed because it existed.
 
         Raises:
             RunExists: A run with this name exists and has another spec.
@@ -299,7 +299,9 @@ class Platform:
 def _objectives(
     objective: str | Sequence[str] | None, direction: str | Sequence[str] | None, *, is_function: bool
 ) -> dict[str, Flag]:
-    """Return the objectives of `submit`, as fields with their values.
+    """Return the fields of a job that the arguments `objective` and `direction` of `submit` set.
+
+    Without an objective, a function has the objective `value`, and any other job keeps its own objectives.
 
     Raises:
         SpecError: There are several directions, but not one for each objective.

@@ -78,6 +78,9 @@ class _Source:
     def define(self, value: Any, name: str, user: str) -> None:
         """Add a function or class, after everything that it uses.
 
+        If it is used by another name than its own, as after `g = f`, it is added under its own name, and then this
+        assignment.
+
         Args:
             value: Function or class, without its decorators.
             name: Name by which it is used.

@@ -65,8 +65,9 @@ class RunSources:
             return None
         run, start_time = self.run, 0.0
         if run is not None and not self.alive:
-            is_followed = run.is_observed and run.is_started and not run.is_deleted
-            start_time = (metadata.moment(run.status.started) or run.created) if is_followed else math.inf
+            start_time = math.inf  # a start is about to be recorded, so every status in the ledger is of an earlier one
+            if run.is_observed and run.is_started and not run.is_deleted:
+                start_time = metadata.moment(run.status.started) or run.created
         return LedgerView(self.status, alive=self.alive, begun=start_time)
 
     def operator_view(self, command: str) -> OperatorView:

@@ -250,7 +250,7 @@ def _code_mismatch(observed: Observation, packed: bytes) -> Problem | None:
             "which its code goes, and submit the run again",
         )
     part_count = len(Pack(packed, digest, ()).parts)
-    if part_count != len(maps):  # the number of parts follows from the code's size, and the pods mount as many ConfigMaps
+    if part_count != len(maps):  # pods mount one ConfigMap for each MiB of the code, whatever number the spec names
         return Problem(
             "CodeMismatch",
             f"spec.code.configMaps names {len(maps)}, but the code needs {part_count} of 1 MiB; submit the run again",

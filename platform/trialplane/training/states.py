@@ -142,7 +142,7 @@ class States:
         return self._torch_checkpoints
 
     def _read(self, saved: Saved) -> tuple[dict[str, Any], Callable[[], None]]:
-        """Return the state of a checkpoint, and a function that restores the random generators."""
+        """Return the state of a checkpoint, and a function that restores the random generators, if their state was saved."""
         if _PACKED not in saved.parts:
             from trialplane.training import checkpoint  # imports torch
 

@@ -34,7 +34,7 @@ from trialplane.training.tokens.worker import Work
 
 VERSION = 1
 _COMPLETE = "complete.json"
-SAY_EVERY = 10.0  # seconds
+SAY_EVERY = 10.0  # seconds between messages about the progress
 
 
 class TokenDataset:
@@ -254,16 +254,16 @@ class _Progress:
     def __init__(self, count: int, say: Callable[[str], object]) -> None:
         self._shards, self._say = count, say
         self._completed = 0
-        self._began = self._reported_at = time.monotonic()
+        self._start_time = self._message_time = time.monotonic()
 
     def add_shard(self) -> None:
-        """Count a complete shard."""
+        """Count a complete shard, and say how much is left if `SAY_EVERY` seconds have passed since the last message."""
         self._completed += 1
         now = time.monotonic()
-        if now - self._reported_at < SAY_EVERY or self._completed == self._shards:
+        if now - self._message_time < SAY_EVERY or self._completed == self._shards:
             return
-        self._reported_at = now
-        rate = self._completed / (now - self._began)
+        self._message_time = now
+        rate = self._completed / (now - self._start_time)  # shards per second
         seconds_left = (self._shards - self._completed) / rate
         self._say(
             f"tokenizing: {self._completed / self._shards:.0%}, {rate * shards.LINES:,.0f} lines/s, "
