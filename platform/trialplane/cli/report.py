@@ -229,9 +229,10 @@ def _comparison_table(
         return output.duration(value) if readable and name in time_headers else value
 
     header = [*(time_headers.get(name, name) for name in fields), *settings]
+    runs_or_trials = comparison[comparison["of"]]  # `of` is the key "runs" or "trials"
     lines = [
         [*(cell(name, item[name]) for name in fields), *(item["params"].get(name) for name in settings)]
-        for item in comparison[comparison["of"]]
+        for item in runs_or_trials
     ]
     return header, lines
 

@@ -115,9 +115,8 @@ def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
     Args:
         folder: Folder to search.
         pattern: Name or pattern of files in the script.
-        is_home: Whether this is the folder of the script, which is searched with all folders below it. In a folder above,
-        only
-            folders whose names look like those of configurations are searched.
+        is_home: Whether this is the folder of the script, which is searched with all folders below it. Of a folder above,
+            only the folders whose names look like those of configurations are searched.
     """
     if "*" not in pattern:
         yield pattern

@@ -157,6 +157,7 @@ class _Source:
         """Add a function or class of the same module, or an issue if it cannot be moved."""
         if value.__name__ == "<lambda>":
             self._add_issue(user, f"uses {name}, a lambda, which has no source of its own; write it as def {name}(…)")
+        # A dot: it is defined in a class. A class in a function (`<locals>`): its source cannot be found.
         elif "." in value.__qualname__.rpartition("<locals>.")[2] or (isinstance(value, type) and "<" in value.__qualname__):
             self._add_issue(user, f"uses {name}, which is defined inside of another class or function; move it out")
         else:

@@ -44,7 +44,7 @@ class StudyPage:
         self._job = handle.job
         self._attempts: dict[int, TrialRow] = {}
         self._reports: list[ReportRow] = []
-        self._end = 0
+        self._end = 0  # place of the last attempt that ended and was read
         self._last_importances = Importances([], "")
         self._next_importances = 0.0  # number of complete trials from which importances are computed again
         self._version, self._next_read = 0, 0.0
