@@ -93,7 +93,7 @@ def test_of_a_run_that_goes_on_an_export_is_what_there_is(ended: Place, tmp_path
     ("uri", "text"),
     [
         ("mlruns", "mlruns is not the URI of a database or a server"),
-        ("file:///tmp/mlruns", "For a file it is mlflow:sqlite:///mlflow.db"),
+        ("file:///tmp/mlruns", "For a file, write mlflow:sqlite:///mlflow.db"),
         ("sqlite:////no/such/folder/mlflow.db", "there is no folder /no/such/folder"),
         ("http://ann:s3cret@127.0.0.1:9", "MLflow at http://ann:***@127.0.0.1:9 cannot be written to"),
     ],
