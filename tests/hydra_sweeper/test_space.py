@@ -36,7 +36,7 @@ def loader() -> ConfigLoader:
 
 @pytest.mark.parametrize(("override", "expected"), SWEPT)
 def test_what_is_drawn(loader: ConfigLoader, override: str, expected: dict[str, Any]) -> None:
-    found = space.read([override], loader)
+    found = space.parse([override], loader)
     assert list(found.parameters.values()) == [expected] and not found.fixed
 
 
@@ -44,23 +44,23 @@ def test_what_is_drawn(loader: ConfigLoader, override: str, expected: dict[str, 
 def test_every_choice_comes_out_as_it_went_in(loader: ConfigLoader, override: str, expected: dict[str, Any]) -> None:
     texts = override.partition("=")[2].removeprefix("choice(").removesuffix(")")
     for value in expected.get("choices", ()):
-        [key] = space.read([override], loader).keys.values()
-        assert space.text(key, value).partition("=")[2] in texts
-        parsed = OverridesParser.create().parse_override(space.text(key, value))
+        [key] = space.parse([override], loader).keys.values()
+        assert space.override_text(key, value).partition("=")[2] in texts
+        parsed = OverridesParser.create().parse_override(space.override_text(key, value))
         assert not parsed.is_sweep_override()
 
 
 def test_names_and_what_is_fixed(loader: ConfigLoader) -> None:
     given = ["a.b=1,2", "+a_b=1,2", "model/opt=x,y", "db@src=x,y", "db_src=1,2"]
     given += ["seed=3", "~old", "one=choice(7)", "lr=1,2", "lr=interval(0,1)"]
-    found = space.read(given, loader)
+    found = space.parse(given, loader)
     kept = {key: key for key in ("a.b", "model/opt", "lr")}
     assert found.keys == {**kept, "a_b": "+a_b", "db_src": "db@src", "db_src_": "db_src"}
     assert list(found.fixed) == ["seed=3", "~old", "one=7"]
     assert found.parameters["lr"]["type"] == "float", "the last one of a key counts"
-    assert not found.is_finite and space.read(["a=1,2", "b=range(3)"], loader).is_finite
+    assert not found.is_finite and space.parse(["a=1,2", "b=range(3)"], loader).is_finite
 
 
 def test_what_is_no_override(loader: ConfigLoader) -> None:
     with pytest.raises(HydraException):
-        space.read(["lr=interval(1"], cast(ConfigLoader, loader))
+        space.parse(["lr=interval(1"], cast(ConfigLoader, loader))

@@ -89,10 +89,10 @@ def test_a_configuration_made_ahead_is_the_one_that_hydra_composes(
     runner = task.Runner(sweep)
     assert len(runner._bases) == 2
     swept = ["lr=0.25", "model=large", "what=trains"]
-    changed = runner._changed(swept)
+    changed = runner._compose_from_base(swept)
     # As text, for the time is in it too.
-    assert changed is not None and OmegaConf.to_yaml(changed) == OmegaConf.to_yaml(runner._load(swept))
-    assert runner._changed(["+new=1", "model=small"]) is None
+    assert changed is not None and OmegaConf.to_yaml(changed) == OmegaConf.to_yaml(runner._compose(swept))
+    assert runner._compose_from_base(["+new=1", "model=small"]) is None
 
 
 @pytest.mark.parametrize(

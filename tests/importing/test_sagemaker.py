@@ -77,7 +77,7 @@ def test_an_expression_finds_what_it_found_there(loaded) -> None:
 def test_a_configuration_alone(loaded) -> None:
     made = read(request()["HyperParameterTuningJobConfig"], other="")
     assert loaded(made, other="").script == "other.py"
-    assert "other.py is taken" in reasons(made)["StaticHyperParameters"]
+    assert "other.py is assumed" in reasons(made)["StaticHyperParameters"]
 
 
 def test_hyperband_and_scales(loaded) -> None:

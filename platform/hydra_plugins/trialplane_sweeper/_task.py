@@ -1,6 +1,7 @@
-"""A sweep's task function as the trials of a study: one job of a multirun each, with the folder that Hydra gives it.
+"""The trials of a study whose parameters are a Hydra sweep: each trial calls the task function as a job of a multirun.
 
-Hydra's internals are used as its own launchers use them.
+A job has the folder and the configuration that Hydra's own sweeper would give it. For that, this module uses internals of
+Hydra, as Hydra's launchers do.
 """
 
 from __future__ import annotations
@@ -29,34 +30,35 @@ from hydra.core.utils import run_job
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from hydra_plugins.trialplane_sweeper import _space as space
+from hydra_plugins.trialplane_sweeper._space import override_text
 
 if TYPE_CHECKING:
     from trialplane import Context
 
 OBJECTIVE = "objective"
-_MOST_BASES = 16  # configurations that are made ahead, one for each combination of groups
-_VALUE = re.compile(r"[A-Za-z_][\w.]*=")  # changes a value that is there; + adds one, and @ is of a group
+_MOST_BASES = 16  # configurations that are composed before the first trial, one for each combination of groups
+# The start of an override that changes an existing value. One with + adds a value, and one with @ chooses from a group.
+_VALUE = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The part of a sweep that its trials need. Plain values: it is a file of the job.
+    """The part of a sweep that its trials need. It has plain values only, as it is written into a file of the job.
 
     Attributes:
-        file: the script with the task function.
-        module: its name, where it was started by `python -m`, or is not the script itself; else "".
-        function: the name of the decorated function in it.
+        file: Path of the script with the task function.
+        module: Name of the module with the function, to import it by; "" if the script is started as a file.
+        function: Name of the decorated task function.
         job: Hydra's name of the job.
-        config: the name of the primary configuration, or None.
-        search: provider and path of each source of configurations.
-        folder: the working directory of the sweep.
-        sweep: the folder of the sweep.
-        overrides: of Hydra's own configuration.
-        fixed: of the task, the same in every trial.
-        keys: parameter → the key of its override.
-        choices: parameter → its values, of those that have few.
-        metrics: the objectives, in the order in which the task returns them.
+        config: Name of the primary configuration; None without one.
+        search: Provider and path of each source of configurations.
+        folder: Working directory of the sweep.
+        sweep: Folder of the sweep's output.
+        overrides: Overrides of Hydra's own configuration.
+        fixed: Overrides of the task's configuration that are the same in every trial.
+        keys: Name of a parameter → key of its override.
+        choices: Name of a categorical parameter → its values.
+        metrics: Names of the objectives, in the order in which the function returns them.
     """
 
     file: str
@@ -75,56 +77,59 @@ class Task:
 
 
 class Runner:
-    """The trials of a sweep. Created once, before the first: it imports the script and reads the configuration's files.
+    """A runner of a sweep's trials. It is created once, before the first trial, and imports the script.
 
     Args:
-        task: of the sweep.
+        task: Part of the sweep that its trials need.
     """
 
     def __init__(self, task: Task) -> None:
         self._task = task
         os.chdir(task.folder)
-        self._function = _load(task)
-        Plugins.instance()  # which add sources of configurations
+        self._function = _import_function(task)
+        Plugins.instance()  # loads Hydra's plugins, which can add sources of configurations
         search = ConfigSearchPathImpl()
         for provider, path in task.search:
             search.append(provider, path)
         self._hydra = Hydra.create_main_hydra2(task.job, search)
-        # A trial of the same groups changes values only, which takes a fifth of the time that composing takes.
-        self._bases = {swept: self._load(swept) for swept in self._groups()}
+        # To change values in a configuration with the same groups takes a fifth of the time of composing another one.
+        self._bases = {overrides: self._compose(overrides) for overrides in self._group_overrides()}
 
     def run(self, ctx: Context) -> dict[str, float]:
         """Run the task function with a trial's parameters.
 
         Returns:
-            The objectives by name.
+            The objectives, by name.
 
         Raises:
-            Invalid: the function has returned something else than numbers.
-            whatever the function raises.
+            Invalid: The function did not return one number for each objective.
+            Pruned, Finished, Stopped: The trial ended early.
+            Exception: The task function raised it.
         """
-        from trialplane.worker import context  # Hydra imports this module at each start, where it must cost nothing
+        from trialplane.worker import context  # imported here, as the sweeper imports this module when Hydra starts
 
         os.chdir(self._task.folder)
-        config = self._compose(ctx.params, ctx.trial)
-        endings: list[BaseException] = []
+        config = self._trial_config(ctx.params, ctx.trial)
+        early_ends: list[BaseException] = []
 
-        def function(task_config: DictConfig) -> Any:
+        def run_task(task_config: DictConfig) -> Any:
+            """Call the task function; record an exception that ends the trial early in `early_ends`, and return None."""
             try:
                 return self._function(task_config)
-            except (context.Pruned, context.Finished, context.Stopped) as error:  # no errors, as Hydra would print them
-                endings.append(error)
+            # These are normal ends of a trial. `run_job` would catch them and print them as errors of the job.
+            except (context.Pruned, context.Finished, context.Stopped) as error:
+                early_ends.append(error)
                 return None
 
         job_return = run_job(
-            task_function=function,
+            task_function=run_task,
             config=config,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
             hydra_context=HydraContext(config_loader=self._hydra.config_loader, callbacks=Callbacks(config)),
         )
-        if endings:
-            raise endings[0]
+        if early_ends:
+            raise early_ends[0]
         values = job_return.return_value if isinstance(job_return.return_value, Sequence) else [job_return.return_value]
         try:
             return dict(zip(self._task.metrics, map(float, values), strict=True))
@@ -137,24 +142,26 @@ class Runner:
                 "hydra.sweeper.direction"
             ) from None
 
-    def _groups(self) -> list[tuple[str, ...]]:
-        """The overrides of each combination of configuration groups that the sweep draws, if there are few."""
-        groups = self._load(()).hydra.runtime.choices
-        swept = [name for name in self._task.choices if self._task.keys[name] in groups]
-        if math.prod(len(self._task.choices[name]) for name in swept) > _MOST_BASES:
+    def _group_overrides(self) -> list[tuple[str, ...]]:
+        """Return the overrides of each combination of the swept configuration groups; [] for more than `_MOST_BASES`."""
+        groups = self._compose(()).hydra.runtime.choices
+        group_params = [name for name in self._task.choices if self._task.keys[name] in groups]
+        if math.prod(len(self._task.choices[name]) for name in group_params) > _MOST_BASES:
             return []
-        lines = [[space.text(self._task.keys[name], value) for value in self._task.choices[name]] for name in swept]
-        return list(itertools.product(*lines))
+        overrides = [
+            [override_text(self._task.keys[name], value) for value in self._task.choices[name]] for name in group_params
+        ]
+        return list(itertools.product(*overrides))
 
-    def _load(self, swept: Sequence[str]) -> DictConfig:
-        """A configuration, composed by Hydra."""
+    def _compose(self, swept: Sequence[str]) -> DictConfig:
+        """Return the configuration that Hydra composes with the overrides in `swept` and those of the sweep."""
         overrides = [*self._task.overrides, *self._task.fixed, *swept]
         return self._hydra.config_loader.load_configuration(self._task.config, overrides, RunMode.RUN)
 
-    def _compose(self, params: Mapping[str, Any], number: int) -> DictConfig:
-        """The configuration of a job."""
-        swept = [space.text(self._task.keys[name], value) for name, value in params.items()]
-        config = self._changed(swept) or self._load(swept)
+    def _trial_config(self, params: Mapping[str, Any], number: int) -> DictConfig:
+        """Return the configuration of the job with this number, and make it the one that `HydraConfig` returns."""
+        swept = [override_text(self._task.keys[name], value) for name, value in params.items()]
+        config = self._compose_from_base(swept) or self._compose(swept)
         with open_dict(config):
             config.hydra.sweep.dir = self._task.sweep
             config.hydra.job.id = str(number)
@@ -162,43 +169,53 @@ class Runner:
         HydraConfig.instance().set_config(config)
         return config
 
-    def _changed(self, swept: Sequence[str]) -> DictConfig | None:
-        """The configuration of the same groups with the other values, as Hydra sets them; None where there is none."""
-        base = next((override for override in self._bases if set(override) <= set(swept)), None)
-        values = [line for line in swept if line not in (base or ())]
-        if base is None or any(not _VALUE.match(line) for line in values):
+    def _compose_from_base(self, swept: Sequence[str]) -> DictConfig | None:
+        """Return the configuration with the overrides in `swept`, made from a base with the same groups.
+
+        None if there is no such base, or if another override does more than change an existing value.
+        """
+        group_overrides = next((overrides for overrides in self._bases if set(overrides) <= set(swept)), None)
+        if group_overrides is None:
             return None
-        config = self._bases.pop(base)  # it becomes this trial's; in a fork nobody else sees that
+        value_overrides = [override for override in swept if override not in group_overrides]
+        if not all(_VALUE.match(override) for override in value_overrides):
+            return None
+        # The base is changed in place. A trial runs in a fork of this process, so the other trials keep it as it was.
+        config = self._bases.pop(group_overrides)
         parsed = OverridesParser.create().parse_overrides([*self._task.fixed, *swept])
-        changes = [override for override in parsed if override.input_line in values]
+        changes = [override for override in parsed if override.input_line in value_overrides]
         ConfigLoaderImpl._apply_overrides_to_config(changes, config)
         config.hydra.overrides.task = [override.input_line for override in parsed]
-        words = config.hydra.job.config.override_dirname
+        dirname_options = config.hydra.job.config.override_dirname
         config.hydra.job.override_dirname = get_overrides_dirname(
-            overrides=parsed, kv_sep=words.kv_sep, item_sep=words.item_sep, exclude_keys=words.exclude_keys
+            overrides=parsed,
+            kv_sep=dirname_options.kv_sep,
+            item_sep=dirname_options.item_sep,
+            exclude_keys=dirname_options.exclude_keys,
         )
         return config
 
 
-def find(function: TaskFunction) -> tuple[str, str]:
-    """File and module name of a task function, which a trial can import again.
+def import_location(function: TaskFunction) -> tuple[str, str]:
+    """Return the file and the module from which a trial can import a task function.
+
+    The name of the module is "" if the function is in a script that was started as a file.
 
     Raises:
-        ValueError: it cannot, as the function is not at the top of its module.
+        ValueError: No trial can import the function, because it is not at the top level of its module.
     """
     name, module = function.__name__, sys.modules.get(function.__module__)
-    if module is None or inspect.unwrap(getattr(module, name, None) or _nothing) is not inspect.unwrap(function):
+    top_level_function = getattr(module, name, None)
+    if module is None or top_level_function is None or inspect.unwrap(top_level_function) is not inspect.unwrap(function):
         raise ValueError(f"{name} must be a function at the top of its module, so that trials can import it")
-    started_as = getattr(getattr(module, "__spec__", None), "name", "") if module.__name__ == "__main__" else module.__name__
-    return str(Path(inspect.getfile(inspect.unwrap(function))).absolute()), started_as
+    module_name = module.__name__
+    if module_name == "__main__":  # with `python -m`, the specification has the real name
+        module_name = getattr(getattr(module, "__spec__", None), "name", "")
+    return str(Path(inspect.getfile(inspect.unwrap(function))).absolute()), module_name
 
 
-def _nothing() -> None:
-    """No task function."""
-
-
-def _load(task: Task) -> TaskFunction:
-    """The task function, without Hydra's decorator."""
+def _import_function(task: Task) -> TaskFunction:
+    """Import the script or module of a sweep, and return its task function without Hydra's decorator."""
     if task.module:
         sys.path.insert(0, task.folder)
         module = importlib.import_module(task.module)
@@ -207,9 +224,9 @@ def _load(task: Task) -> TaskFunction:
         name = Path(task.file).stem
         spec = importlib.util.spec_from_file_location(name, task.file)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{task.file} is no Python script")
+            raise ImportError(f"{task.file} is not a Python script")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # so that what it defines can be pickled, for its workers
+        sys.modules[name] = module  # pickle looks here for the functions that the script sends to processes of its own
         spec.loader.exec_module(module)
     function: TaskFunction = inspect.unwrap(getattr(module, task.function))
     return function

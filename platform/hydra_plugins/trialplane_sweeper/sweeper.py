@@ -1,6 +1,7 @@
-"""The sweeper `trialplane`: a sweep is a study on this machine, whose trials are the jobs of a multirun.
+"""Hydra's sweeper `trialplane`: it runs a sweep as a study on this machine, whose trials are the jobs of a multirun.
 
-Annotations are no texts here: Hydra executes this module before Python knows it, and `dataclass` could not look them up.
+This module lacks `from __future__ import annotations`: Hydra executes it before it is in `sys.modules`, where `dataclass`
+would look for the names in such annotations.
 """
 
 import asyncio
@@ -52,13 +53,14 @@ class SweeperConf:
     """The defaults of `hydra.sweeper`.
 
     Attributes:
-        params: overrides to sweep, as on the command line, which wins.
-        direction: minimize or maximize what the task function returns; a list, where it returns several numbers.
-        n_trials: how many; all points of a finite space by default, else 20.
-        n_jobs: how many at the same time.
-        sampler: as in job.yaml; grid for a finite space by default, else tpe.
-        pruner: as in job.yaml; it compares what `trialplane.report` gets, and sees the objective by the name `objective`.
-        job: any other fields of job.yaml: `{resources.cpus: 2, budget.max_failed: 3, seed: 1}`.
+        params: Overrides to sweep. One for the same key on the command line replaces them.
+        direction: Direction of the number that the task function returns, minimize or maximize; a list of directions if it
+            returns several numbers.
+        n_trials: Number of trials. Default: all points of a finite space, otherwise 20.
+        n_jobs: Number of trials at the same time.
+        sampler: Sampler, as in job.yaml. Default: grid for a finite space, otherwise tpe.
+        pruner: Pruner, as in job.yaml. It compares the values of `objective` that trials give to `trialplane.report`.
+        job: Other fields of job.yaml: `{resources.cpus: 2, budget.max_failed: 3, seed: 1}`.
     """
 
     _target_: str = "hydra_plugins.trialplane_sweeper.sweeper.TrialplaneSweeper"
@@ -75,7 +77,7 @@ ConfigStore.instance().store(group="hydra/sweeper", name="trialplane", node=Swee
 
 
 class TrialplaneSweeper(Sweeper):
-    """See `SweeperConf` for the arguments."""
+    """Sweeper that runs the trials of a sweep with trialplane. `SweeperConf` describes its arguments."""
 
     def __init__(
         self,
@@ -91,68 +93,81 @@ class TrialplaneSweeper(Sweeper):
         self._params = dict(params or {})
         self._directions = [direction] if isinstance(direction, str) else list(direction)
         self._n_trials, self._n_jobs = n_trials, n_jobs
-        plain = {"sampler": sampler, "pruner": pruner, **job}
-        self._fields = {
-            name: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value for name, value in plain.items()
+        fields = {"sampler": sampler, "pruner": pruner, **job}
+        self._job_fields = {
+            name: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value for name, value in fields.items()
         }
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """See `Sweeper`."""
+        """Store the objects that Hydra passes before it calls `sweep`."""
         self.hydra_context, self.config, self._function = hydra_context, config, task_function
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the study, or go on with the one of the same folder, and write the files of a multirun.
+        """Run the study, or resume the one of the same folder, and write the files of a multirun.
+
+        Args:
+            arguments: Overrides on the command line.
 
         Raises:
-            CompactHydraException: something is wrong with the sweep, and nothing was started; or it failed, or was paused.
+            CompactHydraException: The sweep is invalid, and nothing was started; or the study failed, or was paused.
         """
-        from trialplane import Platform, errors  # Hydra imports this module at each start, where it must cost nothing
+        from trialplane import Platform, errors  # imported here, as Hydra imports this module whenever it starts
 
         config, context = self.config, self.hydra_context
         if config is None or context is None:
             raise CompactHydraException("the sweeper was not set up")
-        sweep_space = space.read(
-            [*(f"{key}={value}" for key, value in self._params.items()), *arguments], context.config_loader
-        )
+        overrides = [*(f"{key}={value}" for key, value in self._params.items()), *arguments]
+        sweep_space = space.parse(overrides, context.config_loader)
         folder = Path(config.hydra.sweep.dir).absolute()
-        sweep_task = self._task(config, sweep_space, folder)
+        sweep_task = self._sweep_task(config, sweep_space, folder)
         run = _run_name(config.hydra.job.name, folder)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(config, folder / "multirun.yaml")
         try:
             with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
                 job = Path(scratch, _job_name(config.hydra.job.name))
-                self._write(job, sweep_task, sweep_space)
+                self._write_job(job, sweep_task, sweep_space)
                 platform = Platform()
                 prepared = platform.prepare(
-                    str(job), name=run, overrides=self._overrides(sweep_space), command=self._command(config)
+                    str(job), name=run, overrides=self._job_overrides(sweep_space), command=self._command(config)
                 )
             for warning in prepared.warnings:
                 log.warning(warning)
-            handle, became = platform.start(prepared.plan)
-            log.info(
-                f"the run {run} is {became.value}: {prepared.plan.job.trials} jobs, {self._n_jobs} at a time, in {folder}"
-            )
-            status = self._follow(handle, sweep_task)
+            handle, start_outcome = platform.start(prepared.plan)
+            jobs = f"{prepared.plan.job.trials} jobs, {self._n_jobs} at a time"
+            log.info(f"the run {run} is {start_outcome.value}: {jobs}, in {folder}")
+            status = self._await_end(handle, sweep_task)
         except errors.RunExists as error:
             raise CompactHydraException(f"{error}; another hydra.sweep.dir makes another run") from error
         except errors.TrialplaneError as error:
             raise CompactHydraException(f"{error}") from error
-        self._save(handle, sweep_task, folder)
+        self._save_best(handle, sweep_task, folder)
         if status.state.exit_code:
             raise CompactHydraException(
                 f"{run} {status.state}: {status.reason}; `platform logs {run}` and `platform results {run}`"
             )
 
-    def _task(self, config: DictConfig, sweep_space: space.Space, folder: Path) -> task.Task:
-        wrong = [direction for direction in self._directions if direction not in _DIRECTIONS]
-        if wrong or not self._directions:
-            raise CompactHydraException(f"hydra.sweeper.direction: {wrong or 'nothing'} is not minimize or maximize")
+    def _sweep_task(self, config: DictConfig, sweep_space: space.Space, folder: Path) -> task.Task:
+        """Return the part of the sweep that its trials need.
+
+        Args:
+            config: Configuration of the sweep.
+            sweep_space: Space of the sweep.
+            folder: Folder of the sweep's output.
+
+        Raises:
+            CompactHydraException: A direction is invalid, or trials could not import the task function.
+        """
+        invalid_directions = [direction for direction in self._directions if direction not in _DIRECTIONS]
+        if invalid_directions or not self._directions:
+            raise CompactHydraException(
+                f"hydra.sweeper.direction: {invalid_directions or 'nothing'} is not minimize or maximize"
+            )
         try:
-            file, module = task.find(self._function)
+            file, module = task.import_location(self._function)
         except ValueError as error:
             raise CompactHydraException(str(error)) from error
-        several = len(self._directions) > 1
+        has_several_objectives = len(self._directions) > 1
         return task.Task(
             file=file,
             module=module,
@@ -171,12 +186,13 @@ class TrialplaneSweeper(Sweeper):
                 name: tuple(fields["choices"]) for name, fields in sweep_space.parameters.items() if "choices" in fields
             },
             metrics=tuple(
-                f"{task.OBJECTIVE}_{index}" if several else task.OBJECTIVE for index in range(len(self._directions))
+                f"{task.OBJECTIVE}_{index}" if has_several_objectives else task.OBJECTIVE
+                for index in range(len(self._directions))
             ),
         )
 
-    def _write(self, folder: Path, sweep_task: task.Task, sweep_space: space.Space) -> None:
-        """Write the job."""
+    def _write_job(self, folder: Path, sweep_task: task.Task, sweep_space: space.Space) -> None:
+        """Create the folder of the study's job: job.yaml, a module that runs a trial, and the data of that module."""
         from trialplane.wire import records
 
         metrics = zip(sweep_task.metrics, self._directions, strict=True)
@@ -191,9 +207,9 @@ class TrialplaneSweeper(Sweeper):
         (folder / f"{_MODULE}.py").write_text(RUN, encoding="utf-8")
         (folder / "sweep.json").write_text(records.to_json(sweep_task), encoding="utf-8")
 
-    def _overrides(self, sweep_space: space.Space) -> dict[str, Any]:
-        """The fields of job.yaml that `hydra.sweeper` has."""
-        fields = {name: value for name, value in self._fields.items() if value is not None}
+    def _job_overrides(self, sweep_space: space.Space) -> dict[str, Any]:
+        """Return the fields of job.yaml that the sweeper's configuration sets, with its defaults."""
+        fields = {name: value for name, value in self._job_fields.items() if value is not None}
         trials: int | None = self._n_trials
         if not sweep_space.parameters:
             trials = 1
@@ -203,21 +219,26 @@ class TrialplaneSweeper(Sweeper):
         return {**fields, "trials": trials or _TRIALS, "parallel": self._n_jobs}
 
     def _command(self, config: DictConfig) -> list[str]:
+        """Return the command line that started the sweep, which the run shows."""
         return ["python", f"{config.hydra.job.name}.py", "-m", *config.hydra.overrides.hydra, *config.hydra.overrides.task]
 
-    def _follow(self, handle: "RunHandle", sweep_task: task.Task) -> "RunStatus":
-        """Log each job's end; return the last status."""
+    def _await_end(self, handle: "RunHandle", sweep_task: task.Task) -> "RunStatus":
+        """Log the end of each job until the run ends, and return the run's status. Ctrl-C pauses the run.
+
+        Raises:
+            CompactHydraException: The run was paused.
+        """
         try:
-            asyncio.run(_tell(handle, sweep_task))
+            asyncio.run(_log_ended_trials(handle, sweep_task))
             return handle.status()
         except KeyboardInterrupt:
             log.info("pausing; what has ended is kept")
             handle.pause()
-            again = f"the same command with hydra.sweep.dir={sweep_task.sweep} goes on"
-            raise CompactHydraException(f"{handle.name} was paused; {again}, or `platform resume {handle.name}`") from None
+            remedy = f"the same command with hydra.sweep.dir={sweep_task.sweep} goes on, or `platform resume {handle.name}`"
+            raise CompactHydraException(f"{handle.name} was paused; {remedy}") from None
 
-    def _save(self, handle: "RunHandle", sweep_task: task.Task, folder: Path) -> None:
-        """Write the best result, as the Optuna sweeper does."""
+    def _save_best(self, handle: "RunHandle", sweep_task: task.Task, folder: Path) -> None:
+        """Write the best parameters and values to optimization_results.yaml, which Optuna's sweeper also writes."""
         solutions = [(_params_by_key(row, sweep_task), list(row.values)) for row in handle.front()]
         best: dict[str, Any] = {"name": "trialplane", "run": handle.name}
         if len(sweep_task.metrics) > 1:
@@ -229,23 +250,24 @@ class TrialplaneSweeper(Sweeper):
 
 
 def _params_by_key(row: "TrialRow", sweep_task: task.Task) -> dict[str, Any]:
-    """A trial's parameters by the keys of the sweep."""
+    """Return the parameters of a trial by their keys in the configuration."""
     return {sweep_task.keys[name].lstrip("+"): value for name, value in row.params.items() if name in sweep_task.keys}
 
 
-async def _tell(handle: "RunHandle", sweep_task: task.Task) -> None:
+async def _log_ended_trials(handle: "RunHandle", sweep_task: task.Task) -> None:
+    """Log the parameters and the result of each trial as it ends, until the run ends."""
     from trialplane.client import events
 
     async for event in handle.events():
         if isinstance(event, events.TrialEnded):
             row = event.row
-            words = " ".join(space.text(key, value) for key, value in _params_by_key(row, sweep_task).items())
+            overrides = " ".join(space.override_text(key, value) for key, value in _params_by_key(row, sweep_task).items())
             result = ", ".join(f"{value:g}" for value in row.values) or f"{row.state}: {row.message}"
-            log.info(f"#{row.trial} : {words} : {result}")
+            log.info(f"#{row.trial} : {overrides} : {result}")
 
 
 def _number_of_points(sweep_space: space.Space) -> int:
-    """The number of points of a finite space."""
+    """Return the number of points of a finite space."""
     count = 1
     for fields in sweep_space.parameters.values():
         size = (
@@ -256,12 +278,12 @@ def _number_of_points(sweep_space: space.Space) -> int:
 
 
 def _job_name(name: str) -> str:
+    """Return Hydra's name of a job as a valid name of a job: at most 32 of a-z, 0-9 and hyphens; "sweep" if none is left."""
     return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:32].strip("-") or "sweep"
 
 
 def _run_name(name: str, folder: Path) -> str:
-    """The run of a sweep's folder, so that a second start goes on with it."""
+    """Return the name of the run for a sweep's folder. It depends on nothing else, so a second start resumes the run."""
     job_name = _job_name(name)
-    return (
-        f"{job_name if job_name[0].isalpha() else f'run-{job_name}'}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
-    )
+    prefix = job_name if job_name[0].isalpha() else f"run-{job_name}"
+    return f"{prefix}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"

@@ -773,7 +773,7 @@ def _with_values(options: Sequence[Option], folder: Path, words: Sequence[str]) 
     values: dict[str, Any] = {}
     for word in words:
         if word.endswith(".py") and script_folder.exists(folder / word):
-            of_file = script.of_settings(script_folder.source(folder / word), word)
+            of_file = script.settings_options(script_folder.source(folder / word), word)
             values |= {option.name: option.default for option in of_file}
     # A configurator refuses a number without a point for a value that has one, and the other way round.
     kinds = {int: "int", float: "float", bool: "bool", str: "str"}
@@ -797,11 +797,11 @@ def _of_hydra(file: Path, read: Script, code: Path, name: str, start: script_fol
         for yaml_file in sorted(config.parent.rglob("*.y*ml")):
             group = yaml_file.parent.relative_to(config.parent).as_posix()
             groups.setdefault(group, {})[yaml_file.stem] = yaml_file.read_text(encoding="utf-8", errors="replace")
-        return Declared(tuple(script.of_hydra(config.read_text(encoding="utf-8"), config.name, groups)))
+        return Declared(tuple(script.hydra_options(config.read_text(encoding="utf-8"), config.name, groups)))
     log = scratch / "composed.yaml"
     bounded.run([*start.words(name), "--cfg", "job"], code, _variables(scratch), log, _PATIENCE)
     with contextlib.suppress(SpecError):
-        if options := script.of_hydra(log.read_text(encoding="utf-8", errors="replace"), file.name, {}):
+        if options := script.hydra_options(log.read_text(encoding="utf-8", errors="replace"), file.name, {}):
             return Declared(tuple(options))
     raise InputError(
         f"{file.name} names no existing Hydra configuration; `platform import hydra FILE` reads one with a "

@@ -137,7 +137,7 @@ def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
 def _options(file: Path) -> list[Option]:
     """Return the values in a settings file. Empty if the file cannot be read."""
     try:
-        return script.of_settings(document.decode(document.content(file), file.name), file.name)
+        return script.settings_options(document.decode(document.content(file), file.name), file.name)
     except (OSError, ValueError):  # it does not exist, or is not text
         return []
 

@@ -34,6 +34,8 @@ _KINDS = ("Job", "TrainJob", *_REPLICAS)
 def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of the job from the template: command, arguments, image, resources, ranks and nodes.
 
+    If the template is not in the file, or has no container with a command, the command is a placeholder, with a note.
+
     Args:
         source: The file.
         space: Parameters to search, by name.
@@ -59,7 +61,8 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
             *container,
         )
         command = [_UNKNOWN_PROGRAM]
-    if (variables := list(_environment(source, (*container, "env"), references))) != []:
+    variables = list(_environment(source, (*container, "env"), references))
+    if variables:
         command = ["env", *variables, *command]
     for name in space:
         if not any(f"{{{name}}}" in item for item in [*command, *argument_items]):
@@ -92,7 +95,10 @@ def _read_items(source: Source, field: Place, references: Mapping[str, str]) -> 
 
 
 def _references(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
-    """Return the replacement of each parameter of the template, by name: a placeholder of a job, or text."""
+    """Return the text that replaces each `${trialParameters.NAME}` of the template, by NAME.
+
+    It is the placeholder of a parameter to search or of the trial's name, or a fixed text from the file.
+    """
     replacements: dict[str, str] = {}
     for index in source.indices(*_TEMPLATE, "trialParameters"):
         parameter_field = (*_TEMPLATE, "trialParameters", index)
@@ -106,11 +112,10 @@ def _references(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
             replacements[name] = f"{{{parameter}}}" if parameter in space else reference
             continue
         field, key = spec_field.groups()
-        fields = {"Name": "{run}-{trial}", "Kind": "kind", "APIVersion": "apiVersion", "Namespace": "namespace"}
         if field == "Name":
-            replacements[name] = fields[field]
+            replacements[name] = "{run}-{trial}"
         elif field in ("Kind", "APIVersion"):
-            replacements[name] = _escape(source.text(*_TRIAL, fields[field]))
+            replacements[name] = _escape(source.text(*_TRIAL, "kind" if field == "Kind" else "apiVersion"))
         elif field in ("Labels", "Annotations") and source.look(*_TRIAL, "metadata", field.lower(), key or "") is not None:
             replacements[name] = _escape(source.text(*_TRIAL, "metadata", field.lower(), key or ""))
         elif field == "Namespace" and (namespace := source.look("metadata", "namespace")):
@@ -123,15 +128,23 @@ def _references(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _escape(text: str) -> str:
-    """Return a text for an argument of a job, in which its braces are none of a placeholder."""
+    """Return a text with its braces doubled, so that a job does not take them for those of a placeholder."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def _fill_placeholders(source: Source, text: str, references: Mapping[str, str], field: Place) -> str:
-    """Return an argument with the placeholders of a job instead of the template's parameters."""
+    """Return an argument with the parameters of the template replaced, and with any other braces doubled.
+
+    Args:
+        source: The file, for notes.
+        text: The argument.
+        references: Replacement of each parameter, by name.
+        field: Path of the argument in the file.
+    """
 
     def replacement(match: re.Match[str]) -> str:
-        if match[1] is None:
+        """Return the text for a parameter or a single brace. An unknown parameter stays as text, with a note."""
+        if match[1] is None:  # a single brace
             return match[0] * 2
         if match[1] not in references:
             source.note(f"{match[0]} is not one of trialParameters; it stays as text", *field)
@@ -142,23 +155,24 @@ def _fill_placeholders(source: Source, text: str, references: Mapping[str, str],
 
 
 def _container(source: Source, name: str) -> Place | None:
-    """Return the path of the primary container. None if there is no container.
+    """Return the path of the primary container; None if there is no container.
 
-    If no container has the name, it is the first one with parameters in its arguments, or else the first one.
+    It is the first container of the first kind that exists: with the name of the primary container and a parameter of the
+    template; with the name; with a parameter; any.
     """
     containers = list(_containers(source.look(*_TRIAL), _TRIAL))
-    names = (name, name.removeprefix("step-"))  # Tekton adds this prefix to the name of a step
+    accepted_names = (name, name.removeprefix("step-"))  # Tekton adds this prefix to the name of a step
     named_containers = [
         container
         for container in containers
-        if name and (source.look(*container, "name") in names or container[-1] in names)
+        if name and (source.look(*container, "name") in accepted_names or container[-1] in accepted_names)
     ]
     parameterized = [container for container in containers if "${trialParameters." in str(source.look(*container))]
-    best_containers = [container for container in named_containers if container in parameterized]
-    ranked = [*best_containers, *named_containers, *parameterized, *containers]
+    named_and_parameterized = [container for container in named_containers if container in parameterized]
+    ranked = [*named_and_parameterized, *named_containers, *parameterized, *containers]
     if not ranked:
         return None
-    source.take(*ranked[0], "name")
+    source.take(*ranked[0], "name")  # marks the name as read
     return ranked[0]
 
 
@@ -175,7 +189,10 @@ def _containers(value: Any, field: Place) -> Iterator[Place]:
 
 
 def _environment(source: Source, field: Place, references: Mapping[str, str]) -> Iterator[str]:
-    """Yield the variables of the container as arguments of `env`."""
+    """Yield the variables of the container as arguments of `env`, NAME=VALUE.
+
+    A secret, or a value that is not in the file, is left out, with a note.
+    """
     for index in source.indices(*field):
         name = source.text(*field, index, "name")
         if source.look(*field, index, "value") is None:
@@ -194,7 +211,7 @@ def _environment(source: Source, field: Place, references: Mapping[str, str]) ->
 
 
 def _resources(source: Source, container: Place) -> dict[str, Any]:
-    """Return the resources of the container: its limits, or else its requests."""
+    """Return the resources of the container by their names in a job. A limit is preferred to a request."""
     resources: dict[str, Any] = {}
     fields = (*container, "resources") if source.look(*container, "resources") else (*container, "resourcesPerNode")
     for part in ("limits", "requests"):
@@ -214,7 +231,10 @@ def _resources(source: Source, container: Place) -> dict[str, Any]:
 
 
 def _nodes(source: Source, kind: str, container: Place) -> int:
-    """Return the number of nodes of a trial, and add notes on frameworks whose nodes do not find each other here."""
+    """Return the number of nodes of a trial. Add a note if the framework's nodes do not find each other here.
+
+    The containers of other replicas that run the same program are marked as read.
+    """
     if kind == "TrainJob":
         return source.integer(*_TRIAL, "spec", "trainer", "numNodes") or 1
     replicas = (*_TRIAL, "spec", _REPLICAS.get(kind, ""))
@@ -242,10 +262,11 @@ def _is_same_program(source: Source, first: Place, second: Place) -> bool:
 
 
 def with_script(job: dict[str, Any], scripts: Mapping[str, str], source: Source) -> tuple[dict[str, Any], list[str]]:
-    """Return a job that runs a script in the same folder as the file, and the names of such scripts.
+    """Return a job that runs a script beside the file, and the names of the scripts that the job's folder needs.
 
-    If the command only runs a script with Python, the job gets `script`, which starts from the warm template. With variables
-    before it, it stays a command.
+    If the command runs such a script with Python, the field `script` replaces it: trials start from the warm template. If
+    the command also sets environment variables, it stays a command, as `script` cannot set them. If it runs no script beside
+    the file, the job is unchanged, and there are no names.
 
     Args:
         job: Fields of the job.

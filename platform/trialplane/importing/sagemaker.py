@@ -72,7 +72,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     }
     if script is None:
         script = _DEFAULT_SCRIPT if _DEFAULT_SCRIPT in scripts or len(scripts) != 1 else next(iter(scripts))
-        source.note(f"the script is not in the file; {script} is taken", *definition, "StaticHyperParameters")
+        source.note(f"the script is not in the file; {script} is assumed", *definition, "StaticHyperParameters")
     nodes = source.integer(*definition, "ResourceConfig", "InstanceCount") or 1
     seed = source.integer(*config, "RandomSeed")
     job = {
@@ -95,7 +95,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
 
 
 def _space(source: Source, field: Place) -> dict[str, Any]:
-    """Return the space of the parameter ranges."""
+    """Return the space of the parameter ranges. Add an issue for each range whose bounds are missing or invalid."""
     space: dict[str, Any] = {}
     for kind, is_int in (("ContinuousParameterRanges", False), ("IntegerParameterRanges", True)):
         for index in source.indices(*field, kind):
@@ -132,7 +132,7 @@ def _space(source: Source, field: Place) -> dict[str, Any]:
 
 
 def _unquote(text: str) -> str:
-    """Return a text without the quotes that the SDK adds."""
+    """Return a text without the JSON quotes that SageMaker's Python SDK adds to strings; any other text unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -141,7 +141,7 @@ def _unquote(text: str) -> str:
 
 
 def _static_parameters(source: Source, field: Place) -> tuple[dict[str, Any], str | None]:
-    """Return the fixed parameters, and the script. None if they do not name it."""
+    """Return the fixed parameters by name, and the script; None for a script that they do not name."""
     params: dict[str, Any] = {}
     script = None
     for key in source.keys(*field):
@@ -156,7 +156,7 @@ def _static_parameters(source: Source, field: Place) -> tuple[dict[str, Any], st
 
 
 def _objective(source: Source, config: Place) -> tuple[str, str]:
-    """Return the metric and the direction of the objective."""
+    """Return the metric and the direction of the objective. Add an issue if one of them is missing or invalid."""
     field = (*config, "HyperParameterTuningJobObjective")
     metric, kind = source.text(*field, "MetricName"), source.text(*field, "Type")
     if not metric or kind not in ("Minimize", "Maximize"):
@@ -168,13 +168,19 @@ def _objective(source: Source, config: Place) -> tuple[str, str]:
 
 
 def _group_name(metric: str) -> str:
-    """Return a name for a regular expression's group that stands for a metric."""
+    """Return a name of a metric that is also valid as the name of a group in a regular expression.
+
+    "name" and "value" get an underscore, too: a job's pattern gives groups with these names another meaning.
+    """
     group = re.sub(r"\W", "_", metric, flags=re.ASCII)
     return f"_{group}" if group[:1].isdigit() or group in ("name", "value") else group
 
 
 def _patterns(source: Source, field: Place) -> list[str]:
-    """Return the regular expressions of metric definitions. The first group of each gets the name of the metric."""
+    """Return the regular expressions of metric definitions. The first group of each gets the name of the metric.
+
+    An expression without a group, or one that Python does not understand, is left out, with a note.
+    """
     patterns = []
     for index in source.indices(*field):
         name, text = source.text(*field, index, "Name"), source.text(*field, index, "Regex")
@@ -193,7 +199,7 @@ def _patterns(source: Source, field: Place) -> list[str]:
 
 
 def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
-    """Return the sampler, and the pruner. None without one."""
+    """Return the sampler and the pruner; None for the latter if trials are not ended early."""
     strategy = source.text(*config, "Strategy") or "Bayesian"
     stopping = source.text(*config, "TrainingJobEarlyStoppingType")
     pruner: Any = "median" if stopping == "Auto" else None

@@ -1,4 +1,8 @@
-"""A Python script, read and never run: its imports, the files that it names, and how it gets its parameters."""
+"""The facts that the text of a Python script shows: its imports, the files that it names, and how it gets its parameters.
+
+`read` returns them all as a `Script`. The script is only parsed, never run. The functions whose names end in `_options`, and
+`with_default`, return parameters as the `Option`s that `platform init --from` writes into a job.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +53,16 @@ _PARSERS = re.compile(
 ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred|\bplac\b"
 )
-_SETTINGS = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg|conf|gin)\b")
-_JOINED = re.compile(r"""\}|\+\s*f?["']$""")  # before the rest of a name: f"{root}/a.yaml", root + "/a.yaml"
+_SETTINGS_NAME = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg|conf|gin)\b")
+# Text before a name that starts with a slash, if the name is only the rest of a path: f"{root}/a.yaml", root + "/a.yaml".
+_JOINED = re.compile(r"""\}|\+\s*f?["']$""")
 _PART_OF_STARS = re.compile(r"\*\*+(?!/)|(?<=[^/])\*\*+")  # `a**.yaml`; pathlib refuses two stars with anything beside them
 _LONGEST_FILE_NAME = 255  # bytes
 _PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")
 _LOADS = re.compile(
     r"\b(?:safe_load|full_load|yaml\.load|tomllib\.load|toml\.load|OmegaConf\.load|json\.load|ConfigParser)\("
 )
-_LITERAL = re.compile(r"""["']([\w-]{1,40})["']""")
+_SHORT_TEXT = re.compile(r"""["']([\w-]{1,40})["']""")
 _HYDRA_NAME = re.compile(r"""config_name=["'](\w+)["']""")  # in a call of Hydra's `compose`
 # A module with the values of a script: `config`, `hparams`, `constants`.
 _CONFIG_MODULE = re.compile(
@@ -83,7 +88,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 _COMPARISON = re.compile(r"""\b(\w+)(?:\.lower\(\))?\s*==\s*["']([\w.+-]{1,40})["']""")
-_TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
+_KINDS = ("int", "float", "bool", "str")  # of options, named as Python's types
 _HYDRA_KEYS = ("hydra", "defaults")  # keys of a configuration that Hydra itself reads
 
 
@@ -159,66 +164,68 @@ class Script:
 
 
 def read(text: str, name: str, module_text: str = "") -> Script:
-    """Read a script.
+    """Return the facts that the text of a script shows.
 
     Args:
         text: Text of the script.
         name: Name of the script, for messages.
-        module_text: Text of its own modules, in which its parser may be.
+        module_text: Text of the modules that it imports from its own folder, in which its parser may be.
 
     Raises:
-        SpecError: It is not Python.
+        SpecError: The text is not Python.
     """
     try:
         tree = notebook.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
-        too_deep = isinstance(error, (RecursionError, MemoryError))  # with no text: Python's own parser gives up like this
+        too_deep = isinstance(error, (RecursionError, MemoryError))  # raised by Python's parser, without a message
         reason = "it is nested too deeply for Python's parser" if too_deep else getattr(error, "msg", error)
         raise SpecError([Issue(("script",), f"is not Python: {reason}", name, line)]) from error
     changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    hydra_mains = _hydra_mains(tree)
+    hydra_main_names = _hydra_main_names(tree)
     style, options, config, returned = Style.UNKNOWN, tuple[Option, ...](), "", ""
     notes: list[str] = []
-    both = f"{text}\n{module_text}"
-    if search := _study(tree, calls, name, notes):
+    all_text = f"{text}\n{module_text}"
+    # The first style of which the text has signs, from a search of its own to plain arguments.
+    if search := _study_job(tree, calls, name, notes):
         style = Style.OPTUNA
-    elif search := _sweep(tree, calls, changed_dicts):
+    elif search := _sweep_fields(tree, calls, changed_dicts):
         style = Style.WANDB
-    elif hydra := next((call for call in calls if _called(call.func) in hydra_mains), None):
-        style, config, returned = Style.HYDRA, _config(hydra), _returned(tree, hydra)
-    elif any(_runs_a_file(call) for call in calls):
-        style, options = Style.CONFIGURATOR, tuple(_before_the_configurator(tree))
-    elif "sacred" in text and (options := tuple(_of_sacred(tree))):
-        style, returned = Style.SACRED, _returned_by_sacred(tree)
-    elif _PARSERS.search(both):
+    elif hydra := next((call for call in calls if _dotted_name(call.func) in hydra_main_names), None):
+        style, config, returned = Style.HYDRA, _config_path(hydra), _returned_expression(tree, hydra)
+    elif any(_executes_file(call) for call in calls):
+        style, options = Style.CONFIGURATOR, tuple(_configurator_options(tree))
+    elif "sacred" in text and (options := tuple(_sacred_options(tree))):
+        style, returned = Style.SACRED, _sacred_return(tree)
+    elif _PARSERS.search(all_text):
         style = Style.PARSED
-    elif "sys.argv" in both and guess.space(options := tuple(_positions(tree))):
+    elif "sys.argv" in all_text and guess.space(options := tuple(_position_options(tree))):
         style = Style.POSITIONS
-    elif "sys.argv" in both and (options := tuple(_attributes(tree))):
+    elif "sys.argv" in all_text and (options := tuple(_attribute_options(tree))):
         style = Style.ATTRIBUTES
-    values = tuple(_replaceable_values(tree))
-    if not style and not ARGUMENTS.search(both):
+    values = tuple(_text_options(tree))
+    # The remaining styles are for scripts without arguments.
+    if style is Style.UNKNOWN and not ARGUMENTS.search(all_text):
         style, options = Style.GLOBALS, values
-    top = list(dict.fromkeys(_imported(tree.body)))
-    late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
+    top = list(dict.fromkeys(_imported_modules(tree.body)))
+    late = [module for module in dict.fromkeys(_imported_modules(list(ast.walk(tree)))) if module not in top]
     searcher = next((module for module in (*top, *late) if module.partition(".")[0] in _SEARCHERS), "")
-    if (call := _OWN_SEARCH.search(text)) and not searcher:
-        searcher = call[0]
+    if not searcher and (search_class := _OWN_SEARCH.search(text)):
+        searcher = search_class[0]
     if searcher and style in _WITHOUT_ARGUMENTS:
         style, options = Style.SEARCHES, ()
-    if style in _WITHOUT_ARGUMENTS and (answers := tuple(_prompted(tree))):
+    if style in _WITHOUT_ARGUMENTS and (answers := tuple(_prompt_options(tree))):
         style, options = Style.PROMPTS, answers
-    variables = tuple(_of_environment(tree))
-    if style in _WITHOUT_ARGUMENTS and (
-        guess.space(variables) or (any(option.required for option in variables) and not guess.space(options))
-    ):
+    variables = tuple(_environment_options(tree))
+    needs_variables = any(option.required for option in variables)
+    if style in _WITHOUT_ARGUMENTS and (guess.space(variables) or (needs_variables and not guess.space(options))):
         style, options = Style.ENVIRONMENT, variables
     is_module = any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
-    takes_file = not style and "sys.argv[1]" in text
-    names = _settings(both, by_argument=takes_file or (style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(both))))
-    names += tuple(_config_modules(tree))
+    takes_file = style is Style.UNKNOWN and "sys.argv[1]" in text
+    has_config_argument = style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(all_text))
+    settings_files = _settings_files(all_text, by_argument=takes_file or has_config_argument)
+    settings_files += tuple(_config_module_files(tree))
     return Script(
         style,
         options,
@@ -229,62 +236,62 @@ def read(text: str, name: str, module_text: str = "") -> Script:
         notes=tuple(notes),
         returned=returned,
         is_module=is_module,
-        settings=names,
+        settings=settings_files,
         takes_file=takes_file,
         values=values,
         searcher=searcher,
-        paths=tuple(dict.fromkeys(_paths(tree))),
-        printed=_printed(tree, calls),
-        needs_file=bool(_NEEDED_CONFIG.search(both)),
-        compared=_compared(both),
+        paths=tuple(dict.fromkeys(_path_texts(tree))),
+        printed=_printed_metric(tree, calls),
+        needs_file=bool(_NEEDED_CONFIG.search(all_text)),
+        compared=_compared_texts(all_text),
     )
 
 
-def _compared(text: str) -> dict[str, tuple[str, ...]]:
-    """Return the texts to which a script compares each of its names."""
+def _compared_texts(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the texts to which a script compares each name, as `adam` for `args.optimizer == "adam"`, by name."""
     values: dict[str, dict[str, None]] = {}
     for name, value in _COMPARISON.findall(text):
         values.setdefault(name, {})[value] = None
     return {name: tuple(texts) for name, texts in values.items()}
 
 
-def _printed(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
+def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     """Return the name of what the last `print` of one value prints, if it is named like an objective; otherwise "cost"."""
-    values = [call.args[0] for call in calls if _called(call.func) == "print" and len(call.args) == 1]
+    values = [call.args[0] for call in calls if _dotted_name(call.func) == "print" and len(call.args) == 1]
     values = [value for value in values if not isinstance(value, (ast.Constant, ast.JoinedStr))]
-    last = max(values, key=lambda value: value.lineno, default=None)
-    if last is None:
+    last_value = max(values, key=lambda value: value.lineno, default=None)
+    if last_value is None:
         return "cost"
-    names = {node.id for node in ast.walk(last) if isinstance(node, ast.Name)}
+    names = {node.id for node in ast.walk(last_value) if isinstance(node, ast.Name)}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names]
-    texts = [ast.unparse(last), *(ast.unparse(node.value) for node in reversed(assigned))]
+    texts = [ast.unparse(last_value), *(ast.unparse(node.value) for node in reversed(assigned))]
     return next((name for text in texts for name in guess.candidates(text) if name.isidentifier()), "cost")
 
 
-def _paths(tree: ast.Module) -> Iterator[str]:
+def _path_texts(tree: ast.Module) -> Iterator[str]:
     """Yield the texts of a script that may be relative paths."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PATH.fullmatch(node.value):
             yield node.value
 
 
-def _config_modules(tree: ast.Module) -> Iterator[str]:
-    """Yield the files of imported modules whose names suggest that they have the parameters of a script."""
+def _config_module_files(tree: ast.Module) -> Iterator[str]:
+    """Yield the files that the imported modules may have whose names suggest that they hold the parameters of a script."""
     for node in ast.walk(tree):
-        pairs: list[str] = []
+        module_names: list[str] = []
         if isinstance(node, ast.Import):
-            pairs = [alias.name for alias in node.names]
+            module_names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
-            pairs = [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
-        for name in pairs:
+            module_names = [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
+        for name in module_names:
             if _CONFIG_MODULE.fullmatch(name.rpartition(".")[2]):
                 yield from (f"{name.replace('.', '/')}.py", f"{name.replace('.', '/')}/__init__.py")
 
 
 def _settings_names(text: str) -> Iterator[str]:
     """Yield the relative names in a text that settings files could have, and patterns of such names."""
-    for match in _SETTINGS.finditer(text):
+    for match in _SETTINGS_NAME.finditer(text):
         name = match[0]
         if name.startswith("/") and _JOINED.search(text[max(0, match.start() - 20) : match.start()]):
             name = name.lstrip("/")
@@ -293,7 +300,7 @@ def _settings_names(text: str) -> Iterator[str]:
             yield _PART_OF_STARS.sub("*", name)
 
 
-def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
+def _settings_files(text: str, *, by_argument: bool) -> tuple[str, ...]:
     """Return the names of settings files in the text of a script and its modules: DVC's first, then in order.
 
     Args:
@@ -306,13 +313,13 @@ def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
     # The script may load any file, perhaps one that its text names without a suffix.
     if by_argument := by_argument or (not names and bool(_LOADS.search(text))):
         names += [
-            f"{name}.{end}" for name in dict.fromkeys(_LITERAL.findall(text)) for end in ("yaml", "yml", "json", "toml")
+            f"{name}.{end}" for name in dict.fromkeys(_SHORT_TEXT.findall(text)) for end in ("yaml", "yml", "json", "toml")
         ]
     names += _ANY_SETTINGS if by_argument else ()
     return tuple(dict.fromkeys(name.removeprefix("./") for name in names))
 
 
-def of_settings(text: str, name: str) -> list[Option]:
+def settings_options(text: str, name: str) -> list[Option]:
     """Return the values of a settings file as options; none if it cannot be read.
 
     Args:
@@ -326,30 +333,30 @@ def of_settings(text: str, name: str) -> list[Option]:
     return list(_leaves(values))
 
 
-def _called(function: ast.expr) -> str:
+def _dotted_name(function: ast.expr) -> str:
     """Return the dotted name of a called function, or ""."""
     if isinstance(function, ast.Attribute):
-        return f"{_called(function.value)}.{function.attr}"
+        return f"{_dotted_name(function.value)}.{function.attr}"
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _hydra_mains(tree: ast.Module) -> set[str]:
-    """Return the names of `hydra.main` in a module."""
+def _hydra_main_names(tree: ast.Module) -> set[str]:
+    """Return the names by which a module can call `hydra.main`: this one, and that of `from hydra import main`."""
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "hydra"]
-    names = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "main"}
-    return {"hydra.main"} | names
+    imported_names = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "main"}
+    return {"hydra.main"} | imported_names
 
 
-def _returned_by_sacred(tree: ast.Module) -> str:
+def _sacred_return(tree: ast.Module) -> str:
     """Return the expression that the main function of a Sacred experiment returns last, or ""."""
     decorators = [
         node for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in function.decorator_list
     ]
-    main = next((node for node in decorators if _called(node).rpartition(".")[2] in ("automain", "main")), None)
-    return "" if main is None else _returned(tree, main)
+    main = next((node for node in decorators if _dotted_name(node).rpartition(".")[2] in ("automain", "main")), None)
+    return "" if main is None else _returned_expression(tree, main)
 
 
-def _returned(tree: ast.Module, decorator: ast.expr) -> str:
+def _returned_expression(tree: ast.Module, decorator: ast.expr) -> str:
     """Return the expression that the function below a decorator returns last, or ""."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and decorator in node.decorator_list)
     for function in functions:
@@ -359,50 +366,48 @@ def _returned(tree: ast.Module, decorator: ast.expr) -> str:
     return ""
 
 
-def _config(call: ast.Call) -> str:
-    """Return the path of the configuration that `hydra.main(…)` names, or ""."""
-    options = dict(zip(("config_path", "config_name"), call.args, strict=False))
-    options |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+def _config_path(call: ast.Call) -> str:
+    """Return the path of the configuration that `hydra.main(…)` names, without the extension, or ""."""
+    arguments_by_name = _arguments_by_name(call, "config_path", "config_name")
     folder, name = (
-        value.value if isinstance(value := options.get(key), ast.Constant) and isinstance(value.value, str) else ""
+        value if isinstance(value := _literal(arguments_by_name.get(key)), str) else ""
         for key in ("config_path", "config_name")
     )
     return f"{folder}/{name.removesuffix('.yaml')}".lstrip("/") if name else ""
 
 
-def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[str]) -> dict[str, Any]:
+def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[str]) -> dict[str, Any]:
     """Return the fields of a job that calls the function that the script passes to `study.optimize`; {} without one.
 
     Remarks on settings of the study that the job lacks are appended to `notes`. The entrypoint is "" if a trial cannot
     import the function.
     """
-    if "optuna" not in _imported(list(ast.walk(tree))):
+    if "optuna" not in _imported_modules(list(ast.walk(tree))):
         return {}
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    importable_names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    functions |= {target.id for target in targets if isinstance(target, ast.Name)}
-    optimized = [call for call in calls if _called(call.func).endswith(".optimize") and (call.args or call.keywords)]
-    if not optimized:
-        return {}
-    optimize_arguments = _arguments(optimized[0], "func", "n_trials")
-    objective = optimize_arguments.get("func")
-    study_arguments = next(
-        (_arguments(candidate) for candidate in calls if _called(candidate.func).rpartition(".")[2] == "create_study"), {}
-    )
-    directions = _literal(study_arguments.get("directions")) or [_direction(study_arguments.get("direction"))]
-    names = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
-    objectives = [
-        {"metric": candidate, "direction": direction} for candidate, direction in zip(names, directions, strict=True)
+    importable_names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    optimize_calls = [
+        call for call in calls if _dotted_name(call.func).endswith(".optimize") and (call.args or call.keywords)
     ]
+    if not optimize_calls:
+        return {}
+    optimize_arguments = _arguments_by_name(optimize_calls[0], "func", "n_trials")
+    objective = optimize_arguments.get("func")
+    study_calls = [call for call in calls if _dotted_name(call.func).rpartition(".")[2] == "create_study"]
+    study_arguments = _arguments_by_name(study_calls[0]) if study_calls else {}
+    directions = _literal(study_arguments.get("directions")) or [_study_direction(study_arguments.get("direction"))]
+    metrics = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
+    objectives = [{"metric": metric, "direction": direction} for metric, direction in zip(metrics, directions, strict=True)]
     trials = _literal(optimize_arguments.get("n_trials"))
     stem = PurePath(name).stem
-    is_importable = stem.isidentifier() and isinstance(objective, ast.Name) and objective.id in functions
+    is_importable = stem.isidentifier() and isinstance(objective, ast.Name) and objective.id in importable_names
     job: dict[str, Any] = {
         "kind": "hpo",
         "entrypoint": f"optuna:{stem}:{ast.unparse(objective)}" if is_importable and objective else "",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
-        # Optuna's default pruner
-        **({"pruner": "median"} if any(_called(candidate.func).endswith(".should_prune") for candidate in calls) else {}),
+        # A study without a pruner of its own has Optuna's default one, and it matters only if trials ask it.
+        **({"pruner": "median"} if any(_dotted_name(call.func).endswith(".should_prune") for call in calls) else {}),
         "trials": trials if isinstance(trials, int) and trials > 0 else 20,
     }
     assigned = {
@@ -414,7 +419,7 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
     }
     for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
         if field in study_arguments:
-            job |= _component(field, study_arguments[field], assigned, choices, notes)
+            job |= _study_component(field, study_arguments[field], assigned, choices, notes)
     if isinstance(jobs := _literal(optimize_arguments.get("n_jobs")), int) and jobs > 0:
         job["parallel"] = jobs
     if isinstance(seconds := _literal(optimize_arguments.get("timeout")), int | float) and seconds > 0:
@@ -424,55 +429,79 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
     return job
 
 
-def _component(
+def _study_component(
     field: str, node: ast.expr, assigned: Mapping[str, ast.expr], choices: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
-    """Return the job's sampler or pruner, and its seed, from the call that creates Optuna's; append remarks to `notes`."""
+    """Return the fields `sampler` or `pruner`, and `seed`, of the job for a sampler or pruner of Optuna.
+
+    {} without one, or if it has no counterpart or cannot be read; then a remark is appended to `notes`.
+
+    Args:
+        field: Field of the job, and argument of `create_study`: "sampler" or "pruner".
+        node: Value of that argument.
+        assigned: Variables of the script and the expressions that are assigned to them.
+        choices: Samplers or pruners of a job, by name.
+        notes: Remarks for the user.
+    """
     node = assigned.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.Constant) and node.value is None:
         return {}
     if not isinstance(node, ast.Call):
         notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
         return {}
-    cls = _called(node.func).rpartition(".")[2]
+    cls = _dotted_name(node.func).rpartition(".")[2]
     name = next((name for name, choice in choices.items() if choice.cls == cls), "")
     if not name:
         notes.append(f"{field}: {cls} is none of {', '.join(choices)}; write `{field}` into job.yaml")
         return {}
-    options_given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-    options_given = {
-        key: value for key, value in options_given.items() if not (isinstance(value, ast.Constant) and value.value is None)
+    keywords = {
+        keyword.arg: keyword.value
+        for keyword in node.keywords
+        if keyword.arg and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is None)
     }
-    options = {key: _literal(value) for key, value in options_given.items() if key in choices[name].options}
+    options = {key: _literal(value) for key, value in keywords.items() if key in choices[name].options}
     unreadable = [ast.unparse(argument) for argument in node.args]
-    unreadable += [key for key in options_given if key not in options and key != "seed"]
+    unreadable += [key for key in keywords if key not in options and key != "seed"]
     unreadable += [key for key, value in options.items() if value is None]
     options = {key: value for key, value in options.items() if value is not None}
-    seed = _literal(options_given.get("seed"))
+    seed = _literal(keywords.get("seed"))
     has_seed = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
-    if "seed" in options_given and not has_seed:
+    if "seed" in keywords and not has_seed:
         unreadable.append("seed")
     if unreadable:
         notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; write `{field}` into job.yaml")
-    is_whole = name != "grid" and all(key in options for key, option in choices[name].options.items() if option.required)
-    fields = {field: {"name": name, **options} if options else name} if is_whole and not node.args else {}
-    return {**fields, **({"seed": seed} if has_seed else {})}
+    has_required = all(key in options for key, option in choices[name].options.items() if option.required)
+    fields: dict[str, Any] = {}
+    if name != "grid" and has_required and not node.args:  # the grid of a job is its space, and not an option
+        fields[field] = {"name": name, **options} if options else name
+    if has_seed:
+        fields["seed"] = seed
+    return fields
 
 
-def _direction(node: ast.expr | None) -> str:
+def _study_direction(node: ast.expr | None) -> str:
     """Return the direction of a study from a text or a member of `StudyDirection`. Optuna's default is minimize."""
     direction = node.attr if isinstance(node, ast.Attribute) else _literal(node)
     return "maximize" if str(direction).lower() == "maximize" else "minimize"
 
 
-def _sweep(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]) -> dict[str, Any]:
-    """Return the sweep that a script starts with `wandb.sweep` and runs with `wandb.agent`; {} without one."""
-    sweep = next((_arguments(call, "sweep") for call in calls if _called(call.func) == "wandb.sweep"), {}).get("sweep")
-    agent = next((_arguments(call) for call in calls if _called(call.func) == "wandb.agent"), {})
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    values = {name: node.value for node in reversed(assigned) if (name := ast.unparse(node.targets[0])) not in changed}
+def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]) -> dict[str, Any]:
+    """Return the sweep that a script starts with `wandb.sweep` and runs with `wandb.agent`; {} without a readable one.
+
+    Args:
+        tree: Tree of the script.
+        calls: Calls in it.
+        changed: Names of dicts whose content is unknown, as other statements change them.
+    """
+    sweep_calls = [_arguments_by_name(call, "sweep") for call in calls if _dotted_name(call.func) == "wandb.sweep"]
+    agent_calls = [_arguments_by_name(call) for call in calls if _dotted_name(call.func) == "wandb.agent"]
+    sweep = sweep_calls[0].get("sweep") if sweep_calls else None
+    agent = agent_calls[0] if agent_calls else {}
+    assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    values = {ast.unparse(node.targets[0]): node.value for node in reversed(assignments)}  # the first value of each name
+    values = {name: value for name, value in values.items() if name not in changed}
     try:
-        sweep_fields = _value(sweep, values) if sweep and agent else {}
+        sweep_fields = _literal_value(sweep, values) if sweep and agent else {}
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return {}
     if not isinstance(sweep_fields, dict):
@@ -481,51 +510,56 @@ def _sweep(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]
     return {**sweep_fields, "run_cap": count} if isinstance(count, int) else sweep_fields
 
 
-def _value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
-    """Return the value of a literal expression, in which each name has the value that is assigned to it.
+def _literal_value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
+    """Return the value of a literal expression.
+
+    Args:
+        node: The expression; None is not literal.
+        values: Names that the expression may have → the expressions that are assigned to them.
 
     Raises:
         ValueError, TypeError, SyntaxError, MemoryError, RecursionError: The expression is not literal.
     """
     if isinstance(node, ast.Name):
-        return _value(values.get(node.id), values)
+        return _literal_value(values.get(node.id), values)
     if isinstance(node, ast.Dict):
-        return {_value(key, values): _value(value, values) for key, value in zip(node.keys, node.values, strict=True)}
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_literal_value(key, values): _literal_value(value, values) for key, value in pairs}
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value(element, values) for element in node.elts]
+        return [_literal_value(element, values) for element in node.elts]
     if node is None:
         raise ValueError
     return ast.literal_eval(node)
 
 
-def _arguments(call: ast.Call, *names: str) -> dict[str, ast.expr]:
-    """Return the arguments of a call by name. `names` are the names of the first ones, which may be positional."""
+def _arguments_by_name(call: ast.Call, *names: str) -> dict[str, ast.expr]:
+    """Return the arguments of a call by name. Positional ones get the `names`, in order; any further ones are left out."""
     return dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
 
 
-def _attributes(tree: ast.Module) -> Iterator[Option]:
+def _attribute_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the plain values that a script assigns to attributes: `config.trainer.lr = 0.1` has the flag `--trainer.lr`."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
-            root, _, name = _called(node.targets[0]).partition(".")
+            root, _, name = _dotted_name(node.targets[0]).partition(".")
             value = _literal(node.value)
             if root not in ("", "self", "cls") and value is not None and name not in names:
                 names.add(name)
-                yield _option(name, value, _kind(value))
+                yield _flag_option(name, value)
 
 
-def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
+def _configurator_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the values that a script assigns at its top level before the call that lets arguments overwrite them."""
-    calls = (node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
-    end = next((call.lineno for call in calls if isinstance(call.value, ast.Call) and _runs_a_file(call.value)), 0)
+    calls = [node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    end = next((call.lineno for call in calls if _executes_file(call)), 0)
     for name, node in arguments.first_assignments(tree).items():
         value = _literal(node.value)
         if node.lineno < end and value is not None and not isinstance(value, list) and not name.startswith("_"):
-            yield _option(name, value, _kind(value))
+            yield _flag_option(name, value)
 
 
-def _replaceable_values(tree: ast.Module) -> Iterator[Option]:
+def _text_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the numbers, texts and booleans in a script that parameters can replace.
 
     These are all values that it assigns at its top level, and values elsewhere that are named like a parameter.
@@ -534,13 +568,16 @@ def _replaceable_values(tree: ast.Module) -> Iterator[Option]:
     for name, spot in arguments.spots(tree).items():
         value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
-            option = Option(name, value, _kind(value), f"--{name}")
+            option = Option(name, value, _kind(value), flag=f"--{name}")
             if name in assigned or guess.parameter(option):
                 yield option
 
 
 def with_default(option: Option, text: str | None) -> Option:
-    """Return an option with another default, as a text; the same one without a text or with one of another type."""
+    """Return an option whose default is the value that a text stands for.
+
+    The option is returned unchanged if the text is None, or does not stand for a value of the option's kind.
+    """
     try:
         value = None if text is None else {"float": float, "int": int}.get(option.kind, str)(text)
     except ValueError:
@@ -548,18 +585,19 @@ def with_default(option: Option, text: str | None) -> Option:
     return option if value is None else dataclasses.replace(option, default=value, required=False)
 
 
-def _of_environment(tree: ast.Module) -> Iterator[Option]:
+def _environment_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the environment variables that a script reads, by `os.environ["LR"]`, `os.environ.get(…)` or `os.getenv(…)`."""
     variables: dict[str, Option] = {}
-    kinds: dict[ast.expr, str] = {}  # argument of `float(…)` or `int(…)` → the function
+    # Argument of `float(…)` or `int(…)` → name of the function. `ast.walk` visits such a call before its argument.
+    kinds: dict[ast.expr, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            if _called(node.func) in ("float", "int") and node.args:
-                kinds[node.args[0]] = _called(node.func)
-            called_name, call_arguments = _called(node.func), _arguments(node, "key", "default")
+            called_name, call_arguments = _dotted_name(node.func), _arguments_by_name(node, "key", "default")
+            if called_name in ("float", "int") and node.args:
+                kinds[node.args[0]] = called_name
             is_read = called_name.endswith(("environ.get", "getenv"))
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            is_read, call_arguments = _called(node.value).endswith("environ"), {"key": node.slice}
+            is_read, call_arguments = _dotted_name(node.value).endswith("environ"), {"key": node.slice}
         else:
             continue
         name, value = _literal(call_arguments.get("key")), _literal(call_arguments.get("default"))
@@ -569,22 +607,22 @@ def _of_environment(tree: ast.Module) -> Iterator[Option]:
                 value = {"float": float, "int": int}.get(kind, lambda value: value)(value)
             except (TypeError, ValueError):  # there is no default, or the script does not convert it
                 value = None
-            # Variables that are not converted to numbers may be the machine's, such as HOME.
+            # A variable that is not converted to a number, such as HOME, may be set by the system. So it needs no value.
             is_needed = "default" not in call_arguments and kind in ("float", "int")
-            variables.setdefault(name, Option(name, value, kind, name, required=is_needed))
+            variables.setdefault(name, Option(name, value, kind, flag=name, required=is_needed))
     yield from variables.values()
 
 
-def _of_sacred(tree: ast.Module) -> Iterator[Option]:
-    """Yield the variables that the functions below `@ex.config` assign."""
+def _sacred_options(tree: ast.Module) -> Iterator[Option]:
+    """Yield the variables with plain values that the functions decorated with `@ex.config` assign."""
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        if any(_called(decorator).endswith(".config") for decorator in function.decorator_list):
+        if any(_dotted_name(decorator).endswith(".config") for decorator in function.decorator_list):
             for name, node in arguments.first_assignments(ast.Module(function.body, [])).items():
                 if (value := _literal(node.value)) is not None:
-                    yield Option(name, value, _kind(value), name)
+                    yield Option(name, value, _kind(value), flag=name)
 
 
-def _prompted(tree: ast.Module) -> Iterator[Option]:
+def _prompt_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the variables assigned from `input(…)`, in order. A number in the prompt, or after `or`, is the default."""
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     for node in sorted(assigned, key=lambda node: node.lineno):
@@ -596,7 +634,7 @@ def _prompted(tree: ast.Module) -> Iterator[Option]:
             yield with_default(option, number[0] if number else None)
 
 
-def _positions(tree: ast.Module) -> Iterator[Option]:
+def _position_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the variables assigned from `sys.argv[1]`, `sys.argv[2]`, … A value assigned in another place is the default."""
     by_position: dict[int, Option] = {}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
@@ -608,17 +646,28 @@ def _positions(tree: ast.Module) -> Iterator[Option]:
         kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in text), "str")
         if match and int(match[1]) > 0:
             by_position.setdefault(int(match[1]), Option(name, default, kind, required=default is None))
-    for position in range(1, max(by_position, default=0) + 1):
+    for position in range(1, max(by_position, default=0) + 1):  # also those that are assigned to no variable
         yield by_position.get(position, Option(f"argument_{position}", required=True))
 
 
-def _option(name: str, value: Any, kind: str, required: bool = False) -> Option:
-    lists = "literal" if isinstance(value, list) else ""
-    return Option(name, value, kind, f"--{name}", (), "value" if kind == "bool" else "", required, lists)
+def _flag_option(name: str, value: Any) -> Option:
+    """Return an option that is set by `--NAME=VALUE`, also if it is a boolean or a list."""
+    kind = _kind(value)
+    return Option(
+        name,
+        value,
+        kind,
+        flag=f"--{name}",
+        style="value" if kind == "bool" else "",
+        lists="literal" if isinstance(value, list) else "",
+    )
 
 
-def _computed(node: ast.expr | None) -> Any:
-    """Return the result of a short calculation, such as `2 ** 6` or `float("1e-3")`; None for any other expression."""
+def _calculation_result(node: ast.expr | None) -> Any:
+    """Return the result of `int("8")`, `float("1e-3")`, or a product, quotient or power such as `2 ** 6`.
+
+    None for any other expression, and for numbers that are so large that the calculation could take long.
+    """
     match node:
         case ast.Call(
             func=ast.Name(id="int" | "float" as name), args=[ast.Constant(value=str() | int() | float() as number)]
@@ -645,40 +694,43 @@ def _literal(node: ast.expr | None) -> Any:
     try:
         value = None if node is None else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        value = _computed(node)
+        value = _calculation_result(node)
     value = list(value) if isinstance(value, tuple) else value
     items = value if isinstance(value, list) else [value]
     return value if items and all(type(item) in (int, float, str, bool) for item in items) else None
 
 
 def _kind(value: Any) -> str:
-    first_value = value[0] if isinstance(value, list) else value
-    return _TYPES.get(type(first_value).__name__, "str")
+    """Return the kind of an option with this default: the type of the value, or of the first element of a list."""
+    type_name = type(value[0] if isinstance(value, list) else value).__name__
+    return type_name if type_name in _KINDS else "str"
 
 
-def _runs_a_file(call: ast.Call) -> bool:
-    """Return whether a call runs a file, as `exec(open("configurator.py").read())`."""
-    return _called(call.func) == "exec" and bool(call.args) and ast.unparse(call.args[0]).startswith("open('")
+def _executes_file(call: ast.Call) -> bool:
+    """Return whether a call executes the text of a file, as `exec(open("configurator.py").read())` does."""
+    return _dotted_name(call.func) == "exec" and bool(call.args) and ast.unparse(call.args[0]).startswith("open('")
 
 
-def _imported(nodes: list[Any]) -> Iterator[str]:
-    """Yield the modules that statements import, also in a `try` or an `if`."""
+def _imported_modules(nodes: list[Any]) -> Iterator[str]:
+    """Yield the names of the modules that statements import, also in the body of a `try` or an `if`; no relative imports."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             yield node.module
         elif isinstance(node, (ast.Try, ast.If)):
-            yield from _imported(node.body)
+            yield from _imported_modules(node.body)
 
 
-def of_hydra(text: str, name: str, groups: Mapping[str, Mapping[str, str]]) -> list[Option]:
-    """Return the options of a Hydra configuration: its leaves, and the groups of its defaults list, with their leaves.
+def hydra_options(text: str, name: str, groups: Mapping[str, Mapping[str, str]]) -> list[Option]:
+    """Return the options of a Hydra configuration: the groups in its defaults list, their leaves, and its own leaves.
+
+    The leaves of a group are those that all of its files have. There are no options if the text is not a mapping.
 
     Args:
         text: Text of the configuration.
         name: Name of the configuration, for messages.
-        groups: Folder beside the configuration → name of a file in it → text of the file.
+        groups: Group (folder beside the configuration) → name of a file in it, without extension → text of the file.
 
     Raises:
         SpecError: The configuration is not YAML.
@@ -690,19 +742,21 @@ def of_hydra(text: str, name: str, groups: Mapping[str, Mapping[str, str]]) -> l
     for entry in data.get("defaults") or ():
         for key, chosen in entry.items() if isinstance(entry, dict) else ():
             group = key.removeprefix("optional ")
-            options = groups.get(group, {})
-            if isinstance(chosen, str) and chosen in options:
-                group_options.append(Option(group, chosen, choices=tuple(options) if len(options) > 1 else (), flag=group))
-                siblings = [set(_of_group(group, text)) for text in options.values()]
+            file_texts = groups.get(group, {})
+            if isinstance(chosen, str) and chosen in file_texts:
+                choices = tuple(file_texts) if len(file_texts) > 1 else ()
+                group_options.append(Option(group, chosen, choices=choices, flag=group))
+                leaves_by_file = {file: _group_leaves(group, file_text) for file, file_text in file_texts.items()}
+                # Hydra refuses to set a leaf that the chosen file lacks, and a search may choose any file of the group.
                 group_options += [
-                    option
-                    for key, option in _of_group(group, options[chosen]).items()
-                    if all(key in leaves for leaves in siblings)
+                    leaf
+                    for leaf_name, leaf in leaves_by_file[chosen].items()
+                    if all(leaf_name in leaves for leaves in leaves_by_file.values())
                 ]
     return group_options + list(_leaves({key: value for key, value in data.items() if key not in _HYDRA_KEYS}))
 
 
-def _of_group(group: str, text: str) -> dict[str, Option]:
+def _group_leaves(group: str, text: str) -> dict[str, Option]:
     """Return the leaves of a group's file, by name; none if it is not YAML, or if `@package` moves them to another place."""
     try:
         data = {} if "# @package" in text else document.parse(text, group).data
@@ -713,7 +767,10 @@ def _of_group(group: str, text: str) -> dict[str, Option]:
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[Option]:
-    """Yield the values of nested mappings as options, with dotted names. "???" is a required value without a default."""
+    """Yield the values of nested mappings as options with dotted names. "???" makes an option required, without a default.
+
+    Lists, None and texts with an interpolation such as `${lr}` are left out.
+    """
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
@@ -722,4 +779,4 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[Option]:
             yield Option(name, flag=name, required=True)
         elif type(value) in (int, float, bool) or (isinstance(value, str) and "${" not in value):
             kind = _kind(value)
-            yield Option(name, value, kind, name, (), "value" if kind == "bool" else "")
+            yield Option(name, value, kind, flag=name, style="value" if kind == "bool" else "")
