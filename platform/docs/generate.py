@@ -146,7 +146,7 @@ def _fields(fields: Mapping[str, Any], definitions: Any, used: list[str], head: 
     rows = [
         (
             f"`{name}`",
-            job_fields.type_of(field, definitions, refer),
+            job_fields.type_of(field, refer),
             _default(field),
             _sentence(field.get("description", "")),
         )

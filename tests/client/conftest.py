@@ -185,7 +185,7 @@ def namespace(tmp_path, monkeypatch) -> Iterator[NamespaceDouble]:
     def operate() -> None:
         """Do the operator's work of a second."""
         with one_at_a_time:
-            run_names = {*cluster.objects.get("runs", {}), *reconciler.forgotten()}
+            run_names = {*cluster.objects.get("runs", {}), *reconciler.runs_to_remove()}
             for run in [] if double.unattended else run_names:
                 with contextlib.suppress(TargetError, InputError):  # it is in the Run's status, and tried again
                     reconciler.reconcile(run)

@@ -70,7 +70,7 @@ def test_a_tuning_job_is_a_job(loaded) -> None:
 def test_an_expression_finds_what_it_found_there(loaded) -> None:
     job = loaded(read(request()), fit="")
     [source] = job.metrics
-    found = lines.parser(source.pattern, lines.Names(("validation_loss",)))("epoch 3 (val) (loss): 0.25 of 10")
+    found = lines.LineParser(source.pattern, lines.Names(("validation_loss",))).parse("epoch 3 (val) (loss): 0.25 of 10")
     assert found.metrics == {"validation_loss": 0.25}
 
 

@@ -88,7 +88,7 @@ def test_sources_of_metrics(job: Path) -> None:
         ("script: train.py\ncommand: [./go.sh]\n", "command", 6, "stands beside script (train.py)"),
         ("script: train.py\nentrypoint: train:run\n", "entrypoint", 6, "stands beside script; keep one of them"),
         ('script: train.py\narguments: [--lr, "{lrr}"]\n', "arguments.1", 6, "did you mean lr?"),
-        ('script: train.py\narguments: [--lr, "{flags}x"]\n', "arguments.1", 6, "{flags} is no parameter"),
+        ('script: train.py\narguments: [--lr, "{flags}x"]\n', "arguments.1", 6, "{flags} must be an argument by itself"),
         ('command: [./none.sh, "{lr}"]\n', "command.0", 5, "there is no ./none.sh"),
         ("command: [./go.sh]\narguments: flags\n", "command.0", 5, "is not executable; `chmod +x"),
         ('command: [sh, "{momentum}"]\narguments: flags\n', "command.1", 5, "is no parameter, and no fact about the trial"),

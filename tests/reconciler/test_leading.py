@@ -168,7 +168,7 @@ def test_a_lost_lease_ends_the_process_before_its_threads(monkeypatch: pytest.Mo
         def admitted(self) -> list[str]:
             return ["a"]
 
-        def forgotten(self) -> list[str]:
+        def runs_to_remove(self) -> list[str]:
             return []
 
         def reconcile(self, name: str) -> None:

@@ -83,7 +83,7 @@ def test_runs_of_one_name_in_two_namespaces_are_two() -> None:
     assert asyncio.run(taken()) == ["team-a/toy", "team-b/toy"]
 
 
-@pytest.mark.parametrize("which", ["admitted", "forgotten"])
+@pytest.mark.parametrize("which", ["admitted", "runs_to_remove"])
 def test_each_namespaces_runs_are_looked_at_by_its_own_reconciler(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of which nothing is seen to happen, under names that both namespaces have."""
     looked: list[str] = []
@@ -97,8 +97,8 @@ def test_each_namespaces_runs_are_looked_at_by_its_own_reconciler(which: str, mo
         def admitted(self) -> list[str]:
             return [*self.runs] if which == "admitted" else []
 
-        def forgotten(self) -> list[str]:
-            return [*self.runs] if which == "forgotten" else []
+        def runs_to_remove(self) -> list[str]:
+            return [*self.runs] if which == "runs_to_remove" else []
 
         def reconcile(self, name: str) -> None:
             assert began.wait(60)
@@ -122,7 +122,7 @@ def test_each_namespaces_runs_are_looked_at_by_its_own_reconciler(which: str, mo
     assert set(looked) == {"team-a/toy", "team-a/other", "team-b/toy"}
 
 
-@pytest.mark.parametrize("which", ["admitted", "forgotten"])
+@pytest.mark.parametrize("which", ["admitted", "runs_to_remove"])
 def test_a_namespace_whose_ledger_cannot_be_read_keeps_no_other_from_being_looked_at(
     which: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,8 +140,8 @@ def test_a_namespace_whose_ledger_cannot_be_read_keeps_no_other_from_being_looke
         def admitted(self) -> list[str]:
             return self.names_for("admitted")
 
-        def forgotten(self) -> list[str]:
-            return self.names_for("forgotten")
+        def runs_to_remove(self) -> list[str]:
+            return self.names_for("runs_to_remove")
 
         def reconcile(self, name: str) -> None:
             ((loop, event),) = done

@@ -55,13 +55,13 @@ def pods(team: Team) -> list[str]:
 
 def test_its_files_go_and_then_its_record(team: Team) -> None:
     deleted(claimed(team, **CLAIMS))
-    assert team.reconciler.forgotten() == ["a"]
+    assert team.reconciler.runs_to_remove() == ["a"]
     assert team.reconciler.reconcile("a") == REMOVING
     assert pods(team) == ["a-checkpoints-c0ffee00", "a-runs-c0ffee00"]
     assert "a" in team.namespace.studies, "its files are still there"
     operate(team)
     assert sorted(team.namespace.removed) == sorted(BOTH)
-    assert ("a" in team.namespace.studies, pods(team), team.reconciler.forgotten()) == (False, [], [])
+    assert ("a" in team.namespace.studies, pods(team), team.reconciler.runs_to_remove()) == (False, [], [])
 
 
 def test_nothing_is_made_where_there_is_no_claim(team: Team) -> None:
@@ -88,7 +88,7 @@ def test_a_run_is_not_removed_while_its_run_object_is_there(team: Team, works: b
     team.namespace.studies["a"].mark = "c0ffee00"
     operate(team)
     assert ("a" in team.namespace.studies, team.namespace.removed, pods(team)) == (True, [], pods(team))
-    assert team.reconciler.forgotten() == [] and not team.namespace.removed
+    assert team.reconciler.runs_to_remove() == [] and not team.namespace.removed
     assert team.status()["state"] == ("Running" if works else "Succeeded")
 
 

@@ -247,7 +247,7 @@ def test_a_restart_waits_for_what_a_thread_does(api: WatchedApi, monkeypatch: py
         def admitted(self) -> list[str]:
             return []
 
-        def forgotten(self) -> list[str]:
+        def runs_to_remove(self) -> list[str]:
             return []
 
         def reconcile(self, name: str) -> None:

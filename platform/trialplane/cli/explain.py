@@ -33,10 +33,12 @@ class Use:
 
 
 @click.command("explain")
-@click.argument("field", default="")
+@click.argument("path", metavar="[FIELD]", default="")
 @output.option("table", "json", "yaml")
-def explain_command(field: str, output_format: str) -> int:
-    """Explain a FIELD of job.yaml: its type, its default, the fields below it, an example. Without FIELD, list all.
+def explain_command(path: str, output_format: str) -> int:
+    """Explain a FIELD of job.yaml: its type, its default, the fields below it, an example.
+
+    Without FIELD, list the top-level fields.
 
     \b
     platform explain
@@ -44,8 +46,8 @@ def explain_command(field: str, output_format: str) -> int:
     platform explain space.lr                  any parameter's name will do
     platform explain sampler.tpe               the options of a sampler
     """  # noqa: D301  \b is click's mark
-    described_field = fields.explain(field)
-    uses = list(_uses(field)) if field else []
+    described_field = fields.explain(path)
+    uses = list(_uses(path)) if path else []
     data = {**_as_data(described_field), "example": uses[0].example if uses else None, "pages": [use.page for use in uses]}
     output.emit(output_format, data, lambda: _as_text(described_field, uses))
     return EXIT_OK
@@ -54,7 +56,8 @@ def explain_command(field: str, output_format: str) -> int:
 def _as_text(field: Field, uses: list[Use]) -> str:
     """Return the explanation of a field as text: its facts, the fields or choices below it, and an example."""
     parts = []
-    if field.path:
+    if field.path:  # "" is the job itself
+        # Only a value of a mapping whose keys the user chooses, such as environment.NAME, has no description.
         facts = {"type": field.type, "default": field.default or "none", "kinds": ", ".join(field.kinds)}
         parts.append(f"{output.paint(field.path, bold=True)}: {field.text or 'A value with a name of your choice.'}")
         parts.append(output.as_fields(facts))

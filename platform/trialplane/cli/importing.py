@@ -141,7 +141,7 @@ def _read_text(file: Path, name: str) -> str:
     """Return the text of a file.
 
     Args:
-        file: Any file.
+        file: File in UTF-8, or a Python file in its declared encoding.
         name: Name of the file in messages.
 
     Raises:

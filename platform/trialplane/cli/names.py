@@ -59,12 +59,12 @@ def target_options(
 
     Args:
         submits: Whether the verb creates a run; see `target_choice`.
-        default_target: Target of other verbs if nothing was submitted from this machine.
+        default_target: Target if nothing was submitted from this machine. Unused with `submits`.
     """
     context_help = "Cluster, as a context of the kubeconfig."
     if not submits:
-        last = "this machine" if default_target.local else "the kubeconfig's current context"
-        context_help += f" Default: the target of the last `submit` from here, else {last}."
+        fallback = "this machine" if default_target.local else "the kubeconfig's current context"
+        context_help += f" Default: the target of the last `submit` from here, else {fallback}."
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         """Return the verb with the options, whose values become its argument `target_name`."""

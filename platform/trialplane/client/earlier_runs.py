@@ -32,10 +32,10 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
     for index, run in enumerate(job.history):
         mapper: earlier.HistoryMapper | None = None
         try:
-            old = target.job(run)
-            reason = earlier.refusal(old, job)
+            old_job = target.job(run)
+            reason = earlier.refusal(old_job, job)
             if not reason:
-                mapper = earlier.HistoryMapper(run, old, job, rows.newest_attempts(target.rows(run)[1]))
+                mapper = earlier.HistoryMapper(run, old_job, job, rows.newest_attempts(target.rows(run)[1]))
         except (RunNotFound, RunDamaged, LedgerError) as error:
             reason = str(error)
         if mapper is None:
@@ -51,33 +51,37 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
 
 
 def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]:
-    """Return the complete trials of earlier runs with the same code, data and seed, newest run first.
+    """Return the complete trials of earlier runs from which the plan's run can reuse results, newest run first.
+
+    These are the newest `MAX_RUNS` runs that have the same code, data, seed and other fields that affect results.
 
     Args:
         target: Target of the earlier runs.
         plan: Plan of the new run.
-        notes: List to which notes for the user are added.
+        notes: List to which this adds notes for the user.
     """
     unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
     if unreadable:
         notes.append(f"reuse: nothing, because the data in {unreadable[0]} cannot be read here to check it for changes")
         return []
-    training_digest, code = earlier.training_digest(plan.job), plan.pack.identity
+    training_digest, code_digest = earlier.training_digest(plan.job), plan.pack.identity
     results: list[EarlierTrial] = []
     for run in target.runs()[:MAX_RUNS]:
         if run == plan.run:
             continue
         try:
             submission = target.submission(run)
-            if submission.get("identity") != code:  # before the job is read, which most runs then need not
+            if (
+                submission.get("identity") != code_digest
+            ):  # compared first: reading the job takes longer, and most runs differ here
                 continue
-            old = target.job(run)
-            if not _trains_alike(old, training_digest):
+            old_job = target.job(run)
+            if not _trains_alike(old_job, training_digest):
                 continue
             if parameter := _changed_data(submission.get("data") or {}, plan.data):
                 notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
                 continue
-            results += earlier.results(run, old, rows.newest_attempts(target.rows(run)[1]), plan.job.required_metrics)
+            results += earlier.results(run, old_job, rows.newest_attempts(target.rows(run)[1]), plan.job.required_metrics)
         except (RunNotFound, RunDamaged, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")

@@ -221,7 +221,7 @@ class KubernetesTarget:
         """See `Target`."""
         self.objects.apply(plan, time.time())
 
-    def restart(self, run: str, job: Job, status: RunStatus) -> None:
+    def resume(self, run: str, job: Job, status: RunStatus) -> None:
         """See `Target`. If the Run object was removed since, it is created again from the ledger."""
         view = self._known_view(run)
         plan, submitted = _plan(run, job, self._submission(run))

@@ -251,7 +251,7 @@ class LocalTarget:
         self._controllers[plan.run] = process.start(run)
 
     @_map_system_errors
-    def restart(self, run: str, job: Job, status: RunStatus) -> None:
+    def resume(self, run: str, job: Job, status: RunStatus) -> None:
         """See `Target`."""
         files = self._find(run)
         folder.load_submission(files)  # raises if it is damaged, because the controller needs it

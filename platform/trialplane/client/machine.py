@@ -161,7 +161,10 @@ def _price_issues(job: Job) -> list[Issue]:
 
 
 def _request_text(role: Role, amount: str) -> str:
-    """Return a request of a role in words: "3 trials with 2 cores each", "the learner with 1 GPU"."""
+    """Return a request of a role in words.
+
+    Examples: "3 trials with 2 cores each", "the learner with 1 GPU", "the training with 8 GPUs on each of 2 nodes".
+    """
     distribution = " each" if role.replicas > 1 else ""
     if role.nodes > 1:
         distribution = f" on each of {role.nodes} nodes"

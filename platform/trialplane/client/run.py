@@ -289,10 +289,12 @@ class RunHandle:
         exporting.export(self.target, self.name, url)
 
     def store_report(self, page: str, uri: str) -> None:
-        """Bring an MLflow up to date with the run's records, and store a page as `report.html` of the study's run.
+        """Export the run's records to MLflow, as `export` does, and add its report page.
+
+        The page is the artifact `report.html` of the MLflow run that stands for the whole run.
 
         Args:
-            page: HTML.
+            page: HTML of the report.
             uri: Tracking URI of MLflow.
 
         Raises:
@@ -469,7 +471,7 @@ class RunHandle:
         reason = "" if observed.status.unrecorded else changing.completed_message(observed.status, old, job, flag)
         if reason:
             raise InputError(reason)
-        self.target.restart(name, job, observed.status)
+        self.target.resume(name, job, observed.status)
 
     def edit(self, sets: Sequence[str]) -> None:
         """Change fields of the run. A running one is paused for it and then continues.

@@ -171,13 +171,13 @@ class Target(Protocol):
             RunExists: A concurrent submission has the name.
         """
 
-    def restart(self, run: str, job: Job, status: RunStatus) -> None:
-        """Start a controller for an inactive run.
+    def resume(self, run: str, job: Job, status: RunStatus) -> None:
+        """Start a controller that continues an inactive run from its ledger, with a changed job.
 
         Args:
             run: Name of the run.
-            job: New job of the run.
-            status: Current status of the run.
+            job: Job that replaces the recorded one.
+            status: Last status of the run, from which a target without an operator derives the new one.
         """
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
@@ -185,7 +185,7 @@ class Target(Protocol):
 
         Args:
             run: Name of the run.
-            state: PAUSED, so that `restart` can continue the run, or CANCELLED, also for an inactive run.
+            state: PAUSED, so that `resume` can continue the run, or CANCELLED, also for an inactive run.
             parallel: Number of parallel trials. `fit` applies it.
             now: Kill the controller and its trials instead of ending them cleanly.
 

@@ -260,16 +260,16 @@ class Session:
             order = Order(setting.ledger or f"sqlite:///{run.ledger}", keeps_folder=not setting.in_cluster)
             exporter = ExporterProcess(run, order, uri, token=setting.mlflow_token)
             stack.callback(exporter.close, 5.0)
-            slots = stack.enter_context(contextlib.ExitStack())
+            slot_stack = stack.enter_context(contextlib.ExitStack())
             try:
-                ending = self._work(ledger, exporter, board, uri, slots)
+                ending = self._run_loop(ledger, exporter, board, uri, slot_stack)
             except errors.EntrypointError as error:
                 exporter.end(End(RunState.FAILED, errors.first_line(error), time.time()))
                 raise
             final_status = self._status(ending.state, ending.reason)
-            end = End(final_status.state, final_status.reason, final_status.ended or time.time())
-            exporter.end(end, ledger.counts.ended)
-            final_status = self._finish(exporter, board, ending, final_status, slots)
+            recorded_end = End(final_status.state, final_status.reason, final_status.ended or time.time())
+            exporter.end(recorded_end, ledger.counts.ended)
+            final_status = self._finish(exporter, board, ending, final_status, slot_stack)
             self._notifier.close()  # must come before the end is recorded: the operator then removes this pod
             board.show(final_status, now=True)
             if setting.ledger:
@@ -283,7 +283,7 @@ class Session:
         board: StatusBoard,
         ending: Ending,
         final_status: RunStatus,
-        slots: contextlib.ExitStack,
+        slot_stack: contextlib.ExitStack,
     ) -> RunStatus:
         """Notify of the run's end, end the slots, and wait until MLflow has all results.
 
@@ -294,7 +294,7 @@ class Session:
             board: Board that shows the status during the wait.
             ending: Ending of the run.
             final_status: Status of the run with this ending.
-            slots: Stack whose closing ends the slots.
+            slot_stack: Stack whose closing ends the slots.
 
         Returns:
             The final status. If MLflow lacks results, it says so, and that `platform resume` writes them.
@@ -315,7 +315,7 @@ class Session:
         show("recording in MLflow", now=True)
         log.info("%s: %s", ending.state.value, ending.reason)
         self._notifier.end(final_status)
-        slots.close()
+        slot_stack.close()
         if not exporter.close(self._mlflow_patience(ending), lambda: len(self._signals) > signal_count, show):
             text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): {resume_command} writes the rest"
             log.warning("%s", text)
@@ -338,34 +338,35 @@ class Session:
         if ledger.reopen_failure(number):
             log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
 
-    def _work(
-        self, ledger: Ledger, exporter: ExporterProcess, board: StatusBoard, uri: str, slots: contextlib.ExitStack
+    def _run_loop(
+        self, ledger: Ledger, exporter: ExporterProcess, board: StatusBoard, uri: str, slot_stack: contextlib.ExitStack
     ) -> Ending:
         """Start the slots and run the loop; return the run's ending.
 
-        Closing the stack `slots` ends the slots, and the session of Ray if there is one.
+        Closing `slot_stack` ends the slots, and the session of Ray if there is one.
         """
         run, job, setting = self._run, self._job, self._setting
         desired = DesiredState(run, self._signals, ledger if setting.ledger else None)
-        if (requested := desired.ending()) is not None:
-            return requested
+        if (early_ending := desired.ending()) is not None:
+            return early_ending
         if setting.in_cluster or workloads.needs_ray(job):
-            self._enter_ray(desired, board, slots)
-        if (requested := desired.ending()) is not None:
-            return requested
+            self._enter_ray(desired, board, slot_stack)
+        # Joining Ray may take minutes, in which the run may have been cancelled or its deadline may have passed.
+        if (early_ending := desired.ending()) is not None:
+            return early_ending
         configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
         self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
-        slots.callback(self._workload.close)
+        slot_stack.callback(self._workload.close)
         self._loop = loop.Loop(run, ledger, self._workload, exporter, board, self._initial_status, desired)
         return self._loop.run()
 
-    def _enter_ray(self, desired: DesiredState, board: StatusBoard, slots: contextlib.ExitStack) -> None:
-        """Join the cluster's Ray, or start Ray on a laptop. Closing the stack `slots` leaves or ends it."""
+    def _enter_ray(self, desired: DesiredState, board: StatusBoard, slot_stack: contextlib.ExitStack) -> None:
+        """Join the cluster's Ray, or start Ray on a laptop. Closing `slot_stack` leaves or ends it."""
         from trialplane.controller import ray_session  # imports Ray for seconds, and most runs of a laptop need none
 
         job, setting = self._job, self._setting
         if setting.in_cluster:
-            slots.callback(ray_session.disconnect)
+            slot_stack.callback(ray_session.disconnect)
             board.show(self._status(RunState.PENDING, "Ray's head is starting"), now=True)
 
             def show(trouble: str) -> None:
@@ -375,9 +376,9 @@ class Session:
             self._has_joined = ray_session.join(setting.ray, lambda: desired.ending() is not None, show)
             stopping.end_on_signals()
         else:
-            slots.callback(stopping.record_signals, self._signals)  # ending Ray removes the handler of SIGTERM
+            slot_stack.callback(stopping.record_signals, self._signals)  # ending Ray removes the handler of SIGTERM
             try:
-                slots.enter_context(ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job)))
+                slot_stack.enter_context(ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job)))
             except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
                 self._signals.append(signal.SIGTERM)
             stopping.record_signals(self._signals)

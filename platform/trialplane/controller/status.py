@@ -196,7 +196,7 @@ def _gauges(prefix: str, description: str, run: str, numbers: Mapping[str, float
 
 
 def _rank_gauges(run: str, seconds: Mapping[int, float]) -> Iterator[GaugeMetricFamily]:
-    """Yield a gauge of the own seconds per step of ranks, with one value per rank."""
+    """Yield a gauge of the seconds that each rank itself needs for a step, without waiting for others, if any are known."""
     if seconds:
         description = "Own seconds per step of a rank, without waiting for others."
         gauge = GaugeMetricFamily("trialplane_training_rank_seconds", description, labels=["run", "rank"])

@@ -53,7 +53,7 @@ class WorkerSlot:
         """Whether the worker is not started again in this iteration."""
         return self.empty_ends >= MAX_EMPTY or self.lost_ends >= MAX_LOST
 
-    def start(self, request: TrialRequest) -> None:
+    def record_start(self, request: TrialRequest) -> None:
         """Record that a process starts."""
         self.request = request
         self.requested = self.received = 0

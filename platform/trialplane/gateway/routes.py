@@ -25,8 +25,8 @@ from trialplane.gateway.limits import CountRequest
 from trialplane.gateway.logs import Controllers, LogId, Mlflow, NoLog
 from trialplane.gateway.route import Authority, Route
 from trialplane.ledger import archive, run_status
-from trialplane.ledger import attempts as reading
 from trialplane.ledger.archive import Archive
+from trialplane.ledger.attempts import NO_LIMIT
 from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster, labels, logs, mlflow, records
@@ -171,9 +171,12 @@ class Gateway:
         rows, after, place = self._runs.ended_attempts(run, _integer(options, "after", 0))
         return json_response({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
 
-    def curves(self, run: str, options: Options) -> Response:
-        """Return a page of reports, in the order in which they arrived."""
-        limit = _integer(options, "limit", reading.NO_LIMIT)
+    def reports(self, run: str, options: Options) -> Response:
+        """Return a page of reports, in the order in which they arrived.
+
+        The query's `limit` is the maximum number of reports on all pages together, so `next` has what is left of it.
+        """
+        limit = _integer(options, "limit", NO_LIMIT)
         page = self._runs.reports(run, _integer(options, "after", 0), limit)
         remaining = limit - len(page.rows)
         next_options = {"after": page.rows[-1].mark, "limit": remaining} if page.more and remaining > 0 else None
@@ -363,7 +366,7 @@ ROUTES: tuple[Route, ...] = (
         Gateway.stored_attempts,
         ("after", "number", "until"),
     ),
-    Route("GET", f"{_RUN}/curves", Authority.VIEWER, "A page of reports after a mark.", Gateway.curves, ("after", "limit")),
+    Route("GET", f"{_RUN}/curves", Authority.VIEWER, "A page of reports after a mark.", Gateway.reports, ("after", "limit")),
     Route("GET", f"{_RUN}/changes", Authority.VIEWER, "The changes of the desired state.", Gateway.changes),
     Route(
         "GET",

@@ -88,15 +88,18 @@ def save(accelerator: Accelerator, step: int) -> None:
         return
     folder = _folder(ctx.checkpoints)
     incomplete = folder / f".step-{step:010d}.saving"
-    if accelerator.is_main_process and incomplete.exists():  # killed while it was being saved
-        shutil.rmtree(incomplete)
-    accelerator.wait_for_everyone()
+    if accelerator.is_main_process and incomplete.exists():
+        shutil.rmtree(incomplete)  # left by a process that was killed while it saved this step
+    accelerator.wait_for_everyone()  # no rank may write before the old folder is deleted
     accelerator.save_state(str(incomplete))
-    accelerator.wait_for_everyone()
+    accelerator.wait_for_everyone()  # the checkpoint is complete when all ranks have written
+    # `ctx.saved` is not called: with it, the next report could end a trial at its rung in one rank alone. `stop` ends it in
+    # all ranks together.
     if accelerator.is_main_process:
         existing = _complete(folder)
         incomplete.rename(folder / record.name_of(step, [path.name for path in existing]))
-        for outdated in existing[: len(existing) + 1 - _KEEP]:
+        # The new checkpoint always stays, even if an unusable one of a higher step exists.
+        for outdated in existing[: 1 - _KEEP]:
             shutil.rmtree(outdated)
 
 

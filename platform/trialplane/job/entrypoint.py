@@ -284,7 +284,7 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
         unreadable.add(file)
         yield tree
         return
-    if function.style == "optuna" and (line := _optimize_line(tree)):
+    if function.style == "optuna" and (line := _line_of_optimize_call(tree)):
         advice = 'put it below `if __name__ == "__main__":`'
         yield f"line {line} would start a search of its own when {file.name} is imported; {advice}"
     definitions, may_define_more = _defined_names(tree)
@@ -323,8 +323,11 @@ def _parse(file: Path, name: str) -> ast.Module | Issue | str:
         return f"{file} is nested too deeply for Python"
 
 
-def _optimize_line(tree: ast.Module) -> int:
-    """Return the line with a call of `study.optimize` that an import of the module would run. 0 if there is none."""
+def _line_of_optimize_call(tree: ast.Module) -> int:
+    """Return the number of the line with a call of a method `optimize` that an import of the module would run.
+
+    Any method of this name is taken for that of an Optuna study. 0 if there is no such call.
+    """
     pending: list[ast.AST] = list(tree.body)
     while pending:
         node = pending.pop(0)

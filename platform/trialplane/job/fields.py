@@ -23,7 +23,7 @@ class Field:
         kinds: Kinds of job that have the field.
         type: Type in words.
         default: Default as JSON; "" without one.
-        text: Description.
+        text: Description; "" for a value of a mapping with names that the user chooses.
         fields: Fields below it.
         choices: For a sampler or pruner, the algorithms by name, each with its options.
     """
@@ -80,30 +80,29 @@ def _first_value(schemas: Mapping[str, Any]) -> Any:
     return next(iter(schemas.values()))
 
 
-def type_of(field: Mapping[str, Any], definitions: Mapping[str, Any], refer: Callable[[str], str] = str) -> str:
+def type_of(field: Mapping[str, Any], refer: Callable[[str], str] = str) -> str:
     """Return a field's type in words.
 
     Args:
         field: Schema of the field.
-        definitions: Definitions that it may refer to.
-        refer: Function that returns the words for the name of a definition.
+        refer: Function from the name of a definition to the words for it. Default: the name itself.
     """
     if "$ref" in field:
         return refer(_definition_name(field))
     for key in ("anyOf", "oneOf"):
         if key in field:
-            return " or ".join(dict.fromkeys(type_of(part, definitions, refer) for part in field[key]))
+            return " or ".join(dict.fromkeys(type_of(part, refer) for part in field[key]))
     if "const" in field:
         return f"`{json.dumps(field['const'])}`"
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
-    kind = field.get("type", "any")
-    if kind == "array":
-        return f"list of {type_of(field.get('items', {}), definitions, refer)}"
-    if kind == "object":
+    json_type = field.get("type", "any")
+    if json_type == "array":
+        return f"list of {type_of(field.get('items', {}), refer)}"
+    if json_type == "object":
         value = _value_schema(field)
-        return f"mapping to {type_of(value, definitions, refer)}" if value is not None else "mapping"
-    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+        return f"mapping to {type_of(value, refer)}" if value is not None else "mapping"
+    return " or ".join(json_type) if isinstance(json_type, list) else str(json_type)
 
 
 def default_of(field: Mapping[str, Any]) -> str:
@@ -118,7 +117,7 @@ def _field(path: str, kind_names: tuple[str, ...], field: Mapping[str, Any], def
     return Field(
         path=path,
         kinds=kind_names,
-        type=type_of(field, definitions, lambda name: "name or mapping" if name in _ALGORITHMS else "mapping"),
+        type=type_of(field, lambda name: "name or mapping" if name in _ALGORITHMS else "mapping"),
         default=default_of(field),
         text=" ".join(text.split()),
         choices=_ALGORITHMS.get(name, {}),

@@ -522,9 +522,9 @@ class Archive:
         """
         with self._connected(run) as (connection, this_run):
             _claim(connection, run)
-            old_mark = connection.execute(sa.select(runs.c.forgotten).where(this_run)).scalar()
+            old_mark = connection.execute(sa.select(runs.c.removal_mark).where(this_run)).scalar()
             mark = old_mark or secrets.token_hex(4)
-            connection.execute(sa.update(runs).where(this_run).values(forgotten=mark, token=None, mlflow_token=None))
+            connection.execute(sa.update(runs).where(this_run).values(removal_mark=mark, token=None, mlflow_token=None))
 
     def unmark_for_removal(self, run: str, uid: str) -> bool:
         """Remove the mark of `mark_for_removal` if the run's record belongs to the Run object with this uid.
@@ -539,15 +539,18 @@ class Archive:
             submission = tables.read_column(connection, this_run, labels.LEDGER_SUBMISSION) or {}
             if submission.get(labels.UID) != uid:
                 return False
-            connection.execute(sa.update(runs).where(this_run).values(forgotten=None))
+            connection.execute(sa.update(runs).where(this_run).values(removal_mark=None))
             return True
 
     def removal_marks(self) -> dict[str, str]:
-        """Return the mark of each run that is marked for removal, by the run's name."""
+        """Return the runs marked by `mark_for_removal`: name → mark.
+
+        A mark is a random text that is part of the names of the pods that remove the run's files.
+        """
         with self._connections.begin() as connection:
             if not tables.has_tables(connection):
                 return {}
-            query = sa.select(runs.c.name, runs.c.forgotten).where(runs.c.forgotten.is_not(None))
+            query = sa.select(runs.c.name, runs.c.removal_mark).where(runs.c.removal_mark.is_not(None))
             return {name: str(mark) for name, mark in connection.execute(query)}
 
     def delete(self, run: str) -> None:

@@ -54,7 +54,9 @@ runs = sa.Table(
     sa.Column(labels.LEDGER_DESIRED, sa.Text),
     sa.Column("optuna", sa.Text, nullable=False),  # state of the samplers
     sa.Column(labels.LEDGER_IMAGES, sa.Text),
-    sa.Column("forgotten", sa.Text),  # mark of a deleted run, until its files and then its row are removed
+    sa.Column(
+        "forgotten", sa.Text, key="removal_mark"
+    ),  # mark of a deleted run, until its files and then its row are removed
     sa.Column("token", sa.Text),  # SHA-256 of the token that opens the run at the gateway; NULL while the run is stopped
     sa.Column("mlflow_token", sa.Text),  # SHA-256 of the derived token, which opens MLflow for the run
 )

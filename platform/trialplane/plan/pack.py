@@ -264,7 +264,8 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> 
 def _ignore_rule(folder: Path) -> Callable[[str], bool]:
     """Return the rule for a folder: a function that returns whether a path in it is ignored, and so not packed.
 
-    The function gets the path of a folder with a / at its end.
+    If a path ends with /, it is that of a folder, and patterns for folders apply. Without a `.jobignore`, only caches and
+    hidden files that may have secrets are ignored.
 
     Raises:
         InputError: The `.jobignore` of the folder cannot be read, or has invalid lines.
@@ -294,15 +295,16 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
         )
     patterns = GitIgnoreSpec.from_lines(lines)
     # A hidden file is packed if a line names it, as `!.marker` does. `!*` and `!config/` do not name `config/.env`.
-    # As in git, a line with a / before its end is one path, here with / in front; any other line is the name of any files.
-    included_lines = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
-    included = {f"/{line.lstrip('/')}" if "/" in line else line for line in included_lines}
+    # As in git, a line with a / before its end is a path from the folder, stored here as "/path"; a line without one is a
+    # name that matches in every folder.
+    negated_lines = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
+    named_hidden = {f"/{line.lstrip('/')}" if "/" in line else line for line in negated_lines}
 
     def is_ignored(name: str) -> bool:
         """Whether a path is ignored: as a cache, as a hidden file that may have secrets, or by a pattern."""
-        is_named = f"/{name.rstrip('/')}" in included or _base_name(name) in included
-        is_left_out = _is_hidden(name) and not is_named and not _is_harmless(folder / name)
-        return _is_cache(name) or is_left_out or patterns.match_file(name)
+        is_named = f"/{name.rstrip('/')}" in named_hidden or _base_name(name) in named_hidden
+        may_have_secrets = _is_hidden(name) and not is_named and not _is_harmless(folder / name)
+        return _is_cache(name) or may_have_secrets or patterns.match_file(name)
 
     return is_ignored
 

@@ -33,7 +33,7 @@ def apply() -> None:
 
 
 def check() -> None:
-    """Raise PolicyError if this process does not use the implementation that the variable names."""
+    """Raise PolicyError if the variable is not set, or if another implementation than its value is imported."""
     value = os.environ.get(VARIABLE)
     if value is None:
         raise errors.PolicyError(

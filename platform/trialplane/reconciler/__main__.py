@@ -279,7 +279,7 @@ async def operate(
         await lease_held.wait()
         await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.admitted()], threads)
         while True:
-            await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.forgotten()], threads)
+            await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.runs_to_remove()], threads)
             await asyncio.sleep(SWEEP)
 
     threads = ThreadPoolExecutor(WORKERS, "reconciler")

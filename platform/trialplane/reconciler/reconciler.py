@@ -93,7 +93,7 @@ class Reconciler:
         self._removal = Removal(cluster, archive, site, lambda: self.clock())
         self._problems: dict[str, tuple[Problem, int]] = {}  # by run: its last problem, and how often it was repeated
 
-    def forgotten(self) -> list[str]:
+    def runs_to_remove(self) -> list[str]:
         """Return the names of the runs that their users have deleted and that are not removed yet."""
         return sorted(self._archive.removal_marks())
 

@@ -182,7 +182,7 @@ class _Gpu:
         self._has_utilization = True
 
     def mark(self) -> Any:
-        """Return an event at this moment of the GPU's queue; None without a GPU."""
+        """Record an event at the current end of the GPU's queue and return it; None without a GPU."""
         cuda = _cuda()
         if cuda is None:
             return None

@@ -207,31 +207,34 @@ class Command:
             OSError: The command cannot be started.
         """
         _prepare(self._program, ctx)
-        facts = _context_values(ctx)
-        argv = [*arguments.build(self._program.command, ctx.params, facts), *_arguments(self._program, ctx)]
+        context_values = _context_values(ctx)
+        argv = [*arguments.build(self._program.command, ctx.params, context_values), *_arguments(self._program, ctx)]
         # The trial's interpreter and the programs installed with it come before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        # Both lists are empty, or have one item: the signal that has arrived, and the command's process group.
-        stops: list[int] = []
-        groups: list[int] = []
+        # Changed or read by `forward`: the signals that have arrived, and the command's process group once it has started.
+        received_signals: list[int] = []
+        process_groups: list[int] = []
 
-        def forward(number: int, _: Any) -> None:
-            stops.append(number)
-            for group in groups:
-                _signal_group(group, number)
+        def forward(signal_number: int, _: Any) -> None:
+            """Record SIGTERM, and pass it on to the command if it has started."""
+            received_signals.append(signal_number)
+            for group in process_groups:
+                _signal_group(group, signal_number)
 
         signal.signal(signal.SIGTERM, forward)
         # The command gets a process group of its own, which is signaled as a whole, because a shell does not pass a signal
         # on to its children.
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent, process_group=0)
-        groups.append(child.pid)
-        if stops:  # the signal may have arrived before the group was recorded
+        process_groups.append(child.pid)
+        if received_signals:  # the signal may have arrived before the group was recorded
             _signal_group(child.pid, signal.SIGTERM)
         code = child.wait()
-        no_signal = 0  # only checks that the group has processes
-        while stops and _signal_group(child.pid, no_signal):  # they may still save something; the slot limits the time
+        # After SIGTERM, wait until the command's children have ended too: they may still save something. The slot limits the
+        # time.
+        only_check = 0  # signal number that only checks that the group has processes
+        while received_signals and _signal_group(child.pid, only_check):
             time.sleep(0.05)
-        if code < 0:
+        if code < 0:  # ended by a signal: end this process by the same one
             with contextlib.suppress(OSError):  # SIGKILL always has its default action
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)

@@ -59,7 +59,12 @@ Messages = tuple[messages.FromSlot, ...]
 
 @dataclasses.dataclass
 class RunningTrial:
-    """The trial that runs in a slot now. `kill`, `stop` and `send` may be called from any thread, all else by the slot's."""
+    """The trial that runs in a slot now. `kill`, `stop` and `send` may be called from any thread, all else by the slot's.
+
+    Several fields say how the trial ends. The first of these that is set decides its outcome, see `build_outcome`:
+    `decided_end`, `final_outcome`, `kill_reason`, and the exit code in `exit_message`. `is_overdue` and `stop_reason` only
+    change the message. But `stop_reason` makes a program's outcome LOST, and `kill_reason` prevents a later `decided_end`.
+    """
 
     config: records.SlotConfig
     request: records.TrialRequest
@@ -433,20 +438,23 @@ class RunningTrial:
         with self.lock:
             self._signal(signal.SIGKILL)
 
-    def build_outcome(self, code: int | None, lost: str) -> records.TrialOutcome:
+    def build_outcome(self, code: int | None, loss_text: str) -> records.TrialOutcome:
         """Return the outcome of the trial, whose process has ended.
 
-        The end that the slot has decided comes first, then the outcome that the process has sent. Otherwise it is a failure,
-        except for a program that has exited with code 0.
+        In this order: the end that the slot has decided; the outcome that the process has sent, even if the process was
+        killed after it; for neither, a failure, or the result of a program that has exited with code 0.
+
+        An outcome that the process has sent gets the metrics that were read from a program. Its message is extended if the
+        process was killed because it still ran long after it, or if it ended because a stop was requested.
 
         Args:
-            code: Exit code of the process; None if the template is gone, which would have reported it.
-            lost: Message of the outcome if the template is gone.
+            code: Exit code of the process; None if it is unknown, because the template that reports it is gone.
+            loss_text: Message of the outcome if the template is gone.
         """
         if self.decided_end is not None:
             return self._decided_outcome(*self.decided_end)
         if self.final_outcome is None:
-            return self._outcome_without_message(code, lost)
+            return self._outcome_without_message(code, loss_text)
         outcome = self.final_outcome
         if self.reader is not None:
             if outcome.state is TrialState.COMPLETE:
@@ -459,7 +467,7 @@ class RunningTrial:
                 "hang?), see budget.exit_timeout; its log ends with the stacks of its threads"
             )
             return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, remark))))
-        if self.stop_reason and outcome.failure is FailureClass.LOST:
+        if self.stop_reason and outcome.failure is FailureClass.LOST:  # the process only knows that it got SIGTERM
             return dataclasses.replace(outcome, message=f"{self.stop_reason}: {outcome.message}")
         return outcome
 
@@ -472,7 +480,7 @@ class RunningTrial:
             return self._completed_outcome(dataclasses.replace(outcome, early=True), self.reader)
         return outcome
 
-    def _outcome_without_message(self, code: int | None, lost: str) -> records.TrialOutcome:
+    def _outcome_without_message(self, code: int | None, loss_text: str) -> records.TrialOutcome:
         """Return the outcome of a trial whose process has sent none; for the arguments see `build_outcome`."""
         outcome = records.TrialOutcome(
             number=self.request.number, state=TrialState.FAILED, metrics=self.last_metrics, started=self.started_at
@@ -480,7 +488,7 @@ class RunningTrial:
         if self.kill_reason is None and self.reader is not None and code == 0:
             # A script may end by `os._exit(0)`, or replace itself by another program. That counts like a command's end.
             return self._completed_outcome(dataclasses.replace(outcome, state=TrialState.COMPLETE), self.reader)
-        failure, text = self.kill_reason or _failure_without_outcome(code, self.config.grace, lost)
+        failure, text = self.kill_reason or _failure_without_outcome(code, self.config.grace, loss_text)
         if self.kill_reason is None and self.stop_reason and failure is FailureClass.LOST:
             text = f"{self.stop_reason}: {text}"
         return dataclasses.replace(outcome, failure=failure, message=text)
@@ -590,16 +598,16 @@ def _outcome_defect(outcome: records.TrialOutcome, needed: tuple[str, ...], *, m
     return ""
 
 
-def _failure_without_outcome(code: int | None, grace: float, lost: str) -> tuple[FailureClass, str]:
+def _failure_without_outcome(code: int | None, grace: float, loss_text: str) -> tuple[FailureClass, str]:
     """Return the class and the message of the failure of a process that has sent no outcome and was not killed by the slot.
 
     Args:
         code: Exit code of the process; None if the template is gone.
         grace: Seconds that the process has after SIGTERM.
-        lost: Message if the template is gone.
+        loss_text: Message if the template is gone.
     """
     if code is None:
-        return FailureClass.LOST, lost
+        return FailureClass.LOST, loss_text
     if code == -signal.SIGTERM:  # no handler was installed yet, or the job installs none
         return FailureClass.LOST, "stopped by SIGTERM at once, without a checkpoint"
     if code == -signal.SIGALRM:

@@ -54,7 +54,7 @@ NAMES = ("accuracy", "val_loss")
     ],
 )
 def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
-    assert lines.parser((), lines.Names(NAMES))(line)[:2] == (step, pytest.approx(metrics))
+    assert lines.LineParser((), lines.Names(NAMES)).parse(line)[:2] == (step, pytest.approx(metrics))
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
     ],
 )
 def test_a_set_of_data_before_several_metrics_belongs_to_their_names(line: str, metrics: dict[str, float]) -> None:
-    assert lines.parser((), lines.Names(NAMES))(line).metrics == metrics
+    assert lines.LineParser((), lines.Names(NAMES)).parse(line).metrics == metrics
 
 
 def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training() -> None:
-    parse = lines.parser((), lines.Names(("loss",)))
+    parse = lines.LineParser((), lines.Names(("loss",))).parse
     assert parse("Train Epoch: 1 Loss: 0.9").metrics == {"train_Loss": 0.9}
     assert parse("Train Epoch: 1 Loss 0.9").metrics == {}
     assert parse("Test set: Average loss: 0.8").metrics == {"loss": 0.8}
-    parse = lines.parser((), lines.Names(("loss", "test_loss")))
+    parse = lines.LineParser((), lines.Names(("loss", "test_loss"))).parse
     assert parse("Test: [1/3] Loss 0.8").metrics == {"test_loss": 0.8}
     assert parse("Epoch: [1] Loss 0.9").metrics == {"loss": 0.9}
 
@@ -105,19 +105,22 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
     ],
 )
 def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value: float) -> None:
-    assert lines.parser((), lines.Names((name,)))(line).metrics[name] == value
+    assert lines.LineParser((), lines.Names((name,))).parse(line).metrics[name] == value
 
 
 @pytest.mark.parametrize(
     "line", ["Epoch 3 accuracy improved", "0.5 train accuracy", "in 3 accuracy rounds", "1.5x accuracy"]
 )
 def test_a_number_before_a_name_that_is_not_its_value(line: str) -> None:
-    assert "accuracy" not in lines.parser((), lines.Names(("accuracy",)))(line).metrics
+    assert "accuracy" not in lines.LineParser((), lines.Names(("accuracy",))).parse(line).metrics
 
 
 @pytest.mark.parametrize("line", ["dogs bowl 3", "valid_0, l2 3", "valid: 0, l2: 3", "{'valid': 0, 'l2': 3}"])
 def test_other_names_are_not_taken_for_them(line: str) -> None:
-    assert not {"dog_bowl", "valid_0_l2"} & lines.parser((), lines.Names(("dog_bowl", "valid_0_l2")))(line).metrics.keys()
+    assert (
+        not {"dog_bowl", "valid_0_l2"}
+        & lines.LineParser((), lines.Names(("dog_bowl", "valid_0_l2"))).parse(line).metrics.keys()
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,59 +134,62 @@ def test_other_names_are_not_taken_for_them(line: str) -> None:
     ],
 )
 def test_the_epoch_beside_a_step(line: str, epoch: float | None, steps: int | None) -> None:
-    assert lines.parser((), lines.Names(NAMES))(line)[2:] == (epoch, steps)
+    assert lines.LineParser((), lines.Names(NAMES)).parse(line)[2:] == (epoch, steps)
 
 
 def test_numbers_that_are_none() -> None:
-    found = lines.parser((), lines.Names(()))("loss=nan grad: inf")
+    found = lines.LineParser((), lines.Names(())).parse("loss=nan grad: inf")
     assert math.isnan(found.metrics["loss"]) and found.metrics["grad"] == math.inf
 
 
 @pytest.mark.parametrize("pattern", [r"(\w+)\s*->\s*([\d.]+)", r"(?P<value>[\d.]+) points of (?P<name>\w+)"])
 def test_a_pattern_of_the_job_counts_alone(pattern: str) -> None:
-    found = lines.parser((pattern,), lines.Names(NAMES))("Accuracy -> 0.5 loss=3, 0.5 points of accuracy")
+    found = lines.LineParser((pattern,), lines.Names(NAMES)).parse("Accuracy -> 0.5 loss=3, 0.5 points of accuracy")
     assert found[:2] == (None, {"accuracy": 0.5})
 
 
 def test_a_group_may_be_named_like_its_metric() -> None:
     pattern = r"loss of (?P<loss>[\d.]+)(?:, (?P<val_loss>[\d.]+) on held-out data)?"
-    parse = lines.parser((pattern,), lines.Names(NAMES))
+    parse = lines.LineParser((pattern,), lines.Names(NAMES)).parse
     assert parse("epoch 3: loss of 0.5, 0.7 on held-out data").metrics == {"loss": 0.5, "val_loss": 0.7}
     assert parse("loss of 0.4 acc=3").metrics == {"loss": 0.4}
 
 
 def test_the_step_may_have_a_name_of_its_own() -> None:
-    assert lines.parser((), lines.Names((), "tick"))("epoch=3 tick=40 loss=1.5")[:2] == (40, {"epoch": 3.0, "loss": 1.5})
+    assert lines.LineParser((), lines.Names((), "tick")).parse("epoch=3 tick=40 loss=1.5")[:2] == (
+        40,
+        {"epoch": 3.0, "loss": 1.5},
+    )
 
 
 def test_a_metric_that_is_called_like_a_step_is_one() -> None:
-    assert lines.parser((), lines.Names(("epoch",)))("epoch=3 loss=1")[:2] == (3, {"epoch": 3.0, "loss": 1.0})
+    assert lines.LineParser((), lines.Names(("epoch",))).parse("epoch=3 loss=1")[:2] == (3, {"epoch": 3.0, "loss": 1.0})
 
 
 def test_names_are_as_mlflow_keeps_them() -> None:
-    assert lines.parser((), lines.Names(()))('{"eval//f1 (macro)": 1, "/": 2}').metrics == {"eval/f1 _macro_": 1.0}
+    assert lines.LineParser((), lines.Names(())).parse('{"eval//f1 (macro)": 1, "/": 2}').metrics == {"eval/f1 _macro_": 1.0}
 
 
 @hypothesis.given(given.text(max_size=300))
 def test_any_line_is_read(text: str) -> None:
-    found = lines.parser((), lines.Names(NAMES))(text)
+    found = lines.LineParser((), lines.Names(NAMES)).parse(text)
     assert all(isinstance(value, float) for value in found.metrics.values())
 
 
 @pytest.mark.parametrize("text", ["1 epoch", "1 val_loss", "1 accuracy", "1 loss:", "1 loss: 3/", "step "])
 def test_padding_costs_no_time(text: str) -> None:
     """Expressions that try each length of the padding would take minutes."""
-    parse = lines.parser((), lines.Names(NAMES))
+    parse = lines.LineParser((), lines.Names(NAMES)).parse
     parse(text + " " * lines.LONGEST_LINE + "|")
     parse((text + " " * 100) * 150)
 
 
 def test_a_long_line_counts_with_its_end() -> None:
-    assert lines.parser((), lines.Names(()))("x" * (2 * lines.LONGEST_LINE) + " loss=2").metrics == {"loss": 2.0}
+    assert lines.LineParser((), lines.Names(())).parse("x" * (2 * lines.LONGEST_LINE) + " loss=2").metrics == {"loss": 2.0}
 
 
 def test_the_columns_of_a_table_are_metrics_by_its_header() -> None:
-    parse = lines.parser((), lines.Names(("val_loss",)))
+    parse = lines.LineParser((), lines.Names(("val_loss",))).parse
     table = """
       epoch    train_loss    valid_acc    val_loss     dur
     -------  ------------  -----------  ----------  ------
@@ -198,6 +204,6 @@ def test_the_columns_of_a_table_are_metrics_by_its_header() -> None:
         (2, {"train_loss": 0.2, "val_loss": 0.1}),
     ]
     assert parse("│     val_loss      │      0.25     │").metrics == {"val_loss": 0.25}
-    parse = lines.parser((), lines.Names(("precision",)))
+    parse = lines.LineParser((), lines.Names(("precision",))).parse
     report = ("  precision    recall  f1-score   support", "  1       0.95      0.93      0.94        54")
     assert not any(parse(line).metrics for line in report)

@@ -98,10 +98,10 @@ class TrainingPresenter(Presenter):
         return _step_text(status) if share is None else output.percent(share)
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
-        """Return attempts instead of trials, with every metric instead of the objectives."""
-        reported = (name for row in rows for name in row.metrics if name not in _SPEED_METRICS)
-        names = dict.fromkeys([*job.required_metrics, *reported])
-        metrics: list[Column] = [(name, [row.metrics.get(name) for row in rows]) for name in names]
+        """Return a table of attempts with their metrics, those that the job requires first. Those of speed are left out."""
+        reported_names = (name for row in rows for name in row.metrics if name not in _SPEED_METRICS)
+        metric_names = dict.fromkeys([*job.required_metrics, *reported_names])
+        metrics: list[Column] = [(name, [row.metrics.get(name) for row in rows]) for name in metric_names]
         metrics += presenter.best_steps(job, rows)
         return presenter.table([("attempt", [row.attempt for row in rows])], rows, metrics)
 

@@ -434,9 +434,13 @@ class CollectionWorkload(Workload):
             self._exchange.send_units(worker.index, units, worker.is_at_end)
 
     def _start_worker(self, iteration: Iteration, worker: WorkerSlot) -> None:
-        """Start a worker's process with the weights of the iteration."""
+        """Start a worker's process with the weights of the iteration. Its request is that of the learner, with changes.
+
+        A worker returns no metrics, because only the learner's outcome is the attempt's. For the same reason the process is
+        not a retry of any attempt.
+        """
         request = dataclasses.replace(
             iteration.request, worker=worker.index, metrics=(), timeout=self._job.collect.timeout, retry_of=None
         )
-        worker.start(request)
+        worker.record_start(request)
         self._workers.start(worker.index, request, iteration.weights)

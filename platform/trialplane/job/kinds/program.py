@@ -367,10 +367,15 @@ def _placeholder_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
         for index, name in arguments.placeholders(items):
             if name in job.params and job.params[name] is None:
                 null_params.setdefault(name, items[index])
-            if not arguments.is_known(name, items[index], names):
+            if arguments.is_known(name, items[index], names):
+                continue
+            if arguments.is_known(name, f"{{{name}}}", names):
+                message = f"{{{name}}} must be an argument by itself"
+            else:
                 hint = errors.nearest(name, [*names, *arguments.FACTS])
                 message = f"{{{name}}} is no parameter, and no fact about the trial; {hint}".rstrip("; ")
-                yield Issue((field, index), f"{message}; write {{{{ and }}}} for braces that are none")
+            yield Issue((field, index), f"{message}; write {{{{ and }}}} for literal braces")
+    # These come last, one for each parameter, because several arguments may need the same one.
     for name, argument in null_params.items():
         yield Issue(("params", name), f"has no value, and the argument {argument} needs one: write it here")
 

@@ -98,17 +98,20 @@ class Copier:
 
 
 def write(state: Mapping[str, Any], sink: Sink) -> Part:
-    """Write a copied state.
+    """Write a state that `Copier` has copied, and return the description of the file for COMPLETE.
+
+    The description has the shapes of the state's "model".
 
     Raises:
-        OSError: The state could not be written.
+        OSError: The file could not be written.
+        RuntimeError: torch cannot write the state, for another reason than the file.
     """
     try:
         torch.save(state, sink)
     except (OSError, RuntimeError):
         if sink.error is None:
             raise
-        raise sink.error from None  # the cause: torch's writer has replaced it by an error of its own
+        raise sink.error from None  # torch raises its own error after a failed write; the sink has the original one
     return Part(sink.size, sink.crc, shapes(state.get("model")))
 
 

@@ -25,7 +25,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trialplane.worker.metrics.passages import is_argument_word
@@ -192,84 +192,99 @@ class Epochs:
         return self._before + line.step
 
 
-Parse = Callable[[str], LineMetrics]
+class LineParser:
+    """Finds the metrics of a program's output, line by line.
 
-
-def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = ()) -> Parse:
-    """Return a function that finds the metrics of one line.
+    With expressions of the job, only these count. Otherwise the first of these forms that a line has counts: a row of a
+    table, a JSON object, averages of scikit-learn's report, and pairs of names and numbers, with the metrics that the job
+    names in any spelling.
 
     Args:
-        patterns: Job's own regular expressions. If there are none, the forms in the module's docstring are found.
-        names: Meanings of the names. Metrics that the job names are found in any spelling.
+        patterns: Job's own regular expressions; empty to find the forms above.
+        names: Meanings of the names.
         arguments: Names of the program's arguments. In a line that has mostly arguments and no step, only the metrics that
             the job names count.
     """
-    arguments_lower = _ARGUMENTS | {name.lower() for name in arguments}
-    compiled = [re.compile(pattern) for pattern in patterns]
-    spellings = {} if compiled else {name: _spellings(name) for name in names.requested.values()}
-    keys_to_names = {_column_key(name): name for name in names.requested.values()}
-    keys = keys_to_names.keys()
-    header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
 
-    def table_metrics(line: str) -> LineMetrics | None:
-        """Return the metrics of a row, or none for a header, and record the header; None if the line is not in a table."""
-        lower = "" if header else _column_key(line)
-        if not header and not any(key in lower for key in keys):
-            return None
-        columns = [column for column in _COLUMNS.split(line) if column]
-        if len(columns) > 1 and all(map(_COLUMN_NAME.fullmatch, columns)) and not _PROSE.search(line):
-            # scikit-learn's report has a column "support". Its averages are read by `_report_averages`.
-            is_header = not keys.isdisjoint(map(_column_key, columns)) and "support" not in columns
-            header[:] = columns if is_header else []
-            return LineMetrics(None, {}) if header else None
-        if header and len(columns) in (len(header), len(header) + 1):
-            # A row of pandas begins with an index, which has no name in the header.
-            cells = ((name, number(text)) for name, text in zip(header, columns[-len(header) :], strict=True))
-            values = {keys_to_names.get(_column_key(name), name): value for name, value in cells if value is not None}
-            if values:
-                return names.split_record(values)
-        if not _RULE.issuperset(line):
-            header.clear()
-        return None
+    def __init__(self, patterns: Sequence[str], names: Names, arguments: Collection[str] = ()) -> None:
+        self._names = names
+        self._arguments = _ARGUMENTS | {name.lower() for name in arguments}  # in lower case
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self._spellings = {} if patterns else {name: _spellings(name) for name in names.requested.values()}
+        self._names_by_column = {_column_key(name): name for name in names.requested.values()}
+        self._header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
 
-    def parse(line: str) -> LineMetrics:
-        """Return the metrics and the step of one line, from the first of the forms that the line has."""
+    def parse(self, line: str) -> LineMetrics:
+        """Return the metrics and the step of the next line of the output."""
+        names = self._names
         if len(line) > LONGEST_LINE:  # the cut may be inside a name, so no number near it is read
             cut = len(line) - LONGEST_LINE
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
-        if names.requested and not compiled and "=" not in line and (row := table_metrics(line)) is not None:
+        may_be_table = names.requested and not self._patterns and "=" not in line
+        if may_be_table and (row := self._table_metrics(line)) is not None:
             return row
         if not _NUMERIC.search(line):
             return LineMetrics(None, {})
         if "\x1b" in line:
             line = _COLOR.sub("", line)
-        if compiled:
-            return names.split_record(dict(_pattern_pairs(compiled, line)))
-        if line.lstrip().startswith("{") and (numbers := _json_numbers(line)) is not None:
-            return without_arguments(names.split_record(numbers), line)
+        if self._patterns:
+            return names.split_record(dict(_pattern_pairs(self._patterns, line)))
+        if line.lstrip().startswith("{") and (record := _json_numbers(line)) is not None:
+            return self._without_arguments(names.split_record(record), line)
         if (averages := _AVERAGES.match(line)) is not None:
             return names.split_record(dict(_report_averages(averages)))
+        line_metrics = self._named_metrics(line)
+        if line_metrics.step is not None or names.has_own_step:
+            return line_metrics
+        return self._without_arguments(_add_named_step(line_metrics, line), line)
+
+    def _table_metrics(self, line: str) -> LineMetrics | None:
+        """Return the metrics of a row, or none for a header, and record the header; None if the line is not in a table."""
+        keys = self._names_by_column.keys()
+        if not self._header:
+            lower_line = _column_key(line)
+            if not any(key in lower_line for key in keys):
+                return None
+        columns = [column for column in _COLUMNS.split(line) if column]
+        if len(columns) > 1 and all(map(_COLUMN_NAME.fullmatch, columns)) and not _PROSE.search(line):
+            # scikit-learn's report has a column "support". Its averages are read by `_report_averages`.
+            is_header = not keys.isdisjoint(map(_column_key, columns)) and "support" not in columns
+            self._header = columns if is_header else []
+            return LineMetrics(None, {}) if is_header else None
+        column_count = len(self._header)
+        if column_count and len(columns) in (column_count, column_count + 1):
+            # A row of pandas begins with an index, which has no name in the header.
+            cells = ((name, number(text)) for name, text in zip(self._header, columns[-column_count:], strict=True))
+            values = {
+                self._names_by_column.get(_column_key(name), name): value for name, value in cells if value is not None
+            }
+            if values:
+                return self._names.split_record(values)
+        if not _RULE.issuperset(line):  # a line of dashes inside a table does not end it
+            self._header = []
+        return None
+
+    def _named_metrics(self, line: str) -> LineMetrics:
+        """Return the numbers of a line by the names beside them, and the metrics that the job names in any spelling."""
+        names = self._names
         headings = headings_of(line) if _ANY_DATA_SET.search(line) else []
-        result = names.split_record(_pairs(line, names, headings))
-        for name, name_spellings in spellings.items():
-            if name in result.metrics:
+        line_metrics = names.split_record(_pairs(line, names, headings))
+        for name, name_spellings in self._spellings.items():
+            if name in line_metrics.metrics:
                 continue
             for spelled_name, patterns in name_spellings:
                 if (value := _spelled_value(name, spelled_name, patterns, line, headings, names)) is not None:
-                    result.metrics.setdefault(name, value)
-        if result.step is not None or names.has_own_step:
-            return result
-        return without_arguments(_add_named_step(result, line), line)
+                    line_metrics.metrics.setdefault(name, value)
+        return line_metrics
 
-    def without_arguments(result: LineMetrics, line: str) -> LineMetrics:
+    def _without_arguments(self, line_metrics: LineMetrics, line: str) -> LineMetrics:
         """Return a line's metrics; only those that the job names if the line seems to list the program's arguments."""
-        if result.step is not None or len(result.metrics) < 2:
-            return result
-        count = sum(name.lower() in arguments_lower for name in result.metrics)
-        is_dump = count > 1 and (2 * count > len(result.metrics) or _SWITCH.search(line) is not None)
-        return names.keep_requested(result) if is_dump else result
-
-    return parse
+        count = len(line_metrics.metrics)
+        if line_metrics.step is not None or count < 2:
+            return line_metrics
+        argument_count = sum(name.lower() in self._arguments for name in line_metrics.metrics)
+        lists_arguments = argument_count > 1 and (2 * argument_count > count or _SWITCH.search(line) is not None)
+        return self._names.keep_requested(line_metrics) if lists_arguments else line_metrics
 
 
 def _column_key(name: str) -> str:

@@ -39,7 +39,7 @@ class Source:
     Attributes:
         declaration: Source as the job declares it.
         names: Meanings of the names in it.
-        parse: Function that finds the metrics of a line of text.
+        parse: Function that finds the metrics of the next line of text.
         pattern: Glob pattern of its files in the program's folder; None if it has none, as the trial's output.
     """
 
@@ -53,7 +53,7 @@ class Source:
         """
         self.declaration = declaration
         self.names = lines.Names(requested, declaration.step)
-        self.parse = lines.parser(declaration.pattern, self.names, arguments)
+        self.parse = lines.LineParser(declaration.pattern, self.names, arguments).parse
         prefix = declaration.path.rstrip("/") + "/" if declaration.path else ""
         patterns = {"file": declaration.path, "wandb": declaration.path, "tensorboard": f"{prefix}**/*tfevents*"}
         self.pattern = patterns.get(declaration.source)
