@@ -79,13 +79,13 @@ class Issue:
     """A problem with the input.
 
     Attributes:
-        place: Path of the field: `("space", "lr", "low")`.
+        field_path: Path of the field: `("space", "lr", "low")`.
         message: Description of the problem, and how to fix it.
         source: File, option or variable with the field.
         line: Line in `source`, from 1. 0 without a line.
     """
 
-    place: Place
+    field_path: Place
     message: str
     source: str = ""
     line: int = 0
@@ -93,11 +93,11 @@ class Issue:
     @property
     def field(self) -> str:
         """Dotted path of the field: `space.lr.low`."""
-        return ".".join(map(str, self.place))
+        return ".".join(map(str, self.field_path))
 
     def below(self, *prefix: str | int) -> Issue:
         """Return the issue with `prefix` in front of its path: the path from an outer value, which contains the field."""
-        return dataclasses.replace(self, place=(*prefix, *self.place))
+        return dataclasses.replace(self, field_path=(*prefix, *self.field_path))
 
     def __str__(self) -> str:
         location = f"{self.source}:{self.line}" if self.line else self.source

@@ -281,8 +281,8 @@ def test_a_pruner_watches_the_objective_or_another_metric(pruner: Any, watched: 
 def test_what_a_pruner_cannot_watch(pruner: Any, field: str, said: str) -> None:
     objectives = [{"metric": "f1", "direction": "maximize"}]
     made = kinds.read({"name": "demo", "kind": "hpo", "objectives": objectives, "pruner": pruner})
-    (issue,) = [issue for issue in made.check(()) if issue.place[0] == "pruner"]
-    assert issue.place == ("pruner", field)
+    (issue,) = [issue for issue in made.check(()) if issue.field_path[0] == "pruner"]
+    assert issue.field_path == ("pruner", field)
     assert said in issue.message
 
 

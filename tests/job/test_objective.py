@@ -41,7 +41,7 @@ def loaded(folder: Path, fields: dict[str, Any], code: str = CODE) -> Job:
 def complaints(folder: Path, fields: dict[str, Any], code: str = CODE) -> list[str]:
     with pytest.raises(SpecError) as caught:
         loaded(folder, fields, code)
-    return [f"{'.'.join(map(str, issue.place))}: {issue.message}" for issue in caught.value.issues]
+    return [f"{'.'.join(map(str, issue.field_path))}: {issue.message}" for issue in caught.value.issues]
 
 
 def test_the_style_is_told_from_the_function() -> None:

@@ -230,7 +230,7 @@ def test_packages_are_installed_only_where_the_chart_allows_it(workplace):
     (workplace / "jobs" / "demo" / "requirements.txt").write_text("spam\n")
     asks = load.load_job(workplace / "jobs" / "demo", overrides={"requirements": "requirements.txt", "install": True})
     (issue,) = preflight.install_issues(asks, is_allowed=False)
-    assert issue.place == ("install",)
+    assert issue.field_path == ("install",)
     assert "helm upgrade --set studies.install.enabled=true,studies.install.index=URL" in issue.message
     assert "studies.install.egress" in issue.message
     assert preflight.install_issues(asks, is_allowed=True) == []

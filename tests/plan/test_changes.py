@@ -90,7 +90,7 @@ def test_what_a_study_cannot_go_on_with(fields: dict[str, Any], sets: list[str],
 def test_another_interval_is_an_issue_of_the_population_alone() -> None:
     old = kinds.read(STUDY | {"population": MEMBERS})
     new = kinds.read(STUDY | {"population": {**MEMBERS, "interval": 8}})
-    assert [issue.place for issue in changes.resume_issues(old, new)] == [("population", "interval")]
+    assert [issue.field_path for issue in changes.resume_issues(old, new)] == [("population", "interval")]
 
 
 def test_differences_are_sorted_by_when_they_can_take_effect() -> None:

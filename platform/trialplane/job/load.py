@@ -287,7 +287,7 @@ def _judge_profile(base: Draft, job_file: Document, name: str, base_judgment: ve
     new_issues = [issue for issue in judgment.issues if (issue.field, issue.line) not in reported]
     return [
         issue
-        if issue.place[:2] == ("profiles", name)
+        if issue.field_path[:2] == ("profiles", name)
         else dataclasses.replace(issue, message=f"{issue.message} (with profile {name})")
         for issue in new_issues
     ]

@@ -333,7 +333,7 @@ def _line_issue(line_issue: Issue, subject: str, message: str) -> Issue:
         subject: The part of the line.
         message: The problem.
     """
-    return dataclasses.replace(line_issue, place=(errors.shortened(subject, 100),), message=message)
+    return dataclasses.replace(line_issue, field_path=(errors.shortened(subject, 100),), message=message)
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -53,12 +53,12 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
         job = kind.model_validate(data)
     except ValidationError as error:
         issues_found += wording.translate(error, data)
-        broken = {_removable_path(issue.place) for issue in issues_found}
+        broken = {_removable_path(issue.field_path) for issue in issues_found}
     partial = job or _partial_job(kind, data, broken)
     if partial is not None:
         # A field that has an issue does not get another one from the rules across fields.
-        reported = {issue.place for issue in issues_found}
-        rule_issues = [issue for issue in partial.check(broken) if issue.place not in (*reported, *valid_paths)]
+        reported = {issue.field_path for issue in issues_found}
+        rule_issues = [issue for issue in partial.check(broken) if issue.field_path not in (*reported, *valid_paths)]
         issues_found += _with_hints(draft, rule_issues)
     issues = [*draft.issues, *(locate(draft, issue, has_objective) for issue in issues_found)]
     return Judgment(None if issues else job, issues, partial, frozenset(broken))
@@ -98,17 +98,17 @@ def _with_hints(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
         if field_path[:1] == ("space",) and len(field_path) > 1:
             origins.setdefault(field_path[1], []).append(origin)
     for issue in issues:
-        match issue.place:
+        match issue.field_path:
             case ("enqueue", _, parameter, *_) | ("space", _, "when", parameter, *_):
-                own_source = draft.origin(issue.place).source
+                own_source = draft.origin(issue.field_path).source
                 overrides = [origin.source for origin in origins.get(parameter, ()) if origin.source != own_source]
             case _:
                 overrides = []
         if not overrides:
             yield issue
-        elif issue.place[0] == "enqueue":
+        elif issue.field_path[0] == "enqueue":
             hint = f" (by {overrides[0]}; --set 'enqueue=[]' drops the points)"
-            yield Issue(issue.place, issue.message + hint)
+            yield Issue(issue.field_path, issue.message + hint)
 
 
 def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:
@@ -119,7 +119,7 @@ def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:
         issue: Issue with the path of the value in the job.
         has_objective: Whether the file has `objective`, which the issue then names instead of `objectives`.
     """
-    field_path, origin = issue.place, draft.origin(issue.place)
+    field_path, origin = issue.field_path, draft.origin(issue.field_path)
     if has_objective and field_path[:1] == ("objectives",):
         field_path = ("objective", *field_path[2:])
     return Issue((*origin.within, *(field_path or ("job",))), issue.message, origin.source, origin.line)

@@ -38,9 +38,11 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
             issues += [issue.below(*field_path) for issue in entry["ctx"][models.ISSUES]]
         else:
             issues.append(Issue(field_path, message(entry, field_path, data)))
-    unknown_fields = [issue.place for issue in issues if issue.message.startswith(_UNKNOWN)]
-    issues = [issue for issue in issues if not (issue.message == _MISSING and _is_misspelt(issue.place, unknown_fields))]
-    kind_messages = [issue.message for issue in issues if issue.place == ("kind",)]
+    unknown_fields = [issue.field_path for issue in issues if issue.message.startswith(_UNKNOWN)]
+    issues = [
+        issue for issue in issues if not (issue.message == _MISSING and _is_misspelt(issue.field_path, unknown_fields))
+    ]
+    kind_messages = [issue.message for issue in issues if issue.field_path == ("kind",)]
     if kind_messages:
         # The job was validated as a study, but may be of another kind. So the fields of other kinds are not unknown. With an
         # invalid kind, it is unknown whether the job needs objectives; without a kind, it is probably a study.
@@ -49,12 +51,16 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
         issues = [
             issue
             for issue in issues
-            if not (has_invalid_kind and issue.place == ("objectives",))
-            and not (issue.message.startswith(_UNKNOWN) and issue.place[0] in known_fields and len(issue.place) == 1)
+            if not (has_invalid_kind and issue.field_path == ("objectives",))
+            and not (
+                issue.message.startswith(_UNKNOWN) and issue.field_path[0] in known_fields and len(issue.field_path) == 1
+            )
         ]
     # Pydantic does not count invalid items of a list, and so also reports the list as too short.
-    invalid_lists = {issue.place[:1] for issue in issues if len(issue.place) > 1}
-    return [issue for issue in issues if not (issue.place in invalid_lists and issue.message.startswith("needs at least"))]
+    invalid_lists = {issue.field_path[:1] for issue in issues if len(issue.field_path) > 1}
+    return [
+        issue for issue in issues if not (issue.field_path in invalid_lists and issue.message.startswith("needs at least"))
+    ]
 
 
 def _field_path(loc: tuple[str | int, ...]) -> Place:
