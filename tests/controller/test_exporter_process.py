@@ -51,7 +51,7 @@ def test_a_process_of_its_own_exports_a_run(place: Place, monkeypatch: pytest.Mo
     place.play(0)
     wait_until(lambda: is_up_to_date(exporter, 1), "the trial is in MLflow")
     place.play(1)
-    exporter.end(DONE, 2)
+    exporter.send_end(DONE, 2)
     assert exporter.close(60)
     assert exporter.close(60), "a second time"
     assert_whole(place, 2)
@@ -71,7 +71,7 @@ def test_a_killed_exporter_loses_and_doubles_nothing(place: Place) -> None:
             victim = exporter.process
             os.kill(victim.pid, signal.SIGKILL)
             wait_until(lambda victim=victim: exporter.wake() or exporter.process is not victim, "there is a new one")
-    exporter.end(DONE, trials)
+    exporter.send_end(DONE, trials)
     assert exporter.close(90)
     assert_whole(place, trials)
 
@@ -88,7 +88,7 @@ def test_a_server_that_is_away_for_a_while(place: Place, server: Server) -> None
     assert server.uri in exporter.trouble
     server.start()
     place.play(12)
-    exporter.end(DONE, 13)
+    exporter.send_end(DONE, 13)
     assert exporter.close(90)
     assert exporter.trouble == ""
     assert_whole(place, 13)
@@ -102,13 +102,13 @@ def test_a_server_that_stays_away_until_the_next_exporter(place: Place, server: 
     server.stop()
     for number in range(2, 4):
         place.play(number)
-    exporter.end(DONE, 4)
+    exporter.send_end(DONE, 4)
     told: list[str] = []
     assert exporter.close(0.5, show=told.append) is False
     assert told[-1] == "recording in MLflow: 2 of 4 trials"
     server.start()
     exporter = place.process(server.uri)
-    exporter.end(DONE, 4)
+    exporter.send_end(DONE, 4)
     assert exporter.close(60)
     assert_whole(place, 4)
 
@@ -131,7 +131,7 @@ def test_the_exporter_of_a_former_controller_is_waited_for(place: Place) -> None
         place.play(0)
         wait_until(lambda: exporter.wake() or exporter.trouble, "the controller knows it")
         assert str(place.run.exporter) in exporter.trouble
-    exporter.end(DONE, 1)
+    exporter.send_end(DONE, 1)
     assert exporter.close(60)
     assert exporter.trouble == ""
     assert_whole(place, 1)
@@ -148,7 +148,7 @@ def test_a_ledger_that_cannot_be_read_now_is_read_later(place: Place) -> None:
         ledger.execute("ALTER TABLE gone RENAME TO reports")
     ledger.close()
     place.play(0)
-    exporter.end(DONE, 1)
+    exporter.send_end(DONE, 1)
     assert exporter.close(60)
     assert_whole(place, 1)
 
@@ -161,7 +161,7 @@ def test_what_is_waited_for_is_told_and_closing_in_a_hurry_ends_the_process(plac
     os.kill(exporter.process.pid, signal.SIGSTOP)
     place.begin(request(3))
     place.end(request(3), outcome(3))
-    exporter.end(DONE, 4)
+    exporter.send_end(DONE, 4)
     assert exporter.close(60, lambda: len(told) > 2, told.append) is False
     assert told[-1] == "recording in MLflow: 3 of 4 trials"
     assert exporter.process.poll() is not None

@@ -86,10 +86,10 @@ def diff_command(
     run = run or next((name for name in target.runs() if target.job(name).name == plan.job.name), None)
     if run is None:
         raise InputError(f"no run of {plan.job.name} in {target.location()}; name one: platform diff {job} RUN")
-    old = platform.get(run).job
-    if old.kind != plan.job.kind:
-        raise InputError(f"{run} is a {old.title}, and {job} is a {plan.job.title}, which always needs a new run")
-    groups = changes.changes_by_time(old, plan.job)
+    old_job = platform.get(run).job
+    if old_job.kind != plan.job.kind:
+        raise InputError(f"{run} is a {old_job.title}, and {job} is a {plan.job.title}, which always needs a new run")
+    groups = changes.changes_by_time(old_job, plan.job)
     differences = target.differences(dataclasses.replace(plan, run=run)) or []
     groups["in a new run"] += [difference for difference in differences if difference.startswith("code: ")]
 

@@ -98,7 +98,7 @@ def _as_data(field: Field) -> dict[str, Any]:
 
 def _uses(path: str) -> Iterator[Use]:
     """Yield the uses of a field in the first `_MAX_PAGES` pages that have it in a YAML block."""
-    pages = 0
+    page_count = 0
     for page, file in docs.pages().items():
         for block in _YAML.findall(file.read_text(encoding="utf-8")):
             try:
@@ -107,9 +107,9 @@ def _uses(path: str) -> Iterator[Use]:
                 continue
             if (example := _extract_field(job, path.split("."))) is not None:
                 yield Use(page, example)
-                pages += 1
+                page_count += 1
                 break
-        if pages == _MAX_PAGES:
+        if page_count == _MAX_PAGES:
             return
 
 

@@ -204,6 +204,7 @@ def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
 
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            """Call the method; raise ToolError with the message of a platform's error."""
             try:
                 return method(*args, **kwargs)
             except TrialplaneError as error:

@@ -69,6 +69,7 @@ def results_command(
         return
 
     def table() -> str:
+        """Return one table with the trials of all runs that have some."""
         tables = [
             (handle.name, kinds.of(handle.job).results(handle.job, trials)) for handle, trials in trials_by_run if trials
         ]

@@ -34,6 +34,7 @@ def watch(folder: Path, run_trial: Callable[[StartCallback], int]) -> int:
     last_run: RunHandle | None = None
 
     def replace_last_run(handle: RunHandle) -> None:
+        """Delete the previous run of this watch, and remember the new one."""
         nonlocal last_run
         if last_run is not None:
             last_run.delete()

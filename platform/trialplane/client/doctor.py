@@ -220,7 +220,7 @@ def check_ray(version: str, problem: str) -> Finding:
 
 
 def _start_ray() -> tuple[str, str]:
-    """Start Ray and run a task. Return Ray's version and the problem, of which one is ""."""
+    """Start Ray and run a task. Return Ray's version and "", or "" and the problem."""
     # In /tmp, because the path of a Unix socket has at most 107 characters. Other users cannot enter this folder (its mode
     # is 0700), and so not the folder that Ray creates in it, which would be open to all users.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")

@@ -202,7 +202,7 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
 
 
 def permissions(denied: Sequence[str]) -> Finding:
-    """Return the finding for the permissions of the command line, of which `denied` are missing."""
+    """Return the finding for the permissions of the command line. Those in `denied` are missing."""
     if denied:
         return findings.failed("permissions", f"you may not {', '.join(denied)}", _GRANT)
     return findings.passed("permissions", "all that submit, status, logs, scale, pause and cancel need")

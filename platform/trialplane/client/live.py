@@ -61,6 +61,7 @@ def _cell_updater() -> Update:
     handle: Any = None
 
     def update(status: RunStatus) -> None:
+        """Show a status: the first in a new output of the cell, the others in its place."""
         nonlocal handle
         if handle is None:
             handle = ipython_display.display(draw(status), display_id=True)
@@ -75,6 +76,7 @@ def _line_updater(console: Console) -> Update:
     last = ""
 
     def update(status: RunStatus) -> None:
+        """Print a status, unless its line would be the same as the last one."""
         nonlocal last
         text = f"{status.run} {status.state}: {status.ended_trials}/{status.trials} ended, {_counts_text(status)}"
         if status.best is not None and status.best.values:

@@ -44,6 +44,7 @@ def _map_system_errors(method: M) -> M:
 
     @functools.wraps(method)
     def mapped(self: LocalTarget, run: str, *args: Any, **options: Any) -> Any:
+        """Call the method; raise an OSError as an error about the run's folder."""
         try:
             return method(self, run, *args, **options)
         except OSError as error:

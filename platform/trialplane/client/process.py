@@ -132,7 +132,7 @@ def check_reach(run: str, controller: Holder) -> None:
         if controller.is_alive:
             os.kill(controller.pid, 0)
     except ProcessLookupError:
-        return
+        return  # it has just ended
     except PermissionError as error:
         raise TargetError(
             f"the controller of {run} ({controller.description}) is another user's, who must end it"

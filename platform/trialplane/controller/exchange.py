@@ -113,6 +113,7 @@ class Exchange:
         process = _process_in(self._workers, worker)
 
         def make_event(available: Any, error: str) -> ResultsFetched:
+            """Return the event of the fetch, once the numbers of the units that were available have arrived."""
             # The worker may reuse the memory of results that were not fetched too, as their units are retried.
             process.send(messages.ReleaseResults(units))
             lost = tuple(unit for unit in units if unit not in (available or ()))

@@ -44,7 +44,7 @@ class ExporterProcess:
         self._uri = uri
         self._token = token
         self._end: End | None = None
-        self._partial_line = b""  # the beginning of a message of which the rest has not arrived
+        self._partial_line = b""  # the beginning of a message whose rest has not arrived
         self.progress = Progress()
         self._is_complete: bool | None = None  # result of `close`; None before it is called
         self._trials = 0  # number of trials that have ended
@@ -59,17 +59,17 @@ class ExporterProcess:
         """Receive the exporter's messages without waiting; restart the exporter if it has died."""
         self._receive(0)
 
-    def end(self, end: End, trials: int = 0) -> None:
-        """Tell the exporter that the run has ended. It then ends by itself as soon as everything is in MLflow.
+    def send_end(self, run_end: End, trials: int = 0) -> None:
+        """Tell the exporter that the run has ended. The exporter's process then exits as soon as everything is in MLflow.
 
         Args:
-            end: Last state of the run.
+            run_end: Last state of the run.
             trials: Number of trials that have ended; 0 to keep an earlier number.
         """
-        self._end, self._trials = end, trials or self._trials
+        self._end, self._trials = run_end, trials or self._trials
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), True)  # this message must not be dropped if the pipe is full
-        self._send(records.to_json(end).encode() + b"\n")
+        self._send(records.to_json(run_end).encode() + b"\n")
 
     @property
     def trouble(self) -> str:
@@ -157,7 +157,7 @@ class ExporterProcess:
         os.set_blocking(self.process.stdin.fileno(), False)
         self._send(records.to_json(self._order).encode() + b"\n")
         if self._end is not None:
-            self.end(self._end)
+            self.send_end(self._end)
 
     def _restart(self) -> None:
         """Start a new process after one has died."""

@@ -1,4 +1,4 @@
-"""Optuna's storage of a study, in memory: one trial per logical trial, of which samplers see a bounded part.
+"""Optuna's storage of a study, in memory: one trial per logical trial. Samplers see a bounded part of them.
 
 For each attempt the ledger stores a document, from which its trial is restored exactly (`document`, `trial`). The ledger
 also stores the reports of the attempt, or a sample of a very long curve.
@@ -153,16 +153,16 @@ class History(optuna.storages.InMemoryStorage):
         self._hidden.add(number)
 
     def record_end(self, trial: FrozenTrial, is_bad: bool) -> None:
-        """Record that a trial has finished.
+        """Record that a trial has finished, so that samplers learn from it.
 
         Args:
-            trial: Trial in this memory.
+            trial: The trial, as this storage holds it.
             is_bad: Whether it has no values by its own fault. Samplers then get it with the worst possible values, and with
                 all constraints violated.
         """
         number = trial.number
         space = trial.distributions
-        trial.distributions = self._spaces.setdefault(tuple(space.items()), space)
+        trial.distributions = self._spaces.setdefault(tuple(space.items()), space)  # trials with equal spaces share one
         self._unfinished.discard(number)
         self._selection = None
         if self._suggests and trial.state == TrialState.COMPLETE:

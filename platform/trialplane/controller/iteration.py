@@ -229,7 +229,7 @@ class Iteration:
     def close(self) -> None:
         """End the iteration and release its objects in the object store."""
         self.weights = None
-        self.flow = Flow(0)
+        self.flow = Flow(0)  # a new one refers to no results, so the object store can free them
         for worker in self.workers.values():
             worker.close()
 

@@ -97,7 +97,7 @@ class Ledger:
         code: Folder of the job's code, for spaces and options that are given as functions.
         lock: File to lock if the database is SQLite.
         patience: Time to wait for a database that does not answer, or that another controller has open.
-        last_alive: Time at which the former controller last saw its trials, in seconds since the epoch.
+        last_alive: Time at which the previous controller last saw its trials, in seconds since the epoch.
 
     Attributes:
         job: Resolved job.

@@ -279,8 +279,8 @@ class Members:
         """
         if len(self._steps) < self._size:  # some members have not started
             return set()
-        lowest = min((self._steps[member] for member in self._unfinished), default=math.inf)
-        released = {folder for folder in self._unreleased if folder.step < lowest}
+        lowest_step = min((self._steps[member] for member in self._unfinished), default=math.inf)
+        released = {folder for folder in self._unreleased if folder.step < lowest_step}
         self._unreleased -= released
         return released
 

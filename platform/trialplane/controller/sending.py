@@ -50,7 +50,7 @@ class FileSender:
             show: Shows the user a text on what the run waits for.
 
         Returns:
-            A sentence on each trial of which MLflow lacks files.
+            A sentence on each trial whose files MLflow lacks.
         """
         deadline = time.monotonic() + PATIENCE
         problem = ""

@@ -231,6 +231,7 @@ class Session:
             return bool(self._signals)
 
         def open_once() -> Ledger:
+            """Make one attempt to open the ledger, which `Patience` repeats if the database does not answer yet."""
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
             patience = Patience(on_wait=show_wait, should_give_up=should_give_up, lock_seconds=HEAD_LOCK_PATIENCE)
             last = self._initial_status.alive
@@ -264,11 +265,11 @@ class Session:
             try:
                 ending = self._run_loop(ledger, exporter, board, uri, slot_stack)
             except errors.EntrypointError as error:
-                exporter.end(End(RunState.FAILED, errors.first_line(error), time.time()))
+                exporter.send_end(End(RunState.FAILED, errors.first_line(error), time.time()))
                 raise
             final_status = self._status(ending.state, ending.reason)
             recorded_end = End(final_status.state, final_status.reason, final_status.ended or time.time())
-            exporter.end(recorded_end, ledger.counts.ended)
+            exporter.send_end(recorded_end, ledger.counts.ended)
             final_status = self._finish(exporter, board, ending, final_status, slot_stack)
             self._notifier.close()  # must come before the end is recorded: the operator then removes this pod
             board.show(final_status, now=True)

@@ -1,4 +1,4 @@
-"""A pool of slots, each of which is one actor and runs one process of a role at a time.
+"""A pool of slots. Each slot is one actor, and runs one process of a role at a time.
 
 The pool calls an actor to start an attempt, or to answer its last event. The actor answers the call with its next event. So
 the pool has at most one pending call per slot, and `events` waits for the first answer. When an actor dies, its process is
@@ -271,7 +271,7 @@ class SlotPool:
         self._send_end(slot, messages.StopTrial(message))
 
     def remove_checkpoints(self, folders: tuple[TrialFolder, ...]) -> SlotCall[None] | None:
-        """Let a slot remove folders of checkpoints, see `Pool.remove_checkpoints`."""
+        """Start the removal of folders of checkpoints in a ready slot; None if no slot is ready. See `Pool`."""
         if (actor := self._ready_actor()) is None:
             return None
         reference = actor.call("remove", messages.encode(messages.RemoveCheckpoints(folders)))

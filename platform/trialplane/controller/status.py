@@ -219,6 +219,7 @@ def _handler(page: Callable[[str, str], tuple[str, bytes] | None]) -> type[http.
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            """Answer with the page; with 404 if there is no such page."""
             content = page(self.path, self.headers.get(logs.KEY_HEADER) or "")
             content_type, body = content or ("text/plain", b"there are /status and /metrics\n")
             self.send_response(200 if content else 404)

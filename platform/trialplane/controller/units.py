@@ -76,7 +76,7 @@ class Units:
         )  # worker → units whose results it must still offer
         self._in_transit: dict[int, int] = {}  # unit → worker that offered its result
         self._arrived: set[int] = set()
-        self._own_retries: _FailureCounts = collections.Counter()  # after failures of which the unit was the cause
+        self._own_retries: _FailureCounts = collections.Counter()  # after failures that the unit itself has caused
         self._shared_retries: _FailureCounts = collections.Counter()  # after failures with other units assigned
 
     @property

@@ -103,7 +103,7 @@ def _lock(run: RunPaths) -> BinaryIO:
 
 
 class _Export:
-    """The rounds of one export, each of which writes new records and one file.
+    """The rounds of one export. Each round writes new records and one file.
 
     Args:
         run: Paths of the run.
@@ -213,7 +213,7 @@ def main() -> int:
 
 
 def _reason(error: Exception, run: RunPaths, uri: str) -> str:
-    """Return a text for the user about an error because of which nothing can be exported now."""
+    """Return a text for the user about an error that prevents the export now."""
     if isinstance(error, BlockingIOError):
         return f"the exporter of this run's former controller has not ended and still holds {run.exporter}"
     if isinstance(error, errors.LedgerError):

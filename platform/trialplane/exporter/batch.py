@@ -46,7 +46,7 @@ class Artifact:
     Attributes:
         folder: Folder in the run; "" for its root.
         file: Local path.
-        kind: "log" for a log, of which only the end is uploaded if it is long; "arrays" for packed arrays, which are
+        kind: "log" for a log, whose end alone is uploaded if it is long; "arrays" for packed arrays, which are
             converted; "" for any other file.
     """
 

@@ -364,7 +364,7 @@ class Exporter:
         return batch
 
     def _finish_replaced_run(self, attempt: Attempt) -> None:
-        """If an attempt continues a paused trial in a new run, because its parameters have changed, end the former run."""
+        """If an attempt continues a paused trial in a new run, because its parameters have changed, end its earlier run."""
         request = attempt.request
         if request.retry_of is None or request.number != request.series:
             return

@@ -253,6 +253,7 @@ def _limited_reader(limit: int) -> Callable[[http.client.HTTPResponse], bytes]:
     """Return a function that reads a body of at most `limit` bytes, and raises ValueError for a larger one."""
 
     def read(reply: http.client.HTTPResponse) -> bytes:
+        """Return the body of a response. Raise ValueError if it is larger than `limit`."""
         data = reply.read(limit + 1)
         if len(data) > limit:
             raise ValueError(f"it answered with more than {limit} bytes")

@@ -120,6 +120,7 @@ class Gateway:
         """Return the user of a token for MLflow, or the response that refuses the token."""
 
         def authenticate() -> User:
+            """Return the user; raise an error if the token is not valid here."""
             user = self._users.user(token)
             if not user.may_see(self._namespace):
                 raise Refusal(403, "MLflow's records here are for the users of another namespace")

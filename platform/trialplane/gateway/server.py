@@ -6,7 +6,7 @@ on a connection is closed when the connection ends, which releases the run's loc
 be idle without limit.
 
 Blocking calls run in threads: one for each connection with a ledger, because each has its own connection to the database; a
-few that open ledgers; and others for laptops, of which a namespace may use half at a time.
+few that open ledgers; and others for laptops. A namespace may use half of those at a time.
 """
 
 from __future__ import annotations

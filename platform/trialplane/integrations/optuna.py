@@ -63,7 +63,7 @@ def objective_of(script: str) -> Callable[..., Any]:
     with contextlib.ExitStack() as restore:  # undoes each change of the process at the end
         for module, name in creators:
             restore.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, lambda *args, **kwargs: _Study())
+            setattr(module, name, lambda *args, **kwargs: _Study())  # its `optimize` raises `_Reached`
         restore.callback(setattr, sys, "argv", sys.argv)
         restore.callback(setattr, sys, "path", list(sys.path))
         restore.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])

@@ -109,7 +109,7 @@ def _reach_problem(path: str, file: Path, folder: Path, pod_folder: str, *, is_r
             return ""
         if is_remote:
             return f"is outside of the job's folder, which alone is sent to the cluster; {_upload_advice(pod_folder)}"
-        return f"is outside of the job's folder, of which a run has a copy; write {file}"
+        return f"is outside of the job's folder, and a run has a copy of that folder; write {file}"
     if not is_remote or (pod_folder and file.is_relative_to(pod_folder)):
         return ""
     if is_inside:
@@ -248,7 +248,7 @@ def _sum_problem(job: Job, terms: Sequence[int | str], ranks: int, files: Sequen
     Args:
         job: The job.
         terms: Terms of the sum: numbers, and names of parameters.
-        ranks: Number of ranks of which each needs this number of lines. 1 if the number is for all ranks together.
+        ranks: Number of ranks that need this number of lines each. 1 if the number is for all ranks together.
         files: The files.
     """
     values = [int(job.params[term] if isinstance(term, str) else term) for term in terms]

@@ -105,7 +105,8 @@ _IGNORED = ("restart_strategy", "inc_popsize")  # Optuna warns that they do noth
 MOST_ROWS = 10_000
 _MOST_POWERS = 100
 _MOST_BRACKETS = 10
-# Bounds outside of which Optuna raises an error, but only in the controller's pod, and often with the first trial only.
+# Optuna raises an error for a value outside of these bounds, but only in the controller's pod, and often not before the
+# first trial.
 _BOUNDS: Mapping[str, Mapping[str, float]] = {
     name: bounds
     for names, bounds in (

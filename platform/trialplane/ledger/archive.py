@@ -306,7 +306,7 @@ class Archive:
                 attempt if attempt.place is None or attempt.place <= until else attempt._replace(place=None, outcome=None)
                 for attempt in page.stored
             ]
-        # A controller may have started or ended while the attempts were read. Those of it that run must not count as lost.
+        # A controller may have started or ended while the attempts were read. Its running attempts must not count as lost.
         return AttemptsPage(stored, _end_of_page(page, "number"), until, alive or self.is_alive(run))
 
     def spend(self, category: budgets.Category, size: int, *, spare: bool) -> None:

@@ -335,6 +335,7 @@ class Storage:
         if self._engine.dialect.name == "sqlite":
             self._stack.enter_context(locking.lock_file(file, self._run))
             return
+        # It registers itself with the engine, and takes the lock on each new connection.
         locking.AdvisoryLock(
             self._engine,
             self._run,

@@ -15,7 +15,7 @@ from trialplane.wire.records import ReportRow
 MAX_POINTS = 1000  # limit of the points of one curve
 MAX_METRICS = 12  # limit of the metrics that the page draws
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_MAX_TOTAL_POINTS = 400_000  # limit of the points of all curves, of which each has an equal share
+_MAX_TOTAL_POINTS = 400_000  # limit of the points of all curves; each curve has an equal share
 _MIN_POINTS = 8  # number of points that a curve may have even if they exceed its share
 _MIN_CURVES = 20  # smallest number of curves with quantiles; the page draws fewer curves one by one
 _MAX_STEPS = 200  # limit of the steps with quantiles
@@ -88,7 +88,7 @@ def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curve
 
 
 def _quantile_rows(series: Sequence[Series]) -> Iterator[tuple[float, ...]]:
-    """Yield at most `_MAX_STEPS` rows of quantiles. None if there are too few curves.
+    """Yield at most `_MAX_STEPS` rows of quantiles; nothing if there are fewer than `_MIN_CURVES` curves.
 
     The steps are divided into intervals. A row has the first step of an interval, and the `QUANTILES` of all values in it.
 

@@ -112,7 +112,7 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
     """
     home = Path(cluster.HOME)
     folder = RunPaths.of(home, plan.run).root
-    # The volume has the folders of all runs, of which the container gets only the folder of this run.
+    # The volume has the folders of all runs, and the container gets only the folder of this run.
     run_folder = {**_mount("runs", str(folder)), "subPath": str(folder.relative_to(home))}
     submitted_folder = PurePosixPath(cluster.SPEC_MOUNT).parent  # with the mounts of the spec and of the code
     command = ["python", "-m", "trialplane.controller", "--run-dir", str(folder), "--submitted", str(submitted_folder)]

@@ -87,7 +87,7 @@ def compare(values: Mapping[int, Sequence[float]], *, maximize: bool) -> Compari
 
 
 def _margin(sample: Sequence[float], tail: float) -> float:
-    """Return half the width of the interval of a mean, outside of which the true mean is with probability 2 * `tail`."""
+    """Return half the width of the interval of a mean. The true mean is outside of it with probability 2 * `tail`."""
     if len(sample) < 2:
         return math.inf
     return student.quantile(1 - tail, len(sample) - 1) * statistics.stdev(sample) / math.sqrt(len(sample))

@@ -82,7 +82,7 @@ def local_object_store(job: Job, free: int) -> int:
 
     Args:
         job: The resolved job.
-        free: Number of free bytes in /dev/shm.
+        free: Number of free bytes in /dev/shm. At most half of them are used, because other programs need some too.
     """
     return max(_LEAST_LOCAL, min(free // 2, max(_MOST_LOCAL, *map(object_store, job.roles()))))
 

@@ -346,16 +346,16 @@ class _Leaves:
         """
         if tensor.layout is not torch.strided:
             raise self._refusal_error("is a sparse tensor; return its indices and values")
-        kind = _BFLOAT16 if tensor.dtype is torch.bfloat16 else ""
+        missing_dtype = _BFLOAT16 if tensor.dtype is torch.bfloat16 else ""
         try:
             tensor = tensor.detach().resolve_conj().resolve_neg()
-            if kind:
-                tensor = tensor.view(torch.uint16)
+            if missing_dtype:
+                tensor = tensor.view(torch.uint16)  # the same bits in a dtype that numpy has
             array: Array = self._on_host(tensor, torch).numpy()
         except (TypeError, RuntimeError, NotImplementedError) as error:  # a dtype, or a kind of tensor, that numpy lacks
             problem = f"is a tensor of {tensor.dtype} on {tensor.device}, which cannot become a numpy array"
             raise self._refusal_error(f"{problem}: {errors.first_line(error)}") from error
-        return array, kind
+        return array, missing_dtype
 
     def _on_host(self, tensor: Any, torch: Any) -> Any:
         """Return the tensor in the host's memory. A copy from a GPU completes when its stream is synchronized."""

@@ -233,7 +233,7 @@ def _note_change(observed: Observation) -> tuple[Action, ...]:
 
 
 def _enclose(observed: Observation) -> tuple[Action, ...]:
-    """Return the action that renews the network policies, if they differ from those of the chart's values."""
+    """Return the action that renews a RayCluster's network policies, if they differ from those of the chart's values."""
     if observed.own_cluster is None or metadata.is_deleted(observed.own_cluster):
         return ()
     annotations = observed.own_cluster["metadata"].get("annotations") or {}

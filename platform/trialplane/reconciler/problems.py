@@ -10,7 +10,7 @@ from trialplane.wire import labels
 
 
 def problem(observed: Observation) -> Problem | None:
-    """Return the problem because of which a Run is not started or changed. None without a problem."""
+    """Return the problem that prevents the start or the change of a Run. None without a problem."""
     if observed.read.issues:
         return Problem("Invalid", str(SpecError(observed.read.issues)))
     if observed.ray_cluster is not None and observed.own_cluster is None and not _is_leaving(observed):

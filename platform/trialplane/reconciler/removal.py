@@ -1,6 +1,6 @@
 """Removes the files of a run that its user has deleted from the volumes of the namespace, and then its record.
 
-The record has a mark that the run is to be removed, and it stays until the files are gone. So neither a Run nor a finalizer
+The record has a mark for the removal, and it stays until the files are gone. So neither a Run nor a finalizer
 is needed. For each volume there is a short-lived pod, whose name contains the mark, so that pods of an earlier removal are
 not mistaken for it. `step` may be called at any time, and may be killed at any moment.
 """
@@ -49,7 +49,7 @@ class Removal:
         self._clock = clock
 
     def step(self, run: str, uid: str = "") -> str:
-        """Do the next step of a removal, if the run is to be removed.
+        """Do the next step of a removal, if the run is marked for it.
 
         Args:
             run: Name of the run.

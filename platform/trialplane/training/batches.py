@@ -61,6 +61,7 @@ class BatchOrder:
     drop_last: bool = True
 
     def __post_init__(self) -> None:
+        """Raise InputError if the samples do not fill a batch."""
         if self.batch < 1:
             raise errors.InputError(f"a global batch of {self.batch} samples: write 1 or more")
         if self.length < 1 or (self.drop_last and self.length < self.batch):
@@ -205,6 +206,7 @@ class ResumableSampler:
     micro: int | None = None
 
     def __post_init__(self) -> None:
+        """Raise InputError if a rank's share of a batch cannot be divided into micro-batches."""
         share = self.order.share(self.world_size)
         if self.micro is not None and (self.micro < 1 or share % self.micro):
             raise errors.InputError(
@@ -221,6 +223,7 @@ class ResumableSampler:
         return max(self.stop - self.start, 0) * self.per_step
 
     def __iter__(self) -> Iterator[list[int]]:
+        """Yield the indices of the samples of each micro-batch of this rank."""
         for first in range(self.start, self.stop, _AHEAD):
             steps = range(first, min(first + _AHEAD, self.stop))
             for share in self.order.shares(steps, self.rank, self.world_size):

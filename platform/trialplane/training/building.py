@@ -37,7 +37,8 @@ def lock(target: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # Before the lock is released, so that a waiting process notices that its file is gone, and locks a new one.
+            # The file is deleted before the lock is released. A process that waits for the lock then notices that the file
+            # is gone, and locks a new one.
             lock_file.unlink(missing_ok=True)
 
 
@@ -89,7 +90,7 @@ def _hold(lock_file: Path) -> Iterator[None]:
                     raise
                 yield
                 return
-            # Otherwise the former holder has removed this file while this process waited for its lock.
+            # Otherwise the previous holder has removed this file while this process waited for its lock.
             if _is_current_file(handle, lock_file):
                 yield
                 return

@@ -277,6 +277,7 @@ def _replace_run_functions(client_class: Any) -> None:
 
     @functools.wraps(original_init)
     def init(client: Any, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
+        """Initialize a client; at the trial's server unless it names another one."""
         if _trial is not None and tracking_uri in (None, _trial.uri):
             _trial.find_run()  # may change the URI to that of the local store
             tracking_uri = _trial.uri

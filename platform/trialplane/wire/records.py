@@ -407,7 +407,7 @@ class TrialRow:
         log: Path of the log, relative to the run's folder.
         best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
         step: Last step that the attempt has reported. None if it has not ended.
-        series: Number of the attempt of which it is a later segment, after promotions. None if it is not.
+        series: Number of the attempt that began its series, see `Segment.series`. None if this attempt begins it.
         done: Number of steps that were done before it, when it continues from a checkpoint.
         parent: Number of the attempt that saved this checkpoint. None if it begins at step 0.
         workers: Mean number of a collection's workers while it ran.
@@ -666,7 +666,9 @@ def _converter(hint: Any) -> _Converter:
         return functools.partial(_from_tagged_fields, {record_type.kind: record_type for record_type in members})
     if origin is tuple:
         convert_item = _converter(arguments[0])
-        return lambda value: tuple(_check_list(value) if convert_item is None else map(convert_item, _check_list(value)))
+        if convert_item is None:
+            return lambda value: tuple(_check_list(value))
+        return lambda value: tuple(map(convert_item, _check_list(value)))
     if origin is Mapping:
         convert_element = _converter(arguments[1])
         if convert_element is None:

@@ -257,7 +257,7 @@ def fronts(losses: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
     """Return the number of each trial's front in a non-dominated sort. 0 is the best front.
 
     Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015). Results are added in the order of their
-    losses, so that a later result never dominates an earlier one. Each is added to the first front of which no member
+    losses, so that a later result never dominates an earlier one. Each is added to the first front in which no member
     dominates it. A binary search finds this front: if no member of a front dominates a result, no member of a later front
     does.
 

@@ -297,6 +297,7 @@ class Context:
         self._saving.compare(state, self.params)
 
         def choose() -> SaveChoice:
+            """Return the reasons to save now. `agree` calls this in rank 0, whose decision counts in all ranks."""
             # A job may save before it reports. So a state at the rung is written even if its report, which requests the
             # pause, is still missing.
             is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every

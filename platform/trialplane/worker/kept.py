@@ -72,7 +72,7 @@ def main() -> None:
 
 def _send_to_run(number: int, location: str) -> messages.FilesSent:
     """Send the files at a location to the MLflow run of the attempt with this number; return the answer."""
-    import mlflow  # seconds, and only this process needs it
+    import mlflow  # takes seconds, and only this process needs it
 
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name(os.environ[env.MLFLOW_EXPERIMENT_NAME])

@@ -40,7 +40,7 @@ def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
     Args:
         archive: First part of the archive; further parts are in the same folder.
         code: Folder for the code.
-        sha256: Expected digest; "" if it is unknown.
+        sha256: Expected `Pack.sha256`, which is that of the tar in the archive; "" if it is unknown.
 
     Raises:
         SlotError: The archive is missing, damaged or of another digest, or the disk is full.
@@ -48,13 +48,13 @@ def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
     mark = code.with_name(f".{code.name}.sha256")
     try:
         data = pack.read(archive)
-        digest = hashlib.sha256(data).hexdigest()
+        archive_digest = hashlib.sha256(data).hexdigest()
         with building.lock(mark):  # another slot of this machine may be unpacking
-            if code.exists() and mark.exists() and mark.read_text() == digest:
+            if code.exists() and mark.exists() and mark.read_text() == archive_digest:
                 return
             shutil.rmtree(code, ignore_errors=True)
             pack.unpack(data, code, sha256)
-            mark.write_text(digest)
+            mark.write_text(archive_digest)
     except (OSError, errors.InputError) as error:
         raise errors.SlotError(f"the job's code in {archive} cannot be unpacked into {code}: {error}") from error
 

@@ -44,7 +44,7 @@ from trialplane.worker.shims import capture
 TRACKER_GRACE = 2.0  # seconds for resource trackers to end by themselves
 # Seconds after the end of a slot in which the signal may arrive that its pod is being removed. Ray may end the slot earlier.
 REMOVAL_NOTICE = 8.0
-_LOCK_FILE = "trialplane-slot.lock"  # in the folder of temporary files, of which each pod has its own
+_LOCK_FILE = "trialplane-slot.lock"  # in the folder of temporary files; each pod has its own
 _PAUSE = 0.1  # seconds between checks for a trial's end, without a slot
 MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 

@@ -114,7 +114,7 @@ class NoExporter(ExporterProcess):
     def tick(self) -> None:
         """There is nobody."""
 
-    def end(self, end: object, trials: int = 0) -> None:
+    def send_end(self, run_end: object, trials: int = 0) -> None:
         """There is nobody."""
 
     def close(self, patience: float, *waits: Any) -> bool:

@@ -158,7 +158,7 @@ class Workload(abc.ABC):
             show: Shows the user a text on what the run waits for.
 
         Returns:
-            A sentence on each trial of which MLflow lacks files.
+            A sentence on each trial whose files MLflow lacks.
         """
         return []
 

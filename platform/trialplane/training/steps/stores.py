@@ -308,7 +308,7 @@ class FolderStore:
         (self._draft(name) / file).unlink(missing_ok=True)
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Complete a draft: write COMPLETE, then rename."""
+        """See `Store`: delete other files, write COMPLETE, then rename the draft."""
         folder = self._draft(name)
         for path in folder.iterdir():
             if path.name not in files:
@@ -409,7 +409,7 @@ class UrlStore:
             self._files.rm_file(self._path(name, file))
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Complete a draft: write COMPLETE last."""
+        """See `Store`: delete other files, and write COMPLETE last."""
         for entry in self._files.ls(f"{self._root}/{name}", detail=False):
             if entry.rpartition("/")[2] not in files:
                 self._files.rm_file(entry)

@@ -89,7 +89,7 @@ class Shards:
         Args:
             name: Name of the file without suffix.
             first: First result.
-            rest: Further results, of which those that fit are taken.
+            rest: Further results. Those that fit are taken.
         """
         file = f"{name}.{self._write.format}"
         numbers, rows, items = [], 0, 0
@@ -230,6 +230,7 @@ class _Url:
             raise errors.InputError(f"shards cannot be written to {location}: {error}; see collect.write.to") from error
 
     def names(self) -> list[str]:
+        """Return the names of the files in the folder, sorted; none if there is no folder."""
         self._files.invalidate_cache()
         try:
             return sorted(entry.rstrip("/").rpartition("/")[2] for entry in self._files.ls(self._root, detail=False))

@@ -149,7 +149,9 @@ class WorkerUnits:
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Offer the result of a unit, after a wait for earlier results to be fetched if too many are on offer.
+        """Offer the result of a unit. If too many results are on offer, first wait until some of them are fetched.
+
+        The time that the unit took also decides how many units are requested ahead.
 
         Raises:
             TransportError: The value cannot be sent, or there is no room.

@@ -353,7 +353,10 @@ def _json_numbers(line: str) -> dict[str, float] | None:
 
 
 def headings_of(line: str) -> list[tuple[int, str]]:
-    """Return the sets of data that a line names before several metrics, each with the position from which it holds."""
+    """Return the sets of data that a line names as headings, each with the position in the line from which it counts.
+
+    If a line has no heading but begins with a set of data and names no other set, this one counts for the whole line.
+    """
     if headings := [(match.end(), match[1].lower()) for match in _HEADING.finditer(line)]:
         return headings
     match = _SET_OF_LINE.match(line)
@@ -424,7 +427,9 @@ def _spelled_value(
     headings: Sequence[tuple[int, str]],
     names: Names,
 ) -> float | None:
-    """Return the value of a metric in any spelling, except for another set of data, as in `train accuracy`; or None.
+    """Return the value of a metric in any spelling; None if the line has none.
+
+    A value of another set of data does not count, as in `train accuracy`.
 
     Args:
         name: Metric that the job names.

@@ -46,7 +46,7 @@ class Reader:
         log: File of the trial's output.
         folder: Folder in which the program runs.
         now: Start of the trial in seconds since the epoch; files that were last changed before it are not read.
-        code: Folder of the job's code, of which `folder` is a copy if the program runs in its code. The content that a file
+        code: Folder of the job's code. `folder` is a copy of it if the program runs in its code. The content that a file
             has there is not read as the trial's.
         stop: Rules that end the trial.
 
@@ -153,7 +153,11 @@ class Reader:
         return [(self._last_step, values)] if values else []
 
     def _due_reports(self, burst: Burst[Source], now: float, ended: bool) -> list[Report]:
-        """Hold new reports, and return those that are no longer held, in order and without metrics of other sources."""
+        """Hold the new reports, and return the reports that need not be held any longer, in order.
+
+        A report is held until `HOLD` seconds after the first appearance of each of its metrics, because another source may
+        still turn out to have the same metric. Metrics that are read from another source are left out.
+        """
         for source, (step, metrics) in burst.reports():
             until = max((self._held_until.setdefault(name, now + self._hold) for name in metrics), default=now)
             self._held_reports.append((until, source, (step, metrics)))
@@ -178,10 +182,11 @@ class Reader:
         """
         for name in list(line_metrics.metrics):
             owner = self._owners.get(name)
-            if owner is source and not self._reported:  # the usual case
+            if owner is source and not self._reported:  # the usual case, which is fast
                 continue
             if owner is None and (name in self._names or len(self._owners) < MOST_NAMES):
                 self._owners[name] = source
+            # While its first reports are held, a metric may still change to a source that the job declares earlier.
             elif owner is not None and owner is not source and now < self._held_until.get(name, math.inf):
                 self._owners[name] = min(owner, source, key=self._sources.index)
             if not self._is_read_from(name, source):
@@ -226,7 +231,7 @@ class Reader:
         return f"found were {shown}: name one of these, or write metrics.pattern"
 
     def _unread_message(self, tail: Tail) -> str:
-        """Return a message for the user about a file of which a part was not read."""
+        """Return a message for the user about a file that was read only in part."""
         name = "its output" if tail.source.pattern is None else tail.file.name
         exception = f" but for the last {' and '.join(self._names)}" if self._names else ""
         return (

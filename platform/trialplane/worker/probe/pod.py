@@ -171,11 +171,11 @@ def _check_controller_protobuf() -> Finding:
         message = f"{protobuf.VARIABLE} is set, which makes the controller two orders of magnitude slower"
         return findings.failed("policy protobuf", message, "leave it out of the controller's image and variables")
     _import_protobuf()
-    kind = protobuf.implementation()
-    if kind == "python":
+    implementation = protobuf.implementation()
+    if implementation == "python":
         remedy = "install a protobuf wheel that was made for this platform"
         return findings.failed("policy protobuf", "protobuf has no fast implementation here", remedy)
-    return findings.passed("policy protobuf", f"protobuf runs as {kind}, the fast one")
+    return findings.passed("policy protobuf", f"protobuf runs as {implementation}, the fast one")
 
 
 def _import_protobuf() -> None:

@@ -196,9 +196,9 @@ class Supervisor:
 
         On a node without rank 0, also report the times of the node's ranks, once in `TIMES_INTERVAL` seconds.
         """
-        changed = self._stragglers.pulse(rank_process.placement.rank, message.step, message.seconds)
-        if changed is not None:
-            self._log(changed.text())
+        straggler_change = self._stragglers.pulse(rank_process.placement.rank, message.step, message.seconds)
+        if straggler_change is not None:
+            self._log(straggler_change.text())
         slowest = self._stragglers.slowest
         self._remarks = {}
         if slowest is not None:

@@ -337,12 +337,11 @@ class _Parsers:
         destinations: set[str] = set()
         for action in parser._actions:
             if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
-                continue  # a second argument of a destination is the opposite, as --no-amp of --amp
+                continue  # a second argument of the same destination is the opposite of the first: --no-amp of --amp
             destinations.add(action.dest)
-            if action.default == argparse.SUPPRESS and (
-                shown := _DEFAULT.search(str(action.help))
-            ):  # it is in the help only
-                action.default = shown[1] if shown[1] != "None" else None
+            default_in_help = _DEFAULT.search(str(action.help))
+            if action.default == argparse.SUPPRESS and default_in_help:  # the default is only in the help
+                action.default = default_in_help[1] if default_in_help[1] != "None" else None
                 action.type = _HELP_TYPES.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
             flag = self._flag(action.option_strings)
             name = flag.lstrip("-") or action.dest
@@ -364,33 +363,43 @@ class _Parsers:
                     kind = _kind(value)
                     self._options.append(Option(name, value, kind, name, (), "value" if kind == "bool" else ""))
                 continue
-            style = _style(action)
-            if obstacle := "" if style == "negated" else _obstacle(action):
-                self._left_out.append(f"{flag or name}: {obstacle}")
-                continue
-            value = values.get(action.dest, action.default)
-            if style == "switch" and value != action.default:
-                self._left_out.append(f"{flag or name}: is on in the command or its file, and cannot be switched off")
-                continue
-            default = False if style == "switch" else self._plain_default(value, action.type)
-            if isinstance(action, argparse._AppendAction):
-                lists = "repeat"
-            elif action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0):
-                lists = "spread"
-            else:
-                lists = ""
-            self._options.append(
-                Option(
-                    name=name,
-                    default=default,
-                    kind="bool" if style else _KINDS.get(cast(Any, action.type), "") or _kind(default),
-                    flag=flag,
-                    choices=_choices(action.choices),
-                    style=style,
-                    required=action.required and action.nargs not in ("?", "*"),
-                    lists=lists,
-                )
+            self._add_action(action, name, flag, values.get(action.dest, action.default))
+
+    def _add_action(self, action: argparse.Action, name: str, flag: str, value: Any) -> None:
+        """Add one argument of argparse, or record it as left out if a job cannot set it.
+
+        Args:
+            action: Argument in argparse.
+            name: Name of the parameter.
+            flag: Flag of the argument; "" for a positional argument.
+            value: Value of the argument in the command or its file; otherwise its default.
+        """
+        style = _style(action)
+        if obstacle := "" if style == "negated" else _obstacle(action):
+            self._left_out.append(f"{flag or name}: {obstacle}")
+            return
+        if style == "switch" and value != action.default:
+            self._left_out.append(f"{flag or name}: is on in the command or its file, and cannot be switched off")
+            return
+        default = False if style == "switch" else self._plain_default(value, action.type)
+        if isinstance(action, argparse._AppendAction):
+            lists = "repeat"
+        elif action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0):
+            lists = "spread"
+        else:
+            lists = ""
+        self._options.append(
+            Option(
+                name=name,
+                default=default,
+                kind="bool" if style else _KINDS.get(cast(Any, action.type), "") or _kind(default),
+                flag=flag,
+                choices=_choices(action.choices),
+                style=style,
+                required=action.required and action.nargs not in ("?", "*"),
+                lists=lists,
             )
+        )
 
     def _descend(self, subcommand: str) -> None:
         """Record a subcommand, with the options so far before it, as the parser above it reads them.
@@ -416,7 +425,7 @@ class _Parsers:
 
         Args:
             command: Command of click.
-            is_group: Whether it is a group of which a subcommand is used, so that its subcommands are not left out.
+            is_group: Whether it is a group and one of its subcommands is used, so that its subcommands are not left out.
         """
         if hasattr(command, "commands") and not is_group:
             self._left_out.append(f"subcommands ({', '.join(command.commands)}): name one of them in `arguments`")

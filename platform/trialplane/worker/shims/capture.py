@@ -107,7 +107,7 @@ def numbers(values: object, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a value as a number, also an array with a single number; None for anything else, as for a text of digits."""
+    """Return a number, or an array with a single number, as a float. None for any other value, even a text of digits."""
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         return None
     try:

@@ -243,7 +243,7 @@ class Trial:
             return self._stored_values[name]
 
     def _record(self, name: str, value: Any, plain: Any) -> Any:
-        """Record and return the value of a parameter; of a parameter that has one, return the first value.
+        """Record the value of a parameter and return it. If the parameter already has a value, return that one.
 
         Args:
             name: Name of the parameter.

@@ -162,7 +162,11 @@ class TrialContext:
         return importlib.import_module("ray.tune").PlacementGroupFactory([bundle])
 
     def __getattr__(self, name: str) -> Any:
-        """Return a function about ranks, of which a trial has one, or raise an error that lists all functions."""
+        """Return a function with the constant answer for a trial of one process: rank 0 of 1.
+
+        Raises:
+            AttributeError: There is no such function. The message lists all.
+        """
         if name in _SINGLE_PROCESS:
             return lambda: _SINGLE_PROCESS[name]
         raise AttributeError(
