@@ -184,7 +184,8 @@ class Iteration:
         Returns:
             The outcome, changed to a failure if the process returned too early without taking a unit.
         """
-        # If the process failed while it worked on units, these may be the cause. Units whose results it had offered are not.
+        # A process that failed while it worked on units may have failed because of them. Only without such units may the
+        # results that it had offered be the cause.
         is_at_fault = not self.units.assigned_to(worker.index)
         for unit in self.flow.withdraw(worker.index):
             reason = f"its worker ended before it was fetched: {outcome.message}"

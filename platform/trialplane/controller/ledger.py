@@ -388,7 +388,8 @@ class Ledger:
         )
         started, ended = outcome.started or request.begun, outcome.ended or time.time()
         workers = self._hours.end(request.number, time.time())
-        workers = request.workers if workers is None else workers  # of a killed controller, those at its start
+        if workers is None:  # the attempt began under a controller that was killed, so the mean is not known
+            workers = request.workers
         outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended, workers=workers)
         outcome = self._best_reports.apply_to(request.trial, outcome)
         self._tell_memory(attempt, outcome)

@@ -232,7 +232,11 @@ class Promotion:
         return sorted(self._paused_at)
 
     def rung_counts(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the steps of each rung from the lowest, how many trials have reached it, and how many are paused at it."""
+        """Yield counts for each rung, the lowest first.
+
+        Yields:
+            The steps of the rung, the number of trials that have reached it, and the number of trials paused at it.
+        """
         steps = sorted({step for rungs in self._rungs for step in rungs})
         for step in steps:
             rungs_at_step = [rungs[step] for rungs in self._rungs if step in rungs]

@@ -46,7 +46,7 @@ class TrialCallback:
             _ = ctx.stopping  # from here on SIGTERM is a request
 
     def rounds(self, total: int) -> int:
-        """Return the number of remaining rounds, at least 1.
+        """Return the number of remaining rounds, at least 1. `total` then counts as the last round.
 
         Args:
             total: Total number of rounds of the trial.

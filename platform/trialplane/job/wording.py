@@ -88,42 +88,42 @@ def message(entry: Any, field_path: Place, data: Mapping[str, Any]) -> str:
         field_path: Path of the field.
         data: Data that were validated.
     """
-    kind, value, context = entry["type"], entry.get("input"), entry.get("ctx", {})
+    error_type, value, context = entry["type"], entry.get("input"), entry.get("ctx", {})
     value_text = _shorten(value)
-    if kind == "extra_forbidden":
+    if error_type == "extra_forbidden":
         if field_path == ("name",):
             return "is the name of the job's folder; drop this line"
         if len(field_path) == 1 and (reason := _other_kind_reason(str(field_path[0]), data.get("kind"))):
             return f"{reason}; drop it"
         hint = _section_hint(field_path, data) or errors.nearest(str(field_path[-1]), _field_names(field_path[:-1], data))
         return f"{_UNKNOWN}; {hint}".rstrip("; ")
-    if kind == "missing" or (field_path == ("collect",) and value is None):
+    if error_type == "missing" or (field_path == ("collect",) and value is None):
         return _missing_message(field_path)
-    if kind == "union_tag_not_found":
+    if error_type == "union_tag_not_found":
         return f"has no type; write type: {', '.join(space.TYPES[:-1])} or {space.TYPES[-1]}"
-    if kind == "union_tag_invalid":
+    if error_type == "union_tag_invalid":
         return f"type {context['tag']!r} is unknown; {errors.nearest(str(context['tag']), space.TYPES)}"
-    if kind == "value_error":
+    if error_type == "value_error":
         return str(context["error"])
-    if kind == "literal_error" and field_path == ("kind",):
+    if error_type == "literal_error" and field_path == ("kind",):
         *names, last_name = map(repr, kinds.CLASSES)
         return f"{value_text} is not {', '.join(names)} or {last_name}"
-    if kind == "literal_error":
+    if error_type == "literal_error":
         return f"{value_text} is not {context['expected']}"
-    if kind == "string_pattern_mismatch":
+    if error_type == "string_pattern_mismatch":
         return _PATTERN_MESSAGES.get(str(field_path[0]), f"{value_text} must be module:function, for example train:run")
     bound = {
         "greater_than": "over",
         "greater_than_equal": "at least",
         "less_than": "under",
         "less_than_equal": "at most",
-    }.get(kind)
+    }.get(error_type)
     if bound:
         limit = next(iter(context.values()))
         return f"{value_text} must be {bound} {limit:g}"
-    if kind == "too_short":
+    if error_type == "too_short":
         return f"needs at least {context['min_length']}, and is empty"
-    expected = _TYPE_NAMES.get(kind)
+    expected = _TYPE_NAMES.get(error_type)
     return f"must be {expected}, not {value_text}" if expected else str(entry["msg"])
 
 

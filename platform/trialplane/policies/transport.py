@@ -155,7 +155,7 @@ def unpack(packed: Array, *, copy: bool = False) -> Any:
     Raises:
         TransportError: The buffer is not a packed tree, or is damaged.
     """
-    size_of(packed)
+    size_of(packed)  # raises if this is not a packed tree
     packed = packed.view()
     packed.flags.writeable = False
     length = int.from_bytes(packed[8:_HEAD].tobytes(), "little")

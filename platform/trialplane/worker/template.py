@@ -160,7 +160,10 @@ class Template:
         return child.pid
 
     def _reap(self) -> None:
-        """Reap ended children, and report each trial among them to the slot. If no trial runs, kill left processes first."""
+        """Reap ended children, and report each trial among them to the slot.
+
+        Before the last running trial is reported, kill the processes that trials have left.
+        """
         ended: list[tuple[int, int, int]] = []  # pid, status and largest resident set in bytes of each trial
         while True:
             try:

@@ -79,20 +79,20 @@ def text_of(path: Path) -> Text:
         DataError: The file does not exist, is empty, is no regular file, or may not be read.
     """
     try:
-        facts = path.stat()
+        file_stat = path.stat()
     except OSError as error:
         raise errors.DataError(f"text file {path}: {error.strerror}; see `ls -l {path.parent}`") from error
-    if stat.S_ISDIR(facts.st_mode):
+    if stat.S_ISDIR(file_stat.st_mode):
         raise errors.DataError(f"text file {path} is a folder; name the files in it")
-    if not stat.S_ISREG(facts.st_mode):
+    if not stat.S_ISREG(file_stat.st_mode):
         raise errors.DataError(
             f"text file {path} is not a regular file, so it cannot be memory-mapped; copy its text to a regular file"
         )
     if not os.access(path, os.R_OK):
         raise errors.DataError(f"text file {path} may not be read by this user; see `ls -l {path}`")
-    if facts.st_size == 0:
+    if file_stat.st_size == 0:
         raise errors.DataError(f"text file {path} is empty; was copying or writing it interrupted?")
-    return Text(str(path), facts.st_size, facts.st_mtime_ns)
+    return Text(str(path), file_stat.st_size, file_stat.st_mtime_ns)
 
 
 def refuse_changed(text: Text) -> None:
