@@ -309,7 +309,7 @@ class _AnnotationRemover(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _visit_children(self, node: ast.AST, *, in_class: bool) -> ast.AST:
-        """Visit the nodes in a definition, which is a class or a function."""
+        """Visit the nodes in a definition, which is a class or a function, and return the definition."""
         outer_in_class, self._in_class = self._in_class, in_class
         self.generic_visit(node)
         self._in_class = outer_in_class

@@ -188,7 +188,7 @@ class Session:
             stack.callback(self._notifier.close)
             board.listener = self._notifier.show
             try:
-                with _full_disk_as_unavailable(run):
+                with _map_full_disk(run):
                     board.write_address()
                     return self._drive(self._ledger, board, uri)
             except (errors.LedgerLocked, errors.LedgerFenced):
@@ -480,8 +480,8 @@ def _is_head_lost(address: str, patience: float) -> bool:
 
 
 @contextlib.contextmanager
-def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
-    """Raise LedgerUnavailable if the disk is full, or a quota used up, so that the run can be resumed."""
+def _map_full_disk(run: RunPaths) -> Iterator[None]:
+    """Raise the error of a full disk or a used-up quota as LedgerUnavailable, so that the run can be resumed."""
     try:
         yield
     except OSError as error:

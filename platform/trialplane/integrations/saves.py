@@ -65,6 +65,7 @@ class Saves:
             return
 
         def copy(sink: stores.Sink) -> None:
+            """Copy the file to the store piece by piece, so that it need not fit into memory."""
             with file.open("rb") as source:
                 while piece := source.read(_PIECE):
                     sink.write(piece)

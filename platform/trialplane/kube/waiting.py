@@ -331,7 +331,7 @@ def _pull_error(message: str, image: str) -> str:
 
 
 def _start_wait(events: Sequence[Thing]) -> Wait:
-    """Return the reason why a pod that has a node has not started, from the newest of its events that says it."""
+    """Return the reason why a pod that has a node has not started, from its newest event that tells a reason."""
     oldest_first = sorted(events, key=_event_time)
     for event in reversed(oldest_first):
         message = " ".join(str(event.get("message", "")).split())

@@ -44,12 +44,15 @@ def _resident_bytes(process: Path) -> int:
 
 
 def _proportional_bytes(process: Path) -> int:
-    """Return the resident bytes of a process, each page divided by the number of its processes; 0 if it has ended."""
+    """Return the resident bytes of a process, each page divided by the number of processes that share it.
+
+    If the kernel does not tell this, return all resident bytes. 0 if the process has ended.
+    """
     with contextlib.suppress(OSError):
         for line in (process / "smaps_rollup").read_text().splitlines():
             name, _, rest = line.partition(":")
             if name == "Pss":
-                return int(rest.split()[0]) << 10
+                return int(rest.split()[0]) * 1024  # from kB
     return _resident_bytes(process)
 
 

@@ -162,7 +162,7 @@ class Exchange:
                         raise errors.MessageError(
                             f"a worker offered {offer.bytes} bytes and {offer.items} items of unit {offer.unit}"
                         )
-                    self._check(file)
+                    self._check_folder(file)
                     self._begun_units.discard(offer.unit)
                     self._offered_results[offer.unit] = file, offer.bytes
                     self._new_offers.append(offer)
@@ -170,7 +170,7 @@ class Exchange:
                     if size < 0:
                         raise errors.MessageError(f"a learner offered weights of {size} bytes")
                     if size:
-                        self._check(file)
+                        self._check_folder(file)
                         self._weights_file = file
                     self._new_weights = messages.WeightsOffered(size)
                 case messages.JobReturned():
@@ -183,7 +183,7 @@ class Exchange:
                     for unit in free:
                         self._segments.release(self._fed_files.pop(unit))
 
-    def _check(self, file: str) -> None:
+    def _check_folder(self, file: str) -> None:
         """Check that a file is in one of this process's folders.
 
         Raises:

@@ -55,8 +55,9 @@ class States:
         names = [name for name in self._store.complete() if record.order(name)[0] == iteration]
         if not names:
             raise errors.CheckpointError(
-                f"the checkpoint for iteration {iteration} is missing from {self._store.location}. Were checkpoints "
-                "deleted, or is the volume another one? A new run with --resume starts from the newest checkpoint of this one"
+                f"the checkpoint for iteration {iteration} is missing from {self._store.location}. Were "
+                "checkpoints deleted, or is the volume another one? A new run with --resume starts from the newest checkpoint "
+                "of this one"
             )
         return self._read(names[-1])
 
