@@ -302,7 +302,7 @@ def _operators(cluster: Cluster) -> list[dict[str, Any]]:
     for query in ({"labelSelector": doctor_verdicts.OPERATOR}, {"fieldSelector": "metadata.name=kuberay-operator"}):
         answer = cluster.call("GET", "/apis/apps/v1/deployments", query=query)
         if not answer.ok:
-            raise cluster.refused(answer, "list", "deployments.apps")
+            raise cluster.refusal_error(answer, "list", "deployments.apps")
         deployments: list[dict[str, Any]] = answer.json()["items"]
         if deployments:
             return deployments
@@ -337,7 +337,7 @@ def _denied_permissions(cluster: Cluster, required: Sequence[Permission]) -> lis
             }
             answer = cluster.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
             if not answer.ok:
-                raise cluster.refused(answer, "create", "selfsubjectaccessreviews.authorization.k8s.io")
+                raise cluster.refusal_error(answer, "create", "selfsubjectaccessreviews.authorization.k8s.io")
             if not answer.json()["status"].get("allowed"):
                 denied.append(f"{verb} {permission}")
     return denied

@@ -281,7 +281,7 @@ class Gateway:
                 "users; `helm upgrade` with the chart of this `platform` creates it"
             )
         if not answer.ok:
-            raise self._cluster.refused(answer, "create", "serviceaccounts/token")
+            raise self._cluster.refusal_error(answer, "create", "serviceaccounts/token")
         token_request = answer.json()
         return str(token_request["status"]["token"]), float(token_request["spec"].get("expirationSeconds") or TOKEN_SECONDS)
 
@@ -306,7 +306,7 @@ class Gateway:
                 f"the gateway {service} in {location} does not answer; `kubectl --context {self._cluster.context} "
                 f"-n {self._namespace} get pods,endpointslices -l {names.MANAGED_BY}` or `platform doctor` shows why"
             )
-        raise self._cluster.refused(answer, verb, "services/proxy", self._namespace)
+        raise self._cluster.refusal_error(answer, verb, "services/proxy", self._namespace)
 
 
 def _rows(pages: list[dict[str, Any]]) -> list[TrialRow]:

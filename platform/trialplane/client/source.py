@@ -269,6 +269,7 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
     text = ast.unparse(remover.visit(ast.parse(ast.unparse(tree))))
 
     def walk(table: symtable.SymbolTable) -> Iterator[str]:
+        """Yield the global names that a scope and the scopes inside it use."""
         yield from (symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced())
         for child in table.get_children():
             yield from walk(child)

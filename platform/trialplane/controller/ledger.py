@@ -185,7 +185,7 @@ class Ledger:
         """Release the study, so that another controller may open it. Running attempts stay running in the database."""
         self.storage.close()
 
-    def prepare(self) -> None:
+    def check_sampler(self) -> None:
         """Check before the first trial that the sampler can be built and the job's functions can be imported.
 
         Raises:

@@ -308,7 +308,7 @@ class Cluster:
         )
         try:
             if answer.status >= 300:
-                raise self.refused(ApiResponse(answer.status, {}, answer.read()), "get", "pods/log")
+                raise self.refusal_error(ApiResponse(answer.status, {}, answer.read()), "get", "pods/log")
             yield from logs.lines(self._body_pieces(answer))
         finally:
             answer.release_conn()
@@ -370,7 +370,7 @@ class Cluster:
             raise
         answer.release_conn()
 
-    def refused(self, answer: ApiResponse, verb: str, resource: str, namespace: str = "") -> Exception:
+    def refusal_error(self, answer: ApiResponse, verb: str, resource: str, namespace: str = "") -> Exception:
         """Return the error for an unsuccessful response.
 
         Args:
@@ -390,7 +390,7 @@ class Cluster:
             kind: Kind of the object.
         """
         if not answer.ok:
-            raise self.refused(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))
+            raise self.refusal_error(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))
         return answer
 
     def _path(self, kind: ObjectKind, name: str = "") -> str:

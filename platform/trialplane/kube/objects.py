@@ -195,7 +195,7 @@ class Objects:
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         answer = self.cluster.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=review)
         if not answer.ok:
-            raise self.cluster.refused(answer, "create", "selfsubjectreviews.authentication.k8s.io")
+            raise self.cluster.refusal_error(answer, "create", "selfsubjectreviews.authentication.k8s.io")
         return str(answer.json()["status"]["userInfo"]["username"])
 
     def runs(self) -> list[Run]:

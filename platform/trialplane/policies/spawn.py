@@ -147,7 +147,7 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        """Call the method, unless it would start processes from this one and must not."""
+        """Call the method. Raise PolicyError if it would start processes that could fail or hang."""
         processes = kwargs.get("num_proc", args[position] if len(args) > position else None)
         if processes and (reasons := reasons_not_to_map()):
             raise errors.PolicyError(

@@ -116,7 +116,7 @@ class TrainingPresenter(Presenter):
         return _step_text(status) or "it had not reported a step"
 
     def failure(self, run: str, row: TrialRow) -> str:
-        """Return a line for an attempt that is retried; the summary of the run covers the last one."""
+        """Return a line for an attempt that is retried; "" for the last one, which the run's summary covers."""
         if row.state is not TrialState.LOST:
             return ""
         reason = errors.shortened(presenter.reason(row), presenter.MAX_REASON)

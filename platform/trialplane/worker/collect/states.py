@@ -56,8 +56,8 @@ class States:
         if not names:
             raise errors.CheckpointError(
                 f"the checkpoint for iteration {iteration} is missing from {self._store.location}. Were "
-                "checkpoints deleted, or is the volume another one? A new run with --resume starts from the newest checkpoint "
-                "of this one"
+                "checkpoints deleted, or is the volume another one? A new run with --resume starts from the newest "
+                "checkpoint of this one"
             )
         return self._read(names[-1])
 
