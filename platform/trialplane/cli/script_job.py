@@ -1,0 +1,554 @@
+"""The job of a script for `platform init --from`: its fields from the script's parameters, and the text of job.yaml.
+
+`build` guesses the space and chooses the form in which a trial passes its parameters to the script. `yaml_text` adds the
+metrics that a run of the script with its defaults has shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.cli import importing, output, script_folder, settings_file, smoke
+from trialplane.importing import guess, hydra
+from trialplane.importing.script import Script, Style
+from trialplane.job import arguments, credentials, settings
+from trialplane.job.program import MetricSource
+from trialplane.wire import declared as declared_arguments
+from trialplane.wire import escapes
+from trialplane.wire.declared import Declared, Option
+
+_MOST_PARAMS = 40  # a script with more arguments has those as comments that are neither searched nor required
+_MOST_SHOWN = 4  # options in a message that could be searched
+_MOST_SEARCHED = 6  # searched parameters; other likely ones are comments
+_SHORTEST_SECRET = 8  # characters of a secret that is recognized by its value alone
+_TRIALS, _PARALLEL = 20, 2
+# Style of a script → form in which a trial passes it the parameters that no other argument has. Others get flags.
+_FORMS: dict[Style, str] = {
+    Style.HYDRA: arguments.HYDRA,
+    Style.SACRED: arguments.HYDRA,
+    Style.GLOBALS: arguments.GLOBALS,
+    Style.SETTINGS: arguments.HYDRA,
+    Style.ENVIRONMENT: Style.ENVIRONMENT,
+    Style.COMMAND: Style.COMMAND,
+    Style.SEARCHES: Style.SEARCHES,
+    Style.PROMPTS: Style.PROMPTS,
+}
+_DATA_SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".npy", ".jsonl", ".txt", ".json")
+_DATA_FOLDERS = ("data", "input", "dataset", "datasets")
+_OPPOSITE = {"minimize": "maximize", "maximize": "minimize"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScriptJob:
+    """The parts of a job that do not need a smoke run.
+
+    Attributes:
+        script: Path of the script in the job's folder.
+        arguments: Field `arguments` of job.yaml; None for the default.
+        command: Command that starts the script; [] if the job can run it as a script.
+        params: Parameters of every trial, each with a comment. A value of None must be written by the user.
+        space: Parameters to search, each with the reason for the guess, or "" if the user gave it.
+        further_space: Lines of job.yaml, to be written as comments, for further parameters that are likely to be searched.
+        further_params: Such lines for the other parameters with their defaults.
+        searchable: Names of numbers that could be searched, too, the likeliest first.
+        defaults: Default values of the searched parameters.
+        comments: Lines at the top of job.yaml, without the `#`.
+        preload: Modules that the script imports, if the template would not find all of them by itself.
+        uses_wandb: Whether the script imports W&B.
+        returned: Expression that the script's function returns to Hydra or Sacred, or "".
+        in_file: Parameters that replace values in a settings file, and are no arguments unless `arguments` names them.
+    """
+
+    script: str
+    arguments: Any
+    command: list[str]
+    params: dict[str, tuple[Any, str]]
+    space: dict[str, tuple[dict[str, Any], str]]
+    further_space: list[str]
+    further_params: list[str]
+    searchable: list[str]
+    defaults: dict[str, Any]
+    comments: list[str]
+    preload: list[str]
+    uses_wandb: bool
+    returned: str
+    in_file: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """The parameters that need a value from the user."""
+        return [name for name, (value, _) in self.params.items() if value is None]
+
+    @property
+    def default_values(self) -> dict[str, Any]:
+        """The values of all parameters in a run with the script's defaults."""
+        return {name: value for name, (value, _) in self.params.items()} | self.defaults
+
+    def command_line(self) -> list[str]:
+        """Return the command line of a run with the script's defaults."""
+        program = [sys.executable, "-u", self.script]
+        if self.command:
+            program = arguments.build(self.command, self.default_values, {})
+        return [*program, *self.default_arguments()]
+
+    def default_arguments(self) -> list[str]:
+        """Return the script's arguments in a run with its defaults; [] if it gets its parameters by other ways."""
+        field = self.arguments
+        if isinstance(field, str) and field.endswith(settings.SUFFIXES):  # a settings file
+            return []
+        if field == "none" or (field is None and self.command):
+            return []
+        mapping = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
+        items = [f"{{{mapping['items']}}}"] if isinstance(mapping["items"], str) else mapping["items"]
+        named = {name for _, name in arguments.placeholders(items)}
+        # Values in a settings file or in the command are arguments only if an item names them.
+        elsewhere = {*self.in_file, *(name for _, name in arguments.placeholders(self.command))} - named
+        values = {name: value for name, value in self.default_values.items() if name not in elsewhere}
+        return arguments.build(items, values, {}, mapping.get("booleans", "switch"), mapping.get("lists", "spread"))
+
+
+def build(
+    name: str,
+    parsed_script: Script,
+    declared: Declared,
+    start: script_folder.Start,
+    requested_space: Mapping[str, dict[str, Any]],
+) -> ScriptJob:
+    """Return the job for a script's arguments.
+
+    Args:
+        name: Path of the script in the job's folder.
+        parsed_script: Content of the script.
+        declared: Its arguments.
+        start: Its start.
+        requested_space: Parameters to search in place of guessed ones; empty to guess.
+    """
+    style = parsed_script.style
+    form = parsed_script.appended or _FORMS.get(style, arguments.FLAGS)
+    boolean_style = _boolean_style(declared)
+    # A switch is off by default, and a job has one style for all booleans.
+    options = [option for option in declared.options if not (option.style == "switch" and boolean_style == "negated")]
+    options = [_with_value(option, start.folder) for option in options if not _is_secret(option)]
+    likely = guess.space(options) or guess.any_float(options)
+    space = {key: likely[key] for key in guess.without_variants(likely)[:_MOST_SEARCHED]}
+    if requested_space:
+        space = {key: (parameter, "") for key, parameter in requested_space.items()}
+    in_command = {key for _, key in arguments.placeholders(parsed_script.command)}
+    gets_defaults = len(options) <= _MOST_PARAMS and _gets_defaults(parsed_script, form)
+    params: dict[str, tuple[Any, str]] = {}
+    further_space: list[str] = []
+    further_params: list[str] = []
+    for option in options:
+        if option.name in space:
+            continue
+        if option.required:
+            is_guessed = option.default is not None and option not in declared.options
+            value = option.choices[0] if option.choices else option.default
+            params[option.name] = (value, "required; the value is guessed" if is_guessed else "required")
+            continue
+        if option.name in likely:
+            parameter, reason = likely[option.name]
+            further_space.append(_field_line(option.name, parameter, f"guessed: {reason}"))
+        if option.name in in_command or (option.default is not None and gets_defaults):
+            params[option.name] = (option.default, "")
+        else:
+            further_params.append(_field_line(option.name, option.default))
+    passed_options = [option for option in options if option.name in space or option.name in params]
+    items, last_items = _argument_items(passed_options, params, parsed_script, declared, form)
+    field = _arguments_field(parsed_script, declared, space, params, form, items, last_items)
+    command = _command(name, parsed_script, declared, start, options, items)
+    late = [module for module in parsed_script.late if _is_heavy(module)]
+    top = [module for module in parsed_script.top if _is_heavy(module)]
+    is_in_command = style in (Style.ENVIRONMENT, Style.COMMAND, Style.PROMPTS)
+    imports_wandb = any(module.partition(".")[0] == "wandb" for module in (*parsed_script.top, *parsed_script.late))
+    return ScriptJob(
+        script=name,
+        arguments=_own_arguments(name, parsed_script, field, has_command=bool(command)),
+        command=command,
+        params=params,
+        space=space,
+        further_space=further_space,
+        further_params=further_params,
+        searchable=[key for key in _number_names(options, list(likely)) if key not in space][:_MOST_SHOWN],
+        defaults={option.name: option.default for option in options if option.default is not None and option.name in space},
+        comments=_comments(name, parsed_script),
+        preload=[*top, *late] if late else [],
+        uses_wandb=imports_wandb and not is_in_command,
+        in_file=parsed_script.in_file,
+        # No command can report what the function returns.
+        returned="" if command and style is Style.HYDRA else parsed_script.returned,
+    )
+
+
+def build_with_file(
+    name: str,
+    parsed_script: Script,
+    file: settings_file.SettingsFile,
+    start: script_folder.Start,
+    requested_space: Mapping[str, dict[str, Any]],
+) -> ScriptJob:
+    """Return the job of a script whose parameters are the values in a settings file. See `build` for the other arguments."""
+    parsed_script = dataclasses.replace(parsed_script, style=Style.SETTINGS, config=file.name)
+    items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]
+    field = {"items": items, "file": file.name} if items else file.name
+    job = build(name, parsed_script, Declared(file.options), start, requested_space)
+    return dataclasses.replace(job, arguments=field)
+
+
+def _boolean_style(declared: Declared) -> str:
+    """Return the style of a job for all booleans of a script: the first of three that an option has, or "switch"."""
+    styles = {option.style for option in declared.options}
+    return next((style for style in ("negated", "switch", "value") if style in styles), "switch")
+
+
+def _gets_defaults(parsed_script: Script, form: str) -> bool:
+    """Return whether the job writes out the script's defaults. Otherwise the script or the command line sets them."""
+    is_open = not parsed_script.config and not parsed_script.call and parsed_script.style is not Style.ATTRIBUTES
+    return is_open and form in (arguments.FLAGS, Style.COMMAND, Style.PROMPTS)
+
+
+def _comments(name: str, parsed_script: Script) -> list[str]:
+    """Return the comments at the top of job.yaml: its origin, and the place of the values that it lacks."""
+    comments = [f"Made from {name} by `platform init --from`."]
+    if parsed_script.style is Style.GLOBALS:
+        comments.append("A parameter replaces the value that the script gives to its name.")
+    if parsed_script.style is Style.HYDRA and parsed_script.config:
+        comments.append(f"{parsed_script.config}.yaml has the other defaults; a parameter here overrides one of them.")
+    if parsed_script.style is Style.SETTINGS:
+        comments.append(
+            f"{parsed_script.config} has the other values; a parameter here replaces one of them in a trial's copy."
+        )
+    return comments
+
+
+def _argument_items(
+    options: Sequence[Option],
+    params: Mapping[str, tuple[Any, str]],
+    parsed_script: Script,
+    declared: Declared,
+    form: str,
+) -> tuple[list[str], list[str]]:
+    """Return the items of `arguments` for options that their form cannot write, and those that must follow all flags.
+
+    Args:
+        options: Options that a trial sets.
+        params: Those of them that are not searched, with their values.
+        parsed_script: Content of the script.
+        declared: Its arguments.
+        form: Form in which the other parameters are passed.
+    """
+    in_command = {key for _, key in arguments.placeholders(parsed_script.command)}
+    in_subcommands = {key for _, key in arguments.placeholders(declared.subcommands)}
+    boolean_style = _boolean_style(declared)
+    items: list[str] = []
+    last_items: list[str] = []
+    for option in options:
+        if option.name in in_subcommands or (parsed_script.call is not None and option.name in in_command):
+            continue  # it has a placeholder already
+        if option.name in parsed_script.in_file:  # the file has its value, which an argument of the script may override
+            items += [f"{option.flag}={{{option.name}}}"] if option.flag.startswith("-") else []
+            continue
+        lacks_value = option.name in params and params[option.name][0] is None and option.lists != "repeat"
+        words = _option_items(option, form, boolean_style, lacks_value=lacks_value)
+        is_after_flags = bool(option.flag) and not option.flag.startswith("-") and form == arguments.FLAGS
+        (last_items if is_after_flags else items).extend(words)
+    return items, last_items
+
+
+def _option_items(option: Option, form: str, boolean_style: str, *, lacks_value: bool) -> list[str]:
+    """Return the items of `arguments` for an option; [] if its form writes it.
+
+    Args:
+        option: The option.
+        form: Form in which the other parameters are passed.
+        boolean_style: Style of a job for all booleans.
+        lacks_value: Whether the user must still write its value. It needs an item, as the forms FLAGS and HYDRA leave
+            out parameters without a value.
+    """
+    if form == Style.ENVIRONMENT:
+        return [f"{option.name}={{{option.name}}}"]
+    if form in (Style.COMMAND, Style.PROMPTS):
+        return []
+    if form != arguments.FLAGS:
+        is_python_boolean = option.kind == "bool" and not option.style  # Sacred's True, and not Hydra's true
+        needs_item = lacks_value or (form == arguments.HYDRA and is_python_boolean)
+        return [f"{option.name}={{{option.name}}}"] if needs_item else []
+    if not option.flag:  # a positional argument
+        return [f"{{{option.name}}}"]
+    if option.flag != f"--{option.name}" or lacks_value:
+        return [option.flag, f"{{{option.name}}}"] if option.style != "switch" else []
+    has_other_style = option.style == "value" and boolean_style != "value"
+    return [f"{option.flag}={{{option.name}}}"] if has_other_style else []
+
+
+def _arguments_field(
+    parsed_script: Script,
+    declared: Declared,
+    space: Collection[str],
+    params: Collection[str],
+    form: str,
+    items: Sequence[str],
+    last_items: Sequence[str],
+) -> Any:
+    """Return the field `arguments` of a script that gets its parameters as arguments.
+
+    Args:
+        parsed_script: Content of the script.
+        declared: Its arguments.
+        space: Names of the searched parameters.
+        params: Names of the other parameters that a trial sets.
+        form: Form in which the parameters without an item are passed.
+        items: Items before these.
+        last_items: Items after these.
+    """
+    first = [
+        word
+        for word in declared.subcommands
+        if all(key in space or key in params for _, key in arguments.placeholders([word]))
+    ]
+    first += ["with"] if parsed_script.style is Style.SACRED else []
+    last = [*declared.trailing, *last_items]
+    field: dict[str, Any] = {"items": [*first, *items, f"{{{form}}}", *last] if first or items or last else form}
+    boolean_style = _boolean_style(declared)
+    if form == arguments.FLAGS and boolean_style != "switch":
+        field["booleans"] = boolean_style
+    list_styles = {option.lists for option in declared.options if option.lists and option.name in params} - {"spread"}
+    if list_styles:
+        field["lists"] = min(list_styles)
+    return field["items"] if len(field) == 1 else field
+
+
+def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command: bool) -> Any:
+    """Return the field `arguments` of a job; None for the default.
+
+    Args:
+        name: Path of the script in the job's folder.
+        parsed_script: Content of the script.
+        field: The field if the script gets its parameters as arguments.
+        has_command: Whether the job has a command of its own.
+    """
+    style = parsed_script.style
+    if parsed_script.appended:
+        if not parsed_script.config:
+            return field
+        return {**(field if isinstance(field, dict) else {"items": field}), "file": parsed_script.config}
+    if style in (Style.ENVIRONMENT, Style.COMMAND, Style.PROMPTS):  # the command has the parameters
+        return (Path(name).parent / parsed_script.config).as_posix() if parsed_script.config else None
+    if style is Style.SEARCHES:
+        return "none"
+    if has_command and style is Style.GLOBALS:
+        return name  # whose values are replaced in its text, as in a settings file
+    return None if field == arguments.FLAGS and not has_command else field
+
+
+def _command(
+    name: str,
+    parsed_script: Script,
+    declared: Declared,
+    start: script_folder.Start,
+    options: Sequence[Option],
+    items: Sequence[str],
+) -> list[str]:
+    """Return the command that starts a script; [] if the job can run it as a script.
+
+    Args:
+        name: Path of the script in the job's folder.
+        parsed_script: Content of the script.
+        declared: Its arguments.
+        start: Its start.
+        options: Options of the script, in the order of its prompts.
+        items: With ENVIRONMENT, assignments of the variables.
+    """
+    if parsed_script.style is Style.ENVIRONMENT:
+        return start.command(name, variables=items)
+    if parsed_script.style is Style.PROMPTS:
+        answers = " ".join(f"'{{{option.name}}}'" for option in options)
+        return ["bash", "-c", f"printf '%s\\n' {answers} | {shlex.join(start.words(name))}"]
+    if parsed_script.style is Style.COMMAND:
+        words = [os.path.relpath(name, start.cwd) if word == Path(name).name else word for word in parsed_script.command]
+        return [*(["env", "-C", start.cwd] if start.cwd != "." else []), *words]
+    return start.command(name, declared.function)
+
+
+def _number_names(options: Sequence[Option], likely: Sequence[str]) -> list[str]:
+    """Return the names of the numeric options whose values may affect what a script learns, those in `likely` first."""
+    numbers = [option for option in options if option.kind in ("int", "float") and not option.choices]
+    names = [option.name for option in numbers if option.name in likely or guess.is_searchable(option)]
+    return sorted(names, key=lambda name: likely.index(name) if name in likely else len(likely))
+
+
+def _is_secret(option: Option) -> bool:
+    """Return whether the default of an option is a secret: by its name, or as it equals a secret in this environment."""
+    secrets = {
+        value for name, value in os.environ.items() if len(value) >= _SHORTEST_SECRET and credentials.is_secret(name, value)
+    }
+    return credentials.is_secret(option.name, option.default) or str(option.default) in secrets
+
+
+def _with_value(option: Option, folder: Path) -> Option:
+    """Return an option with a guessed value if it is required and has none; otherwise the option, unchanged.
+
+    Data may be a file or folder at the top of the job's folder.
+    """
+    if not option.required or option.default is not None or option.choices or option.lists or option.style:
+        return option
+    files = sorted(file.relative_to(folder).as_posix() for suffix in _DATA_SUFFIXES for file in folder.glob(f"*{suffix}"))
+    files += [name for name in _DATA_FOLDERS if (folder / name).is_dir()]
+    return dataclasses.replace(option, default=guess.value(option, files))
+
+
+def _is_heavy(module: str) -> bool:
+    """Return whether a module is an installed library, and not of the standard library or the script."""
+    name = module.partition(".")[0]
+    return name not in sys.stdlib_module_names and name != "trialplane" and script_folder.is_installed(name)
+
+
+def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
+    """Return the text of job.yaml.
+
+    Args:
+        job: The job.
+        result: Result of the smoke run; None without one.
+    """
+    lines = [f"# {comment}" for comment in job.comments]
+    if any(reason for _, reason in job.space.values()):
+        lines.append("# Check the fields that are marked as guessed.")
+    lines += ["kind: hpo", _field_line("command", job.command) if job.command else _field_line("script", job.script)]
+    if job.arguments is not None:
+        lines.append(_field_line("arguments", job.arguments))
+    if job.preload and not job.command:  # a command is a process of its own, which imports its modules itself
+        lines.append(
+            _field_line("preload", job.preload, "imported once per slot; the script imports some of them in functions")
+        )
+    elif not job.command:
+        lines.append("# preload: []  # what the script imports at its top is imported once per slot anyway")
+    if job.params or job.further_params:
+        lines += ["", "params: # the script's own defaults, the same in every trial" if job.params else "# params:"]
+        lines += [f"  {_field_line(name, value, comment)}" for name, (value, comment) in job.params.items()]
+        lines += [f"  # {line}" for line in job.further_params]
+    if job.space:
+        lines += ["", "space: # what is searched"]
+        lines += [
+            f"  {_field_line(name, parameter, f'guessed: {reason}' if reason else '')}"
+            for name, (parameter, reason) in job.space.items()
+        ]
+        if job.further_space:
+            lines.append("  # Others that could be searched; drop one from params if you do:")
+            lines += [f"  # {line}" for line in job.further_space]
+        lines += _enqueue_lines(job)
+    lines += [
+        "",
+        *_metric_lines(job, result),
+        "sampler: tpe",
+        *([] if job.returned and best_objective(result) is None else ["pruner: asha"]),
+        "",
+    ]
+    lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
+    lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
+    return "\n".join(lines) + "\n"
+
+
+def _enqueue_lines(job: ScriptJob) -> list[str]:
+    """Return the line of `enqueue`, which makes the script's defaults the first trial, with remarks on those out of range.
+
+    If all of them are out of range, this is a comment, and no lines if there are no defaults.
+    """
+    defaults = {name: job.defaults[name] for name in job.space if name in job.defaults}
+    first_trial = {name: value for name, value in defaults.items() if _contains(job.space[name][0], value)}
+    outside = "; ".join(
+        f"{name}, by default {defaults[name]}, is outside of its range" for name in defaults if name not in first_trial
+    )
+    if first_trial:
+        remark = f"the script's defaults, tried first{f'; {outside}' if outside else ''}"
+        return [_field_line("enqueue", [first_trial], remark)]
+    return [f"# The script's defaults are not tried first: {escapes.escape_controls(outside)}"] if outside else []
+
+
+def _contains(parameter: dict[str, Any], value: Any) -> bool:
+    """Return whether a value is one that a parameter can have: a choice, or in its range and on one of its steps."""
+    if value is None or "choices" in parameter:
+        return value in parameter.get("choices", ())
+    if not isinstance(value, (int, float)) or not parameter["low"] <= value <= parameter["high"]:
+        return False
+    step = parameter.get("step") or (1 if parameter["type"] == "int" else None)
+    if step is None:
+        return True
+    steps_from_low = (value - parameter["low"]) / step
+    return math.isclose(steps_from_low, round(steps_from_low))
+
+
+def best_objective(result: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str]] | None:
+    """Return the source of the metric to optimize, and the field `objective`; None if no metric has a suitable name.
+
+    If several sources have equally good metrics, it is the first one. The output comes before files.
+    """
+    sources = result.metrics if result else {}
+    objectives = [(source, best) for source, metrics in sources.items() if (best := guess.objective(metrics))]
+    return max(objectives, key=lambda objective: guess.objective_rank(objective[1]["metric"]), default=None)
+
+
+def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> str:
+    """Return a message that the objective in a job's file is a placeholder, with the line to write instead."""
+    metrics = [metric for source_metrics in result.metrics.values() for metric in source_metrics] if result else []
+    if result is None:
+        reason = "the script was not run"
+    elif metrics:
+        reason = f"no metric that it printed has the name of an objective ({', '.join(sorted(set(metrics))[:20])})"
+    else:
+        reason = "it printed no metric"
+    if last := guess.unnamed(metrics):
+        folder = importing.shell_path(Path(file).parent)
+        reason += f"; `platform submit hpo {folder} --objective {last}:min --local` minimizes {last}"
+    verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
+    return f"{reason}; name a metric that it {verb} in {file}, as in `objective: {{metric: NAME, direction: minimize}}`"
+
+
+def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
+    """Return the lines of the objective, and of the source of its metric unless that is the default.
+
+    The objective is a metric of the smoke run, the value that the script returns, or a placeholder, in this order.
+    """
+    if (chosen := best_objective(result)) is not None and result is not None:
+        source, best = chosen
+        other_names = ", ".join(sorted(name for name in result.metrics[source] if name != best["metric"])[:20])
+        beside = f"; the others: {other_names}" if other_names else ""
+        has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)  # reports the metrics by itself
+        is_default = not source.pattern and (has_callback or source.source in ("stdout", "mlflow"))
+        source_field: Any = source.source
+        if source.pattern:
+            source_field = {"from": "stdout", "pattern": source.pattern[0]}
+        elif source.source == "file":
+            source_field = {"from": "file", "path": source.path}
+        lines = [] if is_default else [_field_line("metrics", source_field, "where they were found")]
+        return [*lines, _field_line("objective", best, f"guessed from the metrics of one run{beside}")]
+    if job.returned:
+        guessed = guess.objective({job.returned.removeprefix("-"): 0.0})
+        direction = guessed["direction"] if guessed else "minimize"
+        if job.returned.startswith("-"):
+            direction = _OPPOSITE[direction]
+        remark = f"returned: {errors.shortened(job.returned, 60)}; the direction is guessed"
+        if "with" in str(job.arguments):  # the arguments of Sacred, which prints the returned value as `Result`
+            return [_field_line("objective", {"metric": "Result", "direction": direction}, remark)]
+        libraries = [*(["wandb"] if job.uses_wandb else []), "hydra"]
+        capture = _field_line("capture", libraries, "the function's return value is reported")
+        return [capture, _field_line("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
+    objective = _field_line("objective", {"metric": "loss", "direction": "minimize"}, "a placeholder: no metric was found")
+    captured = _field_line("capture", "wandb", "its logs to W&B are reported, and W&B gets nothing")
+    return [captured, objective] if result is not None and job.uses_wandb else [objective]
+
+
+def _field_line(name: str, value: Any, comment: str = "") -> str:
+    """Return a line of job.yaml: a field with its value, and a comment unless that is ""."""
+    text = output.as_yaml({name: value}, flow=True).strip()[1:-1] if not isinstance(value, (dict, list)) else ""
+    if not text:
+        text = f"{output.as_yaml([name], flow=True).strip()[1:-1]}: {output.as_yaml(value, flow=True).strip()}"
+    remark = escapes.escape_controls(" ".join(comment.split()))
+    return f"{text} # {remark}" if remark else text

@@ -1,0 +1,373 @@
+"""The parameters of a script for `platform init --from`: from its text, from its configuration, or by a probe of it.
+
+A probe runs a copy of the script in another process until it reads its arguments. The rest of the script does not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.cli import bounded, importing, output, script_folder
+from trialplane.errors import InputError, SpecError
+from trialplane.importing import guess, launcher, script
+from trialplane.importing.script import Script, Style
+from trialplane.job import arguments
+from trialplane.wire import declared as declared_arguments
+from trialplane.wire import records
+from trialplane.wire.declared import Declared, Option
+
+_LONGEST_PROBE = 60.0  # seconds until a script reads its arguments, with its imports
+_LONGEST_REASON = 400  # characters at the end of Hydra's output in a message
+BY_COMMAND = (
+    "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
+)
+_GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
+_OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScriptCopy:
+    """A copy of a job's folder, in which its script is probed.
+
+    Attributes:
+        file: Path of the script as the user names it, for messages; for a command, the command line.
+        folder: The copy. A probe may change files in it.
+        name: Path of the script in the copy.
+        start: Start of the script.
+        scratch: Folder for the output of probes.
+    """
+
+    file: Path
+    folder: Path
+    name: str
+    start: script_folder.Start
+    scratch: Path
+
+    @property
+    def path(self) -> Path:
+        """Path of the script's copy."""
+        return self.folder / self.name
+
+
+def script_parameters(copy: ScriptCopy, parsed_script: Script) -> tuple[Script, Declared]:
+    """Return a script with the style that its parameters need, and these parameters.
+
+    If the script takes no arguments, the parameters replace values in its text. If there are no such values either, a script
+    that searches by itself has no parameters.
+
+    Raises:
+        InputError: There are no parameters, or the script ends before it reads its arguments.
+        SpecError: The configuration is not YAML.
+    """
+    has_values = bool(guess.space(parsed_script.values))
+    with_values = dataclasses.replace(parsed_script, style=Style.GLOBALS, options=parsed_script.values)
+    if parsed_script.style is Style.PARSED:
+        if _GIN.search(script_folder.source(copy.path)):
+            raise InputError(f"{_advice(copy)}. Nothing was changed")
+        declared, log_clause = _probe_arguments(copy)
+        if declared.overrides:
+            return dataclasses.replace(parsed_script, style=Style.HYDRA), declared
+        if not declared.failure:
+            return parsed_script, _with_choices(declared, parsed_script)
+        reason = errors.shortened(declared.failure, 300)
+        # If a library is missing here, the script can have arguments that are not known yet.
+        if has_values and not declared.failure.startswith(("ModuleNotFoundError", "ImportError")):
+            output.note(f"{copy.file.name} read no arguments: {reason}; so parameters replace the values in its text")
+            return with_values, Declared(parsed_script.values)
+        remedy = f"if it takes --NAME=VALUE, this runs it: {_submit_command(copy.file)}; or {BY_COMMAND}"
+        raise InputError(
+            f"{copy.file.name} ended before it read its arguments: {reason}{log_clause}; {remedy}; nothing was changed"
+        )
+    if parsed_script.style is Style.HYDRA:
+        return parsed_script, _hydra_parameters(copy, parsed_script)
+    if parsed_script.style is Style.UNKNOWN and has_values:
+        return with_values, Declared(parsed_script.values)
+    lacks_options = parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options)
+    if parsed_script.style is Style.UNKNOWN or lacks_options:
+        advice = _advice(copy)
+        if parsed_script.style is Style.UNKNOWN or "wandb.config" in advice:
+            raise InputError(f"{advice}. Nothing was changed")
+        output.note(f"{advice}. Until then, the job is one trial without parameters")
+        return dataclasses.replace(parsed_script, style=Style.SEARCHES), Declared()
+    return parsed_script, Declared(parsed_script.options)
+
+
+def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Declared]:
+    """Return a command that calls a Python script, with the form of further arguments, and the command's parameters.
+
+    The parameters are the numbers in the command line, the values of a settings file that the command names, and the
+    arguments that the script declares, which are appended to the command. If both the file and the script have a parameter,
+    a trial sets it in both, as either may override the other.
+
+    Raises:
+        SpecError: There are no parameters, or a file is not Python or YAML.
+    """
+    assert command.call is not None
+    call = command.call
+    path = Path(os.path.normpath(copy.folder / call.folder / call.script))
+    modules = script_folder.modules(path)
+    called_script = script.read(modules[Path(path.name)][0], call.script, "\n".join(text for text, _ in modules.values()))
+    called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
+    declared, appended = _called_parameters(called_copy, called_script, call)
+    declared_by_name = {option.name: option for option in declared.options}
+    in_command = {key for _, key in arguments.placeholders(command.command)}
+    typed = {
+        option.name: _with_declared_type(option, declared_by_name.get(option.name))
+        for option in command.options
+        if option.name in in_command
+    }
+    in_file = {option.name: option for option in command.options if option.name not in in_command}
+    if called_script.style is Style.CONFIGURATOR:  # its arguments override the file, so only they are set
+        in_file = {}
+    if not typed and not appended and not guess.space([*in_file.values(), *declared.options]):
+        in_file = {option.name: option for option in called_script.values}
+        command = dataclasses.replace(command, config=called_copy.name)  # the file whose values are replaced
+    appendable = _appendable_options(declared, command, typed, appended)
+    for key, option in in_file.items():
+        last_part = key.rpartition(".")[2]
+        is_only_key = sum(other.rpartition(".")[2] == last_part for other in in_file) == 1
+        # `--lr` overrides `train.lr` of the file, unless another section has an `lr`, too.
+        argument = appendable.pop(key, None) or (appendable.pop(last_part, None) if is_only_key else None)
+        if argument is not None:
+            in_file[key] = dataclasses.replace(option, flag=argument.flag, choices=argument.choices)
+    appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
+    options = (*typed.values(), *in_file.values(), *appended_options)
+    if not options:
+        raise launcher.without_parameters(str(copy.file))
+    config = command.config if in_file else ""
+    command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
+    return command, Declared(options, declared.left_out)
+
+
+def _appendable_options(declared: Declared, command: Script, typed: Collection[str], appended: str) -> dict[str, Option]:
+    """Return the options with a flag that can be appended to a command, by name: those that it does not set already.
+
+    Args:
+        declared: Options of the script that the command calls.
+        command: The command.
+        typed: Names of the options that the command line sets to a parameter.
+        appended: Form of appended arguments: FLAGS, HYDRA, or "".
+    """
+    set_names = set(typed)
+    if command.call is not None and appended == arguments.HYDRA:
+        # Hydra refuses an override that is given twice. Other parsers use the last value.
+        set_names |= {word.partition("=")[0] for word in command.call.arguments}
+    # The name of the flag differs from that of the parameter in a loop: `--learning_rate {lr}`.
+    set_names |= set(re.findall(r"--?([\w.-]+)[ =]+[\"']?\{", " ".join(command.command)))
+    return {option.name: option for option in declared.options if option.flag and option.name not in set_names}
+
+
+def _with_choices(declared: Declared, parsed_script: Script) -> Declared:
+    """Return the arguments of a script, with the choices of an optimizer and the like that its text shows."""
+    options = tuple(guess.with_choices(option, parsed_script.compared) for option in declared.options)
+    return dataclasses.replace(declared, options=options)
+
+
+def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Call) -> tuple[Declared, str]:
+    """Return the arguments of a script that a command calls, and their form: FLAGS, HYDRA, or "" if it declares none.
+
+    Args:
+        copy: Copy of the script.
+        called_script: Content of the script.
+        call: Its call in the command.
+    """
+    folder = copy.folder / call.folder
+    if called_script.style is Style.PARSED:
+        start = dataclasses.replace(copy.start, cwd=call.folder, module=call.module)
+        declared, _ = _probe_arguments(dataclasses.replace(copy, start=start), call.arguments)
+        if not declared.failure:
+            return _with_choices(declared, called_script), arguments.HYDRA if declared.overrides else arguments.FLAGS
+    elif called_script.style is Style.HYDRA:
+        hydra_copy = dataclasses.replace(copy, file=Path(call.script), folder=folder, name=call.script)
+        return _hydra_parameters(hydra_copy, called_script), arguments.HYDRA
+    elif called_script.style is Style.CONFIGURATOR:
+        return Declared(_with_file_defaults(called_script.options, folder, call.arguments)), arguments.FLAGS
+    elif called_script.style is Style.ATTRIBUTES:
+        return Declared(called_script.options), arguments.FLAGS
+    return Declared(), ""
+
+
+def _with_declared_type(option: Option, declared: Option | None) -> Option:
+    """Return an option of a command line, with the type and the choices that the script declares for it.
+
+    The option is returned unchanged if the script does not declare it, or one of them is not a number.
+    """
+    if declared is None or not isinstance(option.default, (int, float)) or declared.kind not in ("int", "float"):
+        return option
+    value = float(option.default) if declared.kind == "float" else option.default
+    return dataclasses.replace(option, default=value, kind=declared.kind, choices=option.choices or declared.choices)
+
+
+def _with_file_defaults(options: Sequence[Option], folder: Path, words: Sequence[str]) -> tuple[Option, ...]:
+    """Return the options of a script with a configurator, whose defaults are the values in its Python files of settings.
+
+    Options without a plain value are left out.
+
+    Args:
+        options: Options of the script.
+        folder: Folder in which the script is started.
+        words: Its arguments, which may name files of settings.
+    """
+    file_values: dict[str, Any] = {}
+    for word in words:
+        if word.endswith(".py") and script_folder.exists(folder / word):
+            file_options = script.settings_options(script_folder.source(folder / word), word)
+            file_values |= {option.name: option.default for option in file_options}
+    values = {option.name: file_values.get(option.name, option.default) for option in options}
+    # The kind is that of the value, as a configurator refuses an integer for a float, and the other way round.
+    return tuple(
+        dataclasses.replace(option, default=values[option.name], kind=_OPTION_KINDS[type(values[option.name])])
+        for option in options
+        if type(values[option.name]) in _OPTION_KINDS
+    )
+
+
+def _hydra_parameters(copy: ScriptCopy, parsed_script: Script) -> Declared:
+    """Return the values of a Hydra configuration: of its file, or else of the configuration that the script prints.
+
+    Raises:
+        InputError: There is no configuration.
+        SpecError: The file is not YAML.
+    """
+    config = hydra_config(copy.path, parsed_script)
+    if config is not None:
+        groups: dict[str, dict[str, str]] = {}
+        for yaml_file in sorted(config.parent.rglob("*.y*ml")):
+            group = yaml_file.parent.relative_to(config.parent).as_posix()
+            groups.setdefault(group, {})[yaml_file.stem] = yaml_file.read_text(encoding="utf-8", errors="replace")
+        return Declared(tuple(script.hydra_options(config.read_text(encoding="utf-8"), config.name, groups)))
+    log = copy.scratch / "composed.yaml"
+    command = [*copy.start.words(copy.name), "--cfg", "job"]  # prints the configuration and ends
+    bounded.run(command, copy.folder, _probe_environment(copy.scratch), log, _LONGEST_PROBE)
+    with contextlib.suppress(SpecError):
+        if options := script.hydra_options(log.read_text(encoding="utf-8", errors="replace"), copy.file.name, {}):
+            return Declared(tuple(options))
+    raise InputError(
+        f"{copy.file.name} names no existing Hydra configuration; `platform import hydra FILE` reads one with a "
+        f"sweep, and `python {copy.file.name} -m hydra/sweeper=trialplane` needs no job at all; or name the parameters, "
+        f"those that no configuration has as +NAME: {_submit_command(copy.file, '--set arguments=hydra')}"
+    )
+
+
+def hydra_config(file: Path, parsed_script: Script) -> Path | None:
+    """Return the file of the Hydra configuration that a script names; None if it names none, or the file does not exist."""
+    if not parsed_script.config:
+        return None
+    paths = [Path(os.path.normpath(file.parent / f"{parsed_script.config}{suffix}")) for suffix in (".yaml", ".yml")]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _advice(copy: ScriptCopy) -> str:
+    """Return advice to the user for a script whose arguments are not known."""
+    file, text = copy.file, script_folder.source(copy.path)
+    if "gin" in text and (flag := _GIN.search(text)):
+        more = f"--set 'arguments=[\"--{flag[1]}=FUNCTION.NAME={{FUNCTION.NAME}}\"]'"
+        command = _submit_command(file, more, space="FUNCTION.NAME")
+        return f"{file.name} is configured by gin; this searches a value: {command}"
+    if "wandb.config" in text and not script.ARGUMENTS.search(text):
+        reason = "reads its parameters from wandb.config, and has no sweep that can be read"
+        command = _submit_command(file, "--set arguments=none --set capture=wandb")
+        return f"{file.name} {reason}; this searches it: {command}"
+    return (
+        f"{file.name} uses no known parser, and assigns no single value that looks worth searching. "
+        f"If it takes --NAME=VALUE, this searches it: {_submit_command(file)}; if it takes NAME=VALUE, with --set "
+        "arguments=hydra; "
+        "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME has one single value in its text, with "
+        f"--set arguments=globals; or {BY_COMMAND}. If none of these holds, write `from trialplane import params` at its "
+        "top and "
+        '`params().get("NAME", VALUE)` in place of a value, and run this with --set arguments=none'
+    )
+
+
+def _submit_command(file: Path, more: str = "", *, space: str = "NAME") -> str:
+    """Return the command, in backticks, that runs a study of a script without a job.yaml.
+
+    Args:
+        file: The script.
+        more: Further options of the command.
+        space: Name of the searched parameter.
+    """
+    words = (
+        f"platform submit hpo {importing.shell_path(file)} --space {space}=LOW..HIGH --objective METRIC:min --local {more}"
+    )
+    return f"`{words.strip()}`"
+
+
+def _probe_environment(scratch: Path) -> dict[str, str]:
+    """Return additional environment variables for a process that only reads a script's arguments or configuration.
+
+    With them, the process writes no bytecode into the copy, and nothing to W&B or the user's MLflow.
+    """
+    return {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),  # as for a trial
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "WANDB_MODE": "disabled",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db",
+    }
+
+
+def _probe_arguments(copy: ScriptCopy, typed: Sequence[str] = ()) -> tuple[Declared, str]:
+    """Run a script in another process until it reads its arguments.
+
+    Args:
+        copy: Copy of the script.
+        typed: Arguments of the script in the user's command.
+
+    Returns:
+        The arguments that the script declares, and a clause of a message that names the log of a failure; "" without one.
+    """
+    declared_file = copy.scratch / "declared.json"
+    variables = _probe_environment(copy.scratch)
+    if copy.start.path:
+        variables["PYTHONPATH"] = os.pathsep.join(str(copy.folder / entry) for entry in copy.start.path)
+    command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", str(copy.path), str(declared_file)]
+    command += [copy.start.module, *typed]
+    log = copy.scratch / "declaring.log"
+    process_end = bounded.run(command, copy.folder / copy.start.cwd, variables, log, _LONGEST_PROBE)
+    try:
+        declared = records.from_json(Declared, declared_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        is_timeout = process_end.code is None
+        reason = f"it took more than {_LONGEST_PROBE:.0f} seconds" if is_timeout else process_end.cause
+        declared = Declared(failure=reason)
+    log_clause = process_end.keep(copy.file.stem) if declared.failure else ""
+    return declared, f"; {log_clause}" if log_clause else ""
+
+
+def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Script, declared: Declared, title: str) -> None:
+    """Check that a script has the parameters that the user wants to search.
+
+    Args:
+        names: Names of the parameters.
+        copy: Copy of the script.
+        parsed_script: Content of the script.
+        declared: Its arguments.
+        title: Name of the script for messages.
+
+    Raises:
+        InputError: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
+    """
+    known_names = {option.name for option in declared.options}
+    unknown_names = [name for name in names if name not in known_names]
+    if not unknown_names or declared_arguments.LIGHTNING_CALLBACK in declared.subcommands:
+        return  # arguments of the Trainer are not among the options of a LightningCLI
+    reason = ""
+    if parsed_script.style is Style.HYDRA and parsed_script.config:
+        # The composed configuration may have more parameters than the files that were read.
+        command = [*copy.start.words(copy.name), "--cfg", "job", *(f"{name}=1" for name in unknown_names)]
+        log = copy.scratch / "composed.log"
+        process_end = bounded.run(command, copy.folder, _probe_environment(copy.scratch), log, _LONGEST_PROBE)
+        if process_end.code == 0:
+            return
+        text = process_end.log.read_text(errors="replace").partition("Set the environment variable HYDRA_FULL_ERROR")[0]
+        reason = f" ({' '.join(text.split())[-_LONGEST_REASON:]})"
+    hints = [f"{name}; {errors.nearest(name, known_names)}".rstrip("; ") for name in unknown_names]
+    raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}; nothing was changed")
