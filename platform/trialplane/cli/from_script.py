@@ -178,15 +178,15 @@ def make_of_command(text: str, request: Request) -> int:
     request = dataclasses.replace(request, secrets=secrets)
     if secrets:
         output.note(_secrets_message(list(secrets)))
-    if script_file := launcher.script_of(text):  # a command without arguments is the same as its script
+    if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
         return make(Path(script_file), request)
-    call = launcher.call_of(text)
+    call = launcher.find_call(text)
     if call is not None:
         call = _existing_call(call)
     words, folder = (text, ".") if call is None else (shlex.join(call.arguments), call.folder)
     config, values = settings_file.named(words, Path(folder))
     config = os.path.normpath(Path(folder, config)) if config else ""
-    parsed_script = launcher.of_command_line(text, config, values, call)
+    parsed_script = launcher.parse_command_line(text, config, values, call)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
     return _write_job(origin, parsed_script, request)
 

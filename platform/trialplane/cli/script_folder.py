@@ -1,4 +1,7 @@
-"""A script, the modules beside it that it imports, directly or indirectly, and the folder in which it is started."""
+"""The surroundings of a script: the folder in which it is started, and the modules in its own folder that it imports.
+
+`start` finds the folders from the modules that the script imports and the files that it names. `modules` reads the modules.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Start:
         return Start(folder, cwd, tuple(os.path.relpath(root, folder) for root in self.roots), self.module)
 
     def command(self, name: str, function: str = "", variables: Sequence[str] = ()) -> list[str]:
-        """Return the command of a job; [] if it can run the file as a script.
+        """Return the command of a job that starts the script; [] if the job can run the file by its field `script`.
 
         Args:
             name: Path of the script, relative to the job's folder.
@@ -60,92 +63,102 @@ class Start:
         """
         path = [os.path.relpath(entry, self.cwd) for entry in self.path]
         path += [os.path.relpath(Path(name).parent, self.cwd)] if function and not self.module else []
-        path = [entry for entry in path if entry != "." or not (self.module or function)]
-        settings = [*(["-C", self.cwd] if self.cwd != "." else [])]
+        if self.module or function:  # `python -m` and `python -c` import from the working directory anyway
+            path = [entry for entry in path if entry != "."]
+        settings = ["-C", self.cwd] if self.cwd != "." else []
         settings += [f"PYTHONPATH={os.pathsep.join(dict.fromkeys(path))}"] if path else []
         settings += variables
         program = ["-m", self.module] if self.module else [os.path.relpath(name, self.cwd)]
         if function:
             program = ["-c", f"from {self.module or Path(name).stem} import {function}; {function}()"]
-        is_script = not settings and not self.module and not function
-        return [] if is_script else [*(["env", *settings] if settings else []), "python", *program]
+        if not settings and not self.module and not function:
+            return []
+        return [*(["env", *settings] if settings else []), "python", *program]
 
     def words(self, name: str) -> list[str]:
-        """Return the command line of the script."""
+        """Return the command line that starts the script, also if a job needs no command for it."""
         return self.command(name) or ["python", name]
 
 
-def start(file: Path, read: Script, text: str) -> Start:
-    """Return how a script is started, by the locations of the modules that it imports and of the files that it names.
+def start(file: Path, parsed_script: Script, text: str) -> Start:
+    """Return the start of a script, by the locations of the modules that it imports and of the files that it names.
 
     Args:
         file: Path of the script.
-        read: Content of the script.
+        parsed_script: Content of the script.
         text: Text of the script.
     """
     home = file.parent
     above = [folder for folder in home.parents[:_LEVELS] if not _has_other_files(folder)]
-    imported = sorted({module.partition(".")[0] for module in (*read.top, *read.late)})
-    module = _module(file)
-    module = module if read.is_module or module.partition(".")[0] in imported else ""
+    imported = sorted({module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)})
+    module = _module_name(file)
+    if not parsed_script.is_module and module.partition(".")[0] not in imported:
+        module = ""  # it imports nothing from its package, so it can run as a file
     roots = _import_roots(file, module, imported, above)
-    config = str(Path(read.config).parent) if read.config else ""  # Hydra looks for it beside the script
-    paths = [path for path in read.paths if not config or os.path.normpath(path) != os.path.normpath(config)]
-    upward = [(home / path).resolve() for path in paths if path.startswith("../")]
-    upward = [path if path.is_dir() else path.parent for path in upward if exists(path) and _is_below(path, above)]
+    config = str(Path(parsed_script.config).parent) if parsed_script.config else ""
+    # Hydra finds its folder of configurations from any working directory.
+    paths = [path for path in parsed_script.paths if not config or os.path.normpath(path) != os.path.normpath(config)]
+    upward_paths = [(home / path).resolve() for path in paths if path.startswith("../")]
+    upward_paths = [path for path in upward_paths if exists(path) and _is_below(path, above)]
+    upward_folders = [path if path.is_dir() else path.parent for path in upward_paths]
     downward = [path for path in paths if not path.startswith("../")]
     missing = [path for path in downward if not exists(home / path)]
     folder_above = next((folder for path in missing for folder in above if exists(folder / path)), None)
     # The job's folder has everything that the script imports or names.
     first_root = roots[0] if module else home
-    folder = Path(os.path.commonpath([first_root, *roots, *([folder_above] if folder_above else []), *upward]))
+    folder = Path(os.path.commonpath([first_root, *roots, *([folder_above] if folder_above else []), *upward_folders]))
     # Files that the script names are relative to its working directory.
     if folder_above is not None:
         cwd = folder_above
-    elif upward or (len(missing) < len(downward) and not module):
+    elif upward_folders or (len(missing) < len(downward) and not module):
         cwd = home
     else:
         cwd = folder
-    alters_path = "sys.path" in text or "addsitedir" in text
+    alters_path = "sys.path" in text or "addsitedir" in text  # the script finds its modules by itself
     path = () if alters_path and not module else tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
     return Start(folder, os.path.relpath(cwd, folder), path, module)
 
 
-def shell_start(file: Path, read: Script, text: str) -> Start:
-    """Return how a shell script is started: in the working directory, to which the paths in it are usually relative.
+def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
+    """Return the start of a shell script: in the working directory, to which the paths in it are usually relative.
 
-    It is started in another folder if the working directory lacks the files that it names, and that folder has them.
+    If the working directory lacks the files that the script names, and the folder of the script or one above has them, it is
+    started there.
 
     Args:
         file: Path of the script.
-        read: Content of the script.
+        parsed_script: Content of the script.
         text: Text of the script.
     """
-    typed_in, start_by_paths = Path.cwd().resolve(), start(file, read, text)
-    if not file.is_relative_to(typed_in) or _has_other_files(typed_in):
+    working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
+    if not file.is_relative_to(working_directory) or _has_other_files(working_directory):
         return start_by_paths
-    named_in = f"{text}\n{' '.join(read.command)}"  # the command has the values of variables
-    modules = [module.replace(".", "/") for module in _NAMED_MODULE.findall(named_in)]
-    names = [*_NAMED_PATH.findall(named_in), *modules, *(f"{module}.py" for module in modules)]
-    has_files = {folder: any(exists(folder / name) for name in names) for folder in (typed_in, file.parent)}
-    if not has_files[typed_in] and (has_files[file.parent] or start_by_paths.folder != file.parent):
+    # The command of a loop has the values of variables, which the text lacks.
+    all_text = f"{text}\n{' '.join(parsed_script.command)}"
+    module_paths = [module.replace(".", "/") for module in _NAMED_MODULE.findall(all_text)]
+    names = [*_NAMED_PATH.findall(all_text), *module_paths, *(f"{path}.py" for path in module_paths)]
+    has_files = {folder: any(exists(folder / name) for name in names) for folder in (working_directory, file.parent)}
+    if not has_files[working_directory] and (has_files[file.parent] or start_by_paths.folder != file.parent):
         return start_by_paths
-    return Start(typed_in)
+    return Start(working_directory)
 
 
 def _has_other_files(folder: Path) -> bool:
-    """Return whether a folder is never that of a job, because it has many other files."""
+    """Return whether a folder is one with many unrelated files, such as the home directory, which no job may contain."""
     return folder in (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(folder.anchor))
 
 
 def _import_roots(file: Path, module: str, imported: Sequence[str], above: Sequence[Path]) -> list[Path]:
-    """Return the folders from which a script imports in addition to its own: first that of its package, if it is a module.
+    """Return the folders from which a script imports in addition to its own.
+
+    If the script is run as a module, the first one is the folder that has its package. The others have modules that are
+    neither installed nor in the folders before them.
 
     Args:
         file: Path of the script.
         module: Name of the script as a module; "" if it is run as a script.
         imported: Names of the modules and packages that it imports.
-        above: Folders above the script's, in which others are looked for. Modules that are installed are not.
+        above: Folders above the script's, in which modules are looked for.
     """
     home = file.parent
     roots = [file.parents[module.count(".")]] if module else []
@@ -157,11 +170,12 @@ def _import_roots(file: Path, module: str, imported: Sequence[str], above: Seque
 
 
 def _is_below(path: Path, folders: Sequence[Path]) -> bool:
+    """Return whether a path is one of several folders or below one of them."""
     return any(path.resolve().is_relative_to(folder) for folder in folders)
 
 
-def _module(file: Path) -> str:
-    """Return the name of a script in a package as a module; "" outside of packages."""
+def _module_name(file: Path) -> str:
+    """Return the dotted name of a script in a package, as for `python -m`; "" outside of packages."""
     names = [file.stem]
     folder = file.parent
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
@@ -192,7 +206,7 @@ def is_installed(name: str) -> bool:
 
 
 def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str, Script]]:
-    """Return a script, and the modules in its folder that it imports, directly or indirectly; 200 files at most.
+    """Read a script, and the modules in its folder that it imports, directly or indirectly; 200 files at most.
 
     Args:
         file: Path of the script.
@@ -211,14 +225,15 @@ def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str,
         path = todo.pop(0)
         if path not in by_path:
             text = script_text if script_text is not None and path == Path(file.name) else source(home / path)
-            read = script.read(text, str(home / path))
-            by_path[path] = text, read
-            todo += [module_file for name in (*read.top, *read.late) for module_file in _module_files(home, name)]
+            parsed_file = script.read(text, str(home / path))
+            by_path[path] = text, parsed_file
+            imported = (*parsed_file.top, *parsed_file.late)
+            todo += [module_file for name in imported for module_file in _module_files(home, name)]
     return by_path
 
 
 def source(file: Path) -> str:
-    """Return the text of a Python file. A byte order mark, or the encoding that it names, counts as for Python.
+    """Return the text of a Python file, in the encoding that Python uses for it: by its byte order mark, or as it declares.
 
     Raises:
         InputError: The file cannot be read.
@@ -234,17 +249,21 @@ def source(file: Path) -> str:
 
 def package_text(file: Path) -> str:
     """Return the text of all files in the package of a script, where its parser may be; "" outside of packages."""
-    files = sorted(file.parents[module.count(".") - 1].rglob("*.py"))[:_MOST_FILES] if (module := _module(file)) else []
-    return "\n".join(map(source, files))
+    module = _module_name(file)
+    if not module:
+        return ""
+    package = file.parents[module.count(".") - 1]
+    return "\n".join(map(source, sorted(package.rglob("*.py"))[:_MOST_FILES]))
 
 
 def _module_files(home: Path, module: str) -> list[Path]:
-    """Return the files of a module or package, relative to the folder that has it; none if the folder lacks it."""
-    parts = module.split(".")
-    if (home / f"{parts[0]}.py").is_file():
-        return [Path(f"{parts[0]}.py")]
-    if not (home / parts[0]).is_dir():
+    """Return the files of a module or package, relative to the folder that has it; none if the folder lacks it.
+
+    For a package, these are all of its files: a script's content does not show which of them it imports by relative names.
+    """
+    root_name = module.partition(".")[0]
+    if (home / f"{root_name}.py").is_file():
+        return [Path(f"{root_name}.py")]
+    if not (home / root_name).is_dir():
         return []
-    return [
-        file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]
-    ]  # all, as relative imports are not read
+    return [file.relative_to(home) for file in sorted((home / root_name).rglob("*.py"))[:_MOST_FILES]]

@@ -1,4 +1,7 @@
-"""Folding of later changes into the dicts of a Python file: `space["lr"] = …`, `space.update({…})`."""
+"""Folding of later changes into the dicts of a Python file: `space["lr"] = …`, `space.update({…})`.
+
+A reader of the syntax tree then finds the whole content of a dict at its creation.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def fold(tree: ast.Module) -> dict[str, int]:
     for node in list(ast.walk(tree)):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
-            if isinstance(block, list):
+            if isinstance(block, list):  # and not the expression that is the body of a lambda or a conditional expression
                 block_dicts: dict[str, ast.Dict] = {}
                 for statement in block:
                     if _fold_statement(statement, block_dicts):
@@ -57,10 +60,10 @@ def _fold_statement(statement: ast.stmt, dicts: dict[str, ast.Dict]) -> bool:
         call = statement.value
         updated = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "update" else None
         if updated is not None and (target_dict := _find_dict(updated, dicts)):
-            merged = [_find_dict(argument, dicts) for argument in call.args]
-            if all(merged) and all(word.arg for word in call.keywords):
+            arguments = [_find_dict(argument, dicts) for argument in call.args]
+            if all(arguments) and all(word.arg for word in call.keywords):  # none of them is unknown, or `**unknown`
                 pairs = [
-                    pair for argument in merged if argument for pair in zip(argument.keys, argument.values, strict=True)
+                    pair for argument in arguments if argument for pair in zip(argument.keys, argument.values, strict=True)
                 ]
                 pairs += [(ast.copy_location(ast.Constant(word.arg), word), word.value) for word in call.keywords]
                 return all(key is not None and _set_item(target_dict, key, _as_display(value)) for key, value in pairs)
@@ -68,7 +71,7 @@ def _fold_statement(statement: ast.stmt, dicts: dict[str, ast.Dict]) -> bool:
 
 
 def _as_display(value: ast.expr) -> ast.expr:
-    """Return `dict(a=1)` as `{"a": 1}`, and any other expression unchanged."""
+    """Return the call `dict(a=1)` as the display `{"a": 1}`, and any other expression unchanged."""
     if not isinstance(value, ast.Call) or ast.unparse(value.func) != "dict" or value.args:
         return value
     if not all(word.arg for word in value.keywords):
@@ -93,7 +96,7 @@ def _is_same_key(key: ast.expr | None, other: ast.expr) -> bool:
 
 
 def _set_item(node: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
-    """Set an item of a dict. Return whether its key is a constant, so that this is possible."""
+    """Set an item of a dict's display. Return False, without a change, if the key is not a constant."""
     if not isinstance(key, ast.Constant):
         return False
     position = next((index for index, existing in enumerate(node.keys) if _is_same_key(existing, key)), len(node.keys))
@@ -103,7 +106,7 @@ def _set_item(node: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
 
 
 def _changed_dicts(statement: ast.stmt) -> Iterator[tuple[str, int]]:
-    """Yield the names of the dicts that a statement itself changes, without the statements in it, and its line."""
+    """Yield the name of each dict that a statement changes, and its line. Statements inside of it are not included."""
     targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
     changed_nodes = [target.value for target in targets if isinstance(target, ast.Subscript)]
     call = statement.value if isinstance(statement, ast.Expr) else None

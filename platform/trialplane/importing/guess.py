@@ -1,4 +1,7 @@
-"""Guesses which of a script's arguments to search and what to optimize, from their names and defaults."""
+"""Guesses about a script: the arguments that may be worth a search, with their ranges, and the metric to optimize.
+
+The guesses depend only on the words in the names of arguments and metrics, on defaults and on choices.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from trialplane.importing import search
 from trialplane.wire.declared import Option
 
 
-def _set(words: str) -> frozenset[str]:
+def _word_set(words: str) -> frozenset[str]:
     """Return the words of a text."""
     return frozenset(words.split())
 
@@ -25,7 +28,7 @@ _COMPOUND = re.compile(rf"(?:net|num|n)({_SIZE})|k(?:ernel)?size|em(?:bed|b)?siz
 _OF_MODEL = re.compile(r"(?<![^\W_])d_(model|ff|ffn|inner|hid|hidden|state|emb|embed)(?![^\W_])")  # sizes of a transformer
 _NUMBERED = re.compile(r"(?<![^\W_])(l1|l2|f1|r2|top1)(?![^\W_])")
 # Words of arguments that do not affect what a script learns, but where and how it runs, for how long, and what it prints.
-_NO_SEARCH = _set(
+_NO_SEARCH = _word_set(
     "seed device devices cuda gpu gpus cpu mps tpu xpu num_workers workers jobs threads port host rank local world backend "
     "node nodes nnodes nproc process processes nr ranks master addr address cluster machine machines slurm id ids "
     "log logs logging logger verbose verbosity quiet debug dry print display interval every freq frequency save saving "
@@ -39,36 +42,36 @@ _NO_SEARCH = _set(
     "classes labels features in out context type vocab split fold folds train language locale format mode task "
     "image images img resolution start begin resume chunk"
 )
-_LOGARITHMIC = _set("lr lrate learningrate eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
-_DECAYS = _set("weight wd l2")
-_SCHEDULED = _set(
+_LOGARITHMIC = _word_set("lr lrate learningrate eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
+_DECAYS = _word_set("weight wd l2")
+_SCHEDULED = _word_set(
     "min max warmup final end noise cycle decay mul pct std limit steps sched scheduler schedule k t power step size"
 )
-_SHARES = _set("dropout drop momentum smoothing prob probability p ratio fraction rate subsample")
-_SIZES = _set(
+_SHARES = _word_set("dropout drop momentum smoothing prob probability p ratio fraction rate subsample")
+_SIZES = _word_set(
     "batch hidden hid width dim dims embed embedding embd emb units channels filters features neurons ngf ndf ff ffn "
     "latent bottleneck mlp rnn lstm gru projection proj leaves estimators est trees"
 )
-_TREES = _set("depth leaf")  # also of `max_depth`, `min_samples_leaf`
-_DATA_SIZES = _set("input output in out classes labels vocab image img frame")  # of sizes that the data determine
-_COUNTS = _set(
+_TREES = _word_set("depth leaf")  # also of `max_depth`, `min_samples_leaf`
+_DATA_SIZES = _word_set("input output in out classes labels vocab image img frame")  # of sizes that the data determine
+_COUNTS = _word_set(
     "layers layer depth heads head blocks levels neighbors stages hops leaf degree kernel ng negatives negative multires"
 )
-_FACTORS = _set("factor factors")  # of a matrix: `factor_num`, and not the `factor` by which a learning rate decreases
+_FACTORS = _word_set("factor factors")  # of a matrix: `factor_num`, and not the `factor` by which a learning rate decreases
 _MOST_SAMPLES = 256  # of one item, as along a ray; a larger number of samples is that of the data
 # Arguments that name a part of the method. Their values are searched if the script lists them.
-_PARTS = _set("optimizer optim opt activation act nonlinearity scheduler sched norm normalization init loss criterion")
-_SWITCHES = _set(
+_PARTS = _word_set("optimizer optim opt activation act nonlinearity scheduler sched norm normalization init loss criterion")
+_SWITCHES = _word_set(
     "nesterov augment augmentation amsgrad bias batchnorm bn norm residual bidirectional tie tied shuffle mixup cutmix "
     "warmup pretrained freeze balanced bootstrap scale normalize whiten"
 )
 
-_LOSSES = _set(
+_LOSSES = _word_set(
     "loss error err mae mse rmse mape smape rmsle nll ce bce perplexity ppl wer cer fid bpc bpb kl regret cost latency "
     "distance logloss deviance energy brier nmse nrmse wape eer chamfer residual"
 )
-_NORMS = _set("l1 l2 huber quantile poisson")  # LightGBM's names of losses, which arguments have, too
-_SCORES = _set(
+_NORMS = _word_set("l1 l2 huber quantile poisson")  # LightGBM's names of losses, which arguments have, too
+_SCORES = _word_set(
     "accuracy acc f1 auc auroc score bleu rouge map iou miou dice precision recall r2 reward rew return psnr ssim ndcg mrr "
     "em exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
     "pearson concordance sharpe ap auprc gini hits hit success win"
@@ -89,8 +92,9 @@ def _words(name: str) -> list[str]:
 
 
 def _whole_word(word: str) -> str:
-    """Return the size that a compound means: `hid` for `nhid`, `batch` for `bs`; another word unchanged."""
-    if not (match := _COMPOUND.fullmatch(word)):
+    """Return the word for the size that a compound means: `hid` for `nhid`, `batch` for `bs`; any other word unchanged."""
+    match = _COMPOUND.fullmatch(word)
+    if match is None:
         return word
     return match[1] or {"k": "kernel", "e": "embed", "b": "batch"}[word[0]]
 
@@ -100,10 +104,11 @@ def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
     guesses = [(option, guess) for option in options if (guess := parameter(option))]
 
     def order(entry: tuple[Option, Any]) -> tuple[int, int]:
+        """Return the key to sort by: the rank of the option, then the number of words in its name."""
         words = _words(entry[0].name)
         return _rank(entry[0], words), len(words)
 
-    # The sort is stable: parameters of the same order stay in the script's order.
+    # The sort is stable: parameters with equal keys stay in the script's order.
     return {option.name: guess for option, guess in sorted(guesses, key=order)}
 
 
@@ -118,7 +123,10 @@ def without_variants(names: Collection[str]) -> list[str]:
 
 
 def any_float(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return the positive numbers with a point whose names say nothing, for a script in which nothing is likely."""
+    """Return parameters for the positive floats of a script in which `space` finds none, as `space` returns them.
+
+    A float whose name shows that it does not affect what a script learns is left out.
+    """
     parameters: dict[str, tuple[dict[str, Any], str]] = {}
     for option in options:
         words, default = set(_words(option.name)), option.default
@@ -158,7 +166,8 @@ def _is_rate(words: Collection[str]) -> bool:
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     """Return a parameter for an argument, with the reason for its range. None if the argument is not worth a search."""
     words = set(_words(option.name))
-    last_words = set(_words(option.name.rpartition(".")[2]))  # of `train.dropout` without the section
+    last_words = set(_words(option.name.rpartition(".")[2]))  # without the section: only dropout for `train.dropout`
+    # A small number of samples is that of one item; see `_MOST_SAMPLES`.
     if words in ({"samples"}, {"n", "samples"}, {"num", "samples"}) and isinstance(option.default, int):
         low, high = max(1, option.default // 2), 2 * option.default
         reason = f"from half of {option.default} to twice that"
@@ -184,8 +193,8 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
 
 
 def is_searchable(option: Option) -> bool:
-    """Return whether a search of an argument could change what a script learns, by the argument's name and default."""
-    is_switch = option.kind == "int" and option.default in (0, 1)  # `--is_training 1`
+    """Return whether the value of an argument could affect what a script learns, by the argument's name and default."""
+    is_switch = option.kind == "int" and option.default in (0, 1)  # as in `--is_training 1`
     return not (option.lists or is_switch or option.default is None or set(_words(option.name)) & _NO_SEARCH)
 
 
@@ -207,23 +216,23 @@ def value(option: Option, files: Sequence[str]) -> Any:
     """Return a value for an argument that needs one and has no default, by its name. None if the name says nothing.
 
     Args:
-        option: the argument.
-        files: files of the script's folder that could be its data.
+        option: The argument.
+        files: Files of the script's folder that could be its data.
     """
     words = set(_words(option.name))
     if option.kind == "float":
         by_words: tuple[tuple[frozenset[str], Any], ...] = (
-            (_set("lr lrate learningrate learning eta step"), 0.01),
-            (_set("momentum"), 0.9),
+            (_word_set("lr lrate learningrate learning eta step"), 0.01),
+            (_word_set("momentum"), 0.9),
             (_SHARES, 0.1),
             (_DECAYS - {"l2"}, 1e-4),
             (_LOGARITHMIC, 0.1),
         )
     elif option.kind == "int":
         by_words = (
-            (_set("seed"), 0),
-            (_set("workers jobs threads"), 1),
-            (_set("epoch epochs step steps iter iters iterations rounds episodes"), 3),
+            (_word_set("seed"), 0),
+            (_word_set("workers jobs threads"), 1),
+            (_word_set("epoch epochs step steps iter iters iterations rounds episodes"), 3),
             (_COUNTS, 2),
             (_SIZES, 32),
         )
@@ -231,19 +240,19 @@ def value(option: Option, files: Sequence[str]) -> Any:
         data = next(iter(files), None)
         by_words = (
             (
-                _set(
+                _word_set(
                     "out output outdir save savedir log logs logdir workdir work checkpoint checkpoints ckpt result results"
                 ),
                 "out",
             ),
-            (_set("name exp experiment run project tag"), "trial"),
-            (_set("data dataset input train file path csv tsv root corpus text filename datafile infile"), data),
+            (_word_set("name exp experiment run project tag"), "trial"),
+            (_word_set("data dataset input train file path csv tsv root corpus text filename datafile infile"), data),
         )
     if option.kind == "str" and _is_rate(words):  # of a shell script, whose arguments have no types
         return 0.01
-    if "model" in words and not words & {"dir", "out", "output", "save"}:  # one that exists
+    if "model" in words and not words & {"dir", "out", "output", "save"}:  # an existing model, which cannot be guessed
         return None
-    return next((default for meant, default in by_words if meant & words), None)
+    return next((guessed for known_words, guessed in by_words if known_words & words), None)
 
 
 def _integer_range(words: Collection[str], default: int) -> tuple[dict[str, Any], str] | None:
@@ -288,6 +297,7 @@ def _float_range(words: Collection[str], default: float) -> tuple[dict[str, Any]
 
 
 def _round(value: float) -> float:
+    """Return a number rounded to three significant digits."""
     return float(f"{value:.3g}")
 
 
@@ -310,18 +320,26 @@ def objective_rank(metric: str) -> tuple[int, bool, bool]:
     the same data, a score is preferred to a loss, and a value of an epoch to one of a step.
     """
     words = set(_words(metric))
-    data = 3 if words & set(_VALIDATION) else 2 if "test" in words else 0 if words & set(_TRAINING) else 1
-    return data, bool(words & _SCORES), "step" not in words
+    if words & set(_VALIDATION):
+        data_rank = 3
+    elif "test" in words:
+        data_rank = 2
+    else:
+        data_rank = 0 if words & set(_TRAINING) else 1
+    return data_rank, bool(words & _SCORES), "step" not in words
 
 
 def unnamed(metrics: Sequence[str]) -> str:
-    """Return the last of several metrics that is no time, count or argument; "" if there is none."""
-    others = _NO_SEARCH | _LOGARITHMIC | _set("time dur duration seconds total eps memory")
+    """Return the last of several metrics whose name is not that of a time, a count or an argument; "" if there is none."""
+    others = _NO_SEARCH | _LOGARITHMIC | _word_set("time dur duration seconds total eps memory")
     return next((name for name in reversed(metrics) if not set(_words(name)) & others), "")
 
 
 def candidates(text: str) -> list[str]:
-    """Return the names of losses and scores in the output of a program, also in `0.98 accuracy` and `Acc@1 55.2`."""
+    """Return the different names of losses and scores in a text, such as the output of a program, in their order.
+
+    Characters other than letters, digits and `_` become `_`: `Acc_1` for `Acc@1 55.2`.
+    """
     pairs = ((prefix.lower().replace("'s", ""), name) for prefix, name in _METRIC.findall(text))
     names = dict.fromkeys(re.sub(r"\W+", "_", prefix + name).strip("_") for prefix, name in pairs)
     return [name for name in names if _is_measure(name)]

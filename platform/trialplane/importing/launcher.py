@@ -1,6 +1,7 @@
-"""Starts of programs as text: a command line, a shell script, a Makefile, or an MLproject of MLflow. Pure.
+"""The parameters and the command of a launcher: a command line, a shell script, a Makefile, or an MLproject of MLflow.
 
-`platform init --from` prints the command that a smoke run starts, before it starts it.
+The text is only parsed, and nothing is started. The result is a `Script` with the style COMMAND. Its command has a
+placeholder {NAME} for each parameter.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _ARGUMENT = re.compile(
 _TOKEN = re.compile(r"""(?:[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command line, or an operator
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
 _SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")
-_TYPES = {"float": "float", "int": "int"}
+_NUMBER_TYPES = ("float", "int")  # types of an MLproject that are also kinds of an option
 
 
 def is_launcher(file: PurePath) -> bool:
@@ -63,7 +64,7 @@ def is_makefile(file: PurePath) -> bool:
 
 
 def read(text: str, name: str) -> Script:
-    """Return the content of a launcher.
+    """Return the parameters and the command of a launcher.
 
     Args:
         text: Text of the file.
@@ -74,32 +75,34 @@ def read(text: str, name: str) -> Script:
             read.
     """
     if PurePath(name).name == _MLPROJECT:
-        options, command = _of_mlproject(text, name)
+        options, command = _read_mlproject(text, name)
         remedy = "an entry point needs `parameters:` and a command with {NAME}"
     elif is_makefile(PurePath(name)):
-        options, command = _of_makefile(text, name)
-        if not options and (line := _recipe(text, command[-1])):
-            return of_command_line(line)
+        options, command = _read_makefile(text, name)
+        if not options and (line := _recipe_command(text, command[-1])):
+            return parse_command_line(line)
         remedy = (
             "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
+            "`platform init --from 'make train LR=0.1'`"
         )
-        remedy += "`platform init --from 'make train LR=0.1'`"
-    elif loops := _loops(text):
-        return _of_loops(text, PurePath(name), loops)
+    elif loops := _loop_values(text):
+        return _loop_script(text, PurePath(name), loops)
     else:
-        options, command = _of_shell(text, PurePath(name))
+        options, command = _read_shell_script(text, PurePath(name))
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
-    names = {option.name for option in options}
-    in_text = () if guess.space(options) else tuple(option for option in _in_text(text, name) if option.name not in names)
-    if not options and not in_text:
+    text_options: tuple[Option, ...] = ()
+    if not guess.space(options):  # nothing to search so far
+        names = {option.name for option in options}
+        text_options = tuple(option for option in _text_options(text, name) if option.name not in names)
+    if not options and not text_options:
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
-    config = PurePath(name).name if in_text else ""
+    config = PurePath(name).name if text_options else ""  # trials replace the values in a copy of the script
     paths = tuple(dict.fromkeys(_PATH.findall(text)))
     notes = tuple(_secret_notes(text))
-    return Script(Style.COMMAND, (*options, *in_text), config, command=tuple(command), paths=paths, notes=notes)
+    return Script(Style.COMMAND, (*options, *text_options), config, command=tuple(command), paths=paths, notes=notes)
 
 
-def _split(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Return the words of a command line.
 
     Raises:
@@ -111,40 +114,45 @@ def _split(text: str) -> list[str]:
         raise SpecError([Issue(("command",), f"cannot be read: {error}", text)]) from error
 
 
-def script_of(text: str) -> str:
-    """Return the script that a command line starts without arguments, as `python train.py` does; "" for any other."""
-    words = _split(text)
+def script_without_arguments(text: str) -> str:
+    """Return the Python script that a command line starts without arguments, as `python train.py` does.
+
+    "" if it has arguments, or starts another program.
+    """
+    words = _split_words(text)
     words = [word for word in words[1:] if word != "-u"] if re.fullmatch(r"python[\d.]*", words[0]) else []
     if len(words) == 2 and words[0] == "-m":
         return f"{words[1].replace('.', '/')}.py"
     return words[0] if len(words) == 1 and words[0].endswith(".py") else ""
 
 
-def call_of(text: str) -> Call | None:
-    """Return the call of a Python script in a command line: of several, the last one with numbers, or else the last one.
+def find_call(text: str) -> Call | None:
+    """Return the call of a Python script in a command line; None without one.
 
-    None without one. `cd FOLDER` before it is followed.
+    If there are several, it is the last one with numbers, or else the last one. A `cd FOLDER` before it sets its folder.
     """
     folder, calls = PurePath(), list[Call]()
-    tokens = [*_TOKEN.finditer(text), None]
-    words: list[tuple[str, int]] = []  # of one simple command, with their ends; without redirections
+    tokens = [*_TOKEN.finditer(text), None]  # None ends the last command
+    words: list[tuple[str, int]] = []  # words of one simple command and their ends in the text, without redirections
     is_redirected = False
     for token in tokens:
         if token is not None and token[0] not in _SEPARATORS:
             is_redirected = is_redirected or token[0] in "<>"
-            if not is_redirected and not (token[0].isdigit() and text[token.end() : token.end() + 1] == ">"):
-                words.append(("".join(_split(token[0])), token.end()))
+            is_descriptor = token[0].isdigit() and text[token.end() : token.end() + 1] == ">"  # the 2 of `2>log`
+            if not is_redirected and not is_descriptor:
+                words.append(("".join(_split_words(token[0])), token.end()))
             continue
         if len(words) > 1 and words[0][0] == "cd":
             folder = folder / words[1][0]
-        elif (call := _call(words, folder.as_posix())) is not None:
+        elif (call := _python_call(words, folder.as_posix())) is not None:
             calls.append(call)
         words, is_redirected = [], False
     with_numbers = [call for call in calls if list(settings.words(shlex.join(call.arguments)))]
-    return next(reversed(with_numbers or calls), None)
+    candidates = with_numbers or calls
+    return candidates[-1] if candidates else None
 
 
-def _call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
+def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
     """Return the call of a Python script in one simple command; None if it starts another program.
 
     Args:
@@ -162,41 +170,45 @@ def _call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
     return None
 
 
-def of_command_line(text: str, config: str = "", values: Sequence[Option] = (), call: Call | None = None) -> Script:
-    """Return the content of a command line as a user types it.
+def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (), call: Call | None = None) -> Script:
+    """Return the parameters and the command of a command line that a user types.
 
-    Its parameters are the numbers that follow the names of options, and those that are written as {lr=0.1}. With a call,
-    the command takes further arguments at the call's end.
+    The parameters are the numbers that follow the names of options, and those that are written as {lr=0.1}. If there is a
+    call, further arguments can be appended to the command: they become arguments of the called script.
 
     Args:
         text: Command line.
-        config: Settings file that it names. Without a call, it counts if the command line itself has no parameters.
+        config: Settings file that it names. Without a call, its values are used only if the command line has no parameters.
         values: Values in that file.
         call: Call of a Python script in the command line.
 
     Raises:
         SpecError: There are no parameters, and no script that could declare some.
     """
-    if call is not None and (is_shell := _SHELL_SYNTAX.search(text)):
+    needs_shell = bool(_SHELL_SYNTAX.search(text))
+    if call is not None and needs_shell:  # the shell gets the further arguments, and passes them on as "$@"
         text = f'{text[: call.end]} "$@"{text[call.end :]}'
     options: dict[str, Option] = {}
     pieces, end = [], 0
     for name, (start, stop) in settings.words(text):
         options.setdefault(name, _option(name, text[start:stop]))
-        pieces += [_escaped(text[end:start]), f"{{{name}}}"]
+        pieces += [_with_placeholders(text[end:start]), f"{{{name}}}"]
         end = stop
-    command = "".join([*pieces, _escaped(text[end:])])
+    command = "".join([*pieces, _with_placeholders(text[end:])])
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
         raise without_parameters(text)
-    config, names = ("", ()) if options and call is None else (config, values)
-    words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split(command)
-    words += ["bash"] if call is not None and is_shell else []  # $0 of the shell, before the arguments of "$@"
-    is_assignment = bool(re.match(r"\w+=", words[0]))
-    words = ["env", *words] if is_assignment else words
-    others = [option for option in names if option.name not in options]
-    return Script(Style.COMMAND, (*options.values(), *others), config, command=tuple(words), call=call)
+    if options and call is None:
+        config, values = "", ()
+    words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split_words(command)
+    words += (
+        ["bash"] if call is not None and needs_shell else []
+    )  # $0 of the shell, which comes before the arguments of "$@"
+    if re.match(r"\w+=", words[0]):  # an assignment before the program, which only `env` understands without a shell
+        words = ["env", *words]
+    file_options = [option for option in values if option.name not in options]
+    return Script(Style.COMMAND, (*options.values(), *file_options), config, command=tuple(words), call=call)
 
 
 def without_parameters(command: str) -> SpecError:
@@ -206,12 +218,11 @@ def without_parameters(command: str) -> SpecError:
     return SpecError([Issue(("command",), f"has no numbers with names; {remedy}", command)])
 
 
-def _loops(text: str) -> dict[str, tuple[Any, ...]]:
-    """Return the variables of the loops in a shell script, with the values that each one takes.
+def _loop_values(text: str) -> dict[str, tuple[Any, ...]]:
+    """Return the values of each variable of a loop in a shell script, as of `for lr in 0.1 0.01; do`, by variable.
 
-    Returns:
-        Values by variable, for `for lr in 0.1 0.01; do`, a range and an array. Empty without a loop over several values, or
-        if the values of a loop are not in the text.
+    The values may also be a range or an array. Empty without a loop over several values, or if the values of a loop are not
+    in the text.
     """
     arrays = dict(_ARRAY.findall(text))
     lines = _lines(text)
@@ -224,18 +235,23 @@ def _loops(text: str) -> dict[str, tuple[Any, ...]]:
             numbers = [int(number) for number in limits.groups() if number is not None]
             first = 1 if len(numbers) == 1 else numbers[0]  # $(seq 5)
             words = " ".join(map(str, range(first, min(numbers[-1] + 1, first + _MOST_VALUES))))
-        words = _filled(words, variables)
-        if set(words) & set("$*{}`"):
+        words = _with_variable_values(words, variables)
+        if set(words) & set("$*{}`"):  # only the shell knows the values
             return {}
         loops[name] = tuple(_option("", word).default for word in words.split())
     return loops if any(len(values) > 1 for values in loops.values()) else {}
 
 
-def _of_loops(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]) -> Script:
-    """Return the commands in the loops of a shell script as one command, which runs them once.
+def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]) -> Script:
+    """Return one command that runs the commands in the loops of a shell script once, and the loops' variables as options.
 
-    The values of each loop are the choices of an option. Other variables of the script are replaced by their values. Output
-    is not redirected to files, as metrics are read from it.
+    The values of a loop are the choices of its option. Other variables of the script are replaced by their values.
+    Redirections of output to files are left out, as metrics are read from the output.
+
+    Args:
+        text: Text of the script.
+        file: Its path.
+        loops: Values of each variable of a loop, by variable.
 
     Raises:
         SpecError: No command uses the variables of the loops.
@@ -246,21 +262,21 @@ def _of_loops(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]) -
     commands: list[str] = []
     for line in _lines(text):
         if (assignment := _SET.match(line)) is not None:
-            variables[assignment["name"]] = _filled(assignment["value"], variables)
+            variables[assignment["name"]] = _with_variable_values(assignment["value"], variables)
             exported += [f"{assignment['name']}={variables[assignment['name']]} "] if assignment["export"] else []
         elif re.match(r"\s*cd\b", line):
-            folders.append(_filled(line.strip().rstrip(";"), variables))
+            folders.append(_with_variable_values(line.strip().rstrip(";"), variables))
         elif not _NO_PROGRAM.match(line):
-            command = _filled(re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip(), variables)
+            command = _with_variable_values(re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip(), variables)
             commands += [command] if any(f"{{{name}=" in command for name in loops) else []
     if not commands:
         raise SpecError([Issue(("script",), "has loops whose variables no command uses", str(file))])
     line = " && ".join([*folders, *("".join([*exported, command]) for command in dict.fromkeys(commands))])
     line = credentials.extract(line)[0]
-    call = call_of(line)
-    if call is not None:  # with the first values of the loops
+    call = find_call(line)
+    if call is not None:  # its arguments get the first values of the loops
         call = dataclasses.replace(call, arguments=tuple(_NAMED.sub(r"\2", word) for word in call.arguments))
-    script = of_command_line(line, call=call)
+    script = parse_command_line(line, call=call)
     options = [
         dataclasses.replace(option, choices=loops[option.name] if len(loops[option.name]) > 1 else ())
         if option.name in loops
@@ -268,7 +284,7 @@ def _of_loops(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]) -
         for option in script.options
     ]
     words = list(script.command)
-    if folders:  # the name of the script is the $0 of `cd $(dirname $0)`
+    if folders:  # words are `bash -c COMMAND $0`; a `cd $(dirname $0)` in the command needs the name of the script
         words[3:] = [file.name]
     paths, notes = tuple(dict.fromkeys(_PATH.findall(text))), tuple(_secret_notes(text))
     return dataclasses.replace(script, options=tuple(options), command=tuple(words), paths=paths, notes=notes)
@@ -284,14 +300,15 @@ def _secret_notes(text: str) -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a shell script, with a line that goes on after a backslash as one, and without `do`."""
+    """Return the lines of a shell script. Continued lines are joined, and each `do` ends a line and is left out."""
     return re.sub(r"(?:^|;)[ \t]*do\b", "\n", re.sub(r"\\\n[ \t]*", " ", text), flags=re.MULTILINE).splitlines()
 
 
-def _filled(text: str, variables: Mapping[str, str]) -> str:
+def _with_variable_values(text: str, variables: Mapping[str, str]) -> str:
     """Return a part of a shell script with the values of variables in place of `$NAME` and `${NAME}`."""
 
     def value_of(match: re.Match[str]) -> str:
+        """Return the value of a variable without quotation marks; an unknown variable stays as it is."""
         value = variables.get(match[1] or match[2], match[0])
         is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
         return value[1:-1] if is_quoted else value
@@ -299,8 +316,8 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
     return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value_of, text)
 
 
-def _escaped(text: str) -> str:
-    """Return a part of a command line with braces doubled, but for {lr=0.1}, which becomes {lr}."""
+def _with_placeholders(text: str) -> str:
+    """Return a part of a command line as a part of a job's command: {lr=0.1} becomes {lr}, and other braces are doubled."""
     pieces, end = [], 0
     for match in _NAMED.finditer(text):
         pieces += [text[end : match.start()].replace("{", "{{").replace("}", "}}"), f"{{{match[1]}}}"]
@@ -308,25 +325,25 @@ def _escaped(text: str) -> str:
     return "".join([*pieces, text[end:].replace("{", "{{").replace("}", "}}")])
 
 
-def _in_text(text: str, name: str) -> Iterator[Option]:
-    """Yield the numbers in the text of a shell script, which trials replace there; none for other launchers."""
+def _text_options(text: str, name: str) -> Iterator[Option]:
+    """Yield the numbers in the text of a shell script, which trials can replace there; none for other launchers."""
     if PurePath(name).suffix in settings.SHELLS:
         yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
 
 
-def _recipe(text: str, target: str) -> str:
-    """Return the first command of a target that has numbers and no variables; "" without one."""
+def _recipe_command(text: str, target: str) -> str:
+    """Return the first command in a Makefile target's recipe with named numbers and without variables; "" without one."""
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     start = next((index for index, line in enumerate(lines) if re.match(rf"{re.escape(target)}\s*:", line)), len(lines))
     recipe = (line.strip().lstrip("@-") for line in itertools.takewhile(lambda line: line[:1] == "\t", lines[start + 1 :]))
     return next((line for line in recipe if "$" not in line and list(settings.words(line))), "")
 
 
-def _of_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
-    """Return the numeric variables of a Makefile, and the command for the target that trains.
+def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
+    """Return the numeric variables of a Makefile, and the command that makes the target that trains, by its name.
 
     Raises:
-        SpecError: No target has a name for that. Any other could deploy or delete something.
+        SpecError: No target has a name in `_TARGETS`. A target with another name could deploy or delete something.
     """
     targets = [target for target in dict.fromkeys(_TARGET.findall(text)) if not target.startswith(".")]
     target = next((target for target in _TARGETS if target in targets), "")
@@ -341,10 +358,10 @@ def _of_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
     return options, ["make", target, *(f"{option.name}={{{option.name}}}" for option in options)]
 
 
-def _of_shell(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
+def _read_shell_script(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
     """Return the parameters of a shell script, and the command that starts it.
 
-    These are variables with a default, as ${LR:-0.1}, and arguments that are assigned to variables, as LR=$1.
+    The parameters are variables with a default, as ${LR:-0.1}, and arguments that are assigned to variables, as LR=$1.
     """
     arguments: dict[int, Option] = {}
     for name, position, default in _ARGUMENT.findall(text):
@@ -363,21 +380,23 @@ def _of_shell(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
     return [*variables, *positional], [*command, *(f"{{{option.name}}}" for option in positional)]
 
 
-def _of_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
-    """Return the parameters and the command of the entry point `main`, or of the only one.
+def _read_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
+    """Return the parameters and the command of an MLproject's entry point `main`, or of its only one.
 
-    Both are empty if there is no such entry point, or if its command has a {NAME} that is no parameter.
+    Both are empty if there is no such entry point, or if its command has a {NAME} that is not one of the parameters.
     """
     data = document.parse(text, name).data
-    points = data.get("entry_points") if isinstance(data, dict) else None
-    points = points if isinstance(points, dict) else {}
-    point = points.get("main") or (next(iter(points.values())) if len(points) == 1 else None)
-    command, parameters = (point.get("command"), point.get("parameters")) if isinstance(point, dict) else (None, None)
+    entry_points = data.get("entry_points") if isinstance(data, dict) else None
+    entry_points = entry_points if isinstance(entry_points, dict) else {}
+    entry_point = entry_points.get("main") or (next(iter(entry_points.values())) if len(entry_points) == 1 else None)
+    if not isinstance(entry_point, dict):
+        return [], []
+    command, parameters = entry_point.get("command"), entry_point.get("parameters")
     if not isinstance(command, str) or not isinstance(parameters, dict):
         return [], []
     options = list(_declared_options(parameters, command))
-    unset = re.findall(r"\{(\w+)\}", command)
-    if set(unset) - {option.name for option in options}:
+    placeholder_names = set(re.findall(r"\{(\w+)\}", command))
+    if placeholder_names - {option.name for option in options}:
         return [], []
     return options, ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else shlex.split(command)
 
@@ -391,15 +410,22 @@ def _declared_options(parameters: dict[str, Any], command: str) -> Iterator[Opti
 
 
 def _option(name: str, default: Any, *, required: bool = False, kind: str = "") -> Option:
-    """Return an option with a default, whose text may be that of a number."""
+    """Return an option whose kind is that of its default. A text that stands for a number becomes the number.
+
+    Args:
+        name: Name of the option.
+        default: Default, often a text from a launcher. A boolean, list or mapping is left out.
+        required: Whether the option needs a value.
+        kind: Type that an MLproject declares for it; "" if it declares none.
+    """
     if isinstance(default, str):
         with contextlib.suppress(yaml.YAMLError):
             default = yaml.safe_load(default.strip("\"'"))
     if isinstance(default, str):
         with contextlib.suppress(ValueError):
-            default = float(default)  # 1e-3, which YAML 1.1 takes for a text
+            default = float(default)  # such as 1e-3, which is a text in YAML 1.1
     default = default if isinstance(default, (int, float, str)) and not isinstance(default, bool) else None
     number = "int" if isinstance(default, int) else "float" if isinstance(default, float) else "str"
     if isinstance(default, int) and kind == "float":
         number, default = "float", float(default)
-    return Option(name, default, _TYPES.get(kind, number), required=required)
+    return Option(name, default, kind if kind in _NUMBER_TYPES else number, required=required)

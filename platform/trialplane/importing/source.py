@@ -5,6 +5,7 @@ Each value that an importer has not read gets a note, so that nothing is lost si
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,10 @@ class ImportResult:
 
 
 class Source:
-    """The data of a file. It records which values were read, and collects notes and issues."""
+    """The data of a file. It records which values were read, and collects notes and issues.
+
+    A path is the keys and indices that lead to a value from the top of the data.
+    """
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -71,8 +75,9 @@ class Source:
         """Return the value at a path, without marking it as read. None if there is none."""
         value = self._document.data
         for step in path:
-            is_index = isinstance(value, list) and isinstance(step, int) and step < len(value)
-            if not is_index and not (isinstance(value, dict) and step in value):
+            has_index = isinstance(value, list) and isinstance(step, int) and step < len(value)
+            has_key = isinstance(value, dict) and step in value
+            if not has_index and not has_key:
                 return None
             value = value[step]
         return value
@@ -100,12 +105,14 @@ class Source:
         """Read a scalar as a string. "" if there is none. Add an issue for another value, and a note for code."""
         value = self.take(*path)
         if isinstance(value, dict) and CALL in value:
-            self.note(f"only running the file would show what {shown(value)} is", *path)
+            self.note(f"only running the file would show what {call_text(value)} is", *path)
             return ""
         if isinstance(value, (dict, list)):
             self.refuse("must be one value", *path)
             return ""
-        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        return "" if value is None else str(value)
 
     def number(self, *path: str | int) -> float | None:
         """Read a finite number, or a string with one, as `text` does. None if there is none."""
@@ -113,12 +120,12 @@ class Source:
         if value is None:
             return None
         if isinstance(value, dict) and CALL in value:
-            self.note(f"only running the file would show what {shown(value)} is", *path)
+            self.note(f"only running the file would show what {call_text(value)} is", *path)
             return None
-        try:
-            number = math.nan if isinstance(value, (bool, dict, list)) or str(value).lower() in _NON_FINITE else float(value)
-        except (ValueError, OverflowError):
-            number = math.nan
+        number = math.nan  # stands for a value that is not a finite number
+        if not isinstance(value, (bool, dict, list)) and str(value).lower() not in _NON_FINITE:
+            with contextlib.suppress(ValueError, OverflowError):
+                number = float(value)
         if not math.isfinite(number):
             self.refuse(f"must be a number, not {errors.shortened(repr(value), 60)}", *path)
             return None
@@ -147,11 +154,13 @@ class Source:
         self._notes.append(Note(_field(path), " ".join(reason.split()), self._line(path)))
 
     def refuse(self, message: str, *path: str | int) -> None:
-        """Add an issue, for which `result` raises an error."""
+        """Add an issue on the value at a path. `result` raises an error with all issues."""
         self._issues.append(Issue(path or ("file",), message, self._document.source, self._line(path)))
 
     def name(self, key: str, *path: str | int) -> str:
-        """Return a valid name for a parameter, and add a note if it is another one.
+        """Return a valid name for a parameter. Add a note if it differs from the name in the source.
+
+        The same key always gets the same name, and different keys get different names.
 
         Args:
             key: Name of the parameter in the source.
@@ -218,10 +227,11 @@ class Source:
         return next((lines[path[:size]] for size in range(len(path), 0, -1) if path[:size] in lines), 0)
 
 
-def shown(call: Mapping[str, Any]) -> str:
-    """Return the text of an expression in code, shortened for a message."""
+def call_text(call: Mapping[str, Any]) -> str:
+    """Return the text of a call in code, shortened for a message."""
     return errors.shortened(str(call.get("text") or f"{call[CALL]}(…)"), 60)
 
 
 def _field(path: Place) -> str:
+    """Return a path as dotted text, for messages; "file" for the whole file."""
     return ".".join(str(step) for step in path if step != CALL) or "file"
