@@ -142,6 +142,17 @@ def test_a_file_waits_for_a_store_that_is_away_and_nothing_waits_for_the_file(
     assert exported(failed) == 2
 
 
+def test_the_reason_for_a_file_that_was_given_up_stays_while_others_arrive(failed: Place, store: Store) -> None:
+    store.refusals.update({"attempt-1.log": 413, "attempt-2.log": 503})
+    exporter = failed.exporter()
+    write(exporter, attempts=10)
+    del store.refusals["attempt-2.log"]
+    write(exporter)
+    assert exporter.files.pending == 0
+    assert "413" in exporter.files.trouble
+    assert "503" not in exporter.files.trouble
+
+
 def test_a_file_that_never_comes_through_is_given_up_alone(
     failed: Place, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,6 +204,7 @@ class KubernetesTarget:
         """See `Target`."""
         self._known_view(run)  # raises if the run is unknown
         piece_or_reason = self.gateway.log(run, which, 0)
+        # A log that does not exist yet is awaited at the gateway if the caller follows an active run.
         if not isinstance(piece_or_reason, str) or (follow and self.is_active(run)):
             return remote_log.gateway_lines(self.gateway, run, which, lambda: follow and self.is_active(run))
         if which.trial is not None:
@@ -211,7 +212,7 @@ class KubernetesTarget:
             shows = f"`platform results {run}` shows the {noun}s"
             yet = " yet" if self.is_active(run) else ""
             raise InputError(f"there is no log of {noun} {which.trial} of {run}{yet}: {piece_or_reason}; {shows}")
-        # If the gateway cannot read the controller's log, the output of its container is read instead.
+        # The gateway has no log of the controller, and the caller waits for none: read the output of its container instead.
         if (lines := remote_log.controller_lines(self.objects, run, follow)) is not None:
             return lines
         reason = self._status(self._known_view(run)).reason

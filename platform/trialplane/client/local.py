@@ -202,7 +202,7 @@ class LocalTarget:
         files = self._find(run)
         alive = self.is_active(run)
         ledger_attempts = results.attempts_since(files.ledger, run, alive, after)
-        # Attempts may also be running if the controller started or ended in the meantime.
+        # A controller may have started after the first check; then attempts may be running too.
         return ledger_attempts, alive or self.is_active(run)
 
     @_map_system_errors

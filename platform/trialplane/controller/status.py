@@ -188,6 +188,7 @@ class StatusBoard:
 
 def _gauges(prefix: str, description: str, run: str, numbers: Mapping[str, float]) -> Iterator[GaugeMetricFamily]:
     """Yield a gauge for each number of a run, named by the prefix and the number's name."""
+    # A dict, because two names may become the same metric, and Prometheus allows each only once.
     values = {f"{prefix}_{_INVALID.sub('_', name)}": value for name, value in numbers.items()}
     for name, value in values.items():
         gauge = GaugeMetricFamily(name, description, labels=["run"])

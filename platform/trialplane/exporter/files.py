@@ -65,8 +65,9 @@ class Files:
         self._last_done: Ends | None = None
         self._failures = 0  # number of consecutive failures
         self._next_time = 0.0  # time of the next attempt, by the monotonic clock
+        self._failure_reason = ""  # description of the last failure
         self._given_up = 0  # number of files that were given up
-        self._reason = ""  # description of the last failure
+        self._refusal_reason = ""  # description of the failure of the last of them
 
     def add(self, files: Iterable[tuple[str, Artifact]]) -> None:
         """Queue files, each with the id of its run."""
@@ -102,10 +103,12 @@ class Files:
         if self._failures and self.pending:
             have = "has" if self.pending == 1 else "have"
             return (
-                f"{errors.counted(self.pending, 'file')} {have} not reached MLflow yet and will be retried: {self._reason}"
+                f"{errors.counted(self.pending, 'file')} {have} not reached MLflow yet and will be retried: "
+                f"{self._failure_reason}"
             )
         if self._given_up:
-            return f"MLflow has not taken {errors.counted(self._given_up, 'file')}, named in controller.log: {self._reason}"
+            count_text = errors.counted(self._given_up, "file")
+            return f"MLflow has not taken {count_text}, named in controller.log: {self._refusal_reason}"
         return ""
 
     def send(self) -> bool:
@@ -138,7 +141,7 @@ class Files:
     def _record_failure(self, number: int, error: Exception) -> None:
         """Count a failed attempt to upload a file. At a limit give up this file or all files; otherwise try it last."""
         self._failures += 1
-        self._reason = describe(error)[:300]
+        self._failure_reason = describe(error)[:300]
         self._next_time = time.monotonic() + backoff.pause(self._failures, MAX_PAUSE)
         self._waiting[number].tries += 1
         if self._failures >= TRIES:  # all files fail: the artifact store does not answer
@@ -155,7 +158,7 @@ class Files:
         target = f"MLflow's run {waiting.run_id}"
         write_log(f"{waiting.artifact.file} cannot be uploaded to {target}, so it stays where it is: {describe(error)}")
         self._given_up += 1
-        self._reason = describe(error)[:300]
+        self._refusal_reason = describe(error)[:300]
         self._remove(number)
 
     def _remove(self, number: int) -> None:

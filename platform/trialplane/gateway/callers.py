@@ -175,7 +175,7 @@ class ApiServer:
         # No proxy: the API server is in the cluster.
         handlers: list[Any] = [urllib.request.ProxyHandler({})]
         if url.startswith("https:"):
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # as strict as kubectl, see `kube.cluster`
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # as strict as kubectl, see `kube.connections`
             context.load_verify_locations(account / "ca.crt")
             handlers.append(urllib.request.HTTPSHandler(context=context))
         self._opener = urllib.request.build_opener(*handlers)

@@ -256,7 +256,11 @@ def _compared_texts(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
-    """Return the name of what the last `print` of one value prints, if it is named like an objective; otherwise "cost"."""
+    """Return a name for the number that a script prints without one.
+
+    It is the first name of a loss or a score in the last `print` of one value, or else in what is assigned to the variables
+    printed, the last assignment first; otherwise "cost".
+    """
     values = [call.args[0] for call in calls if _dotted_name(call.func) == "print" and len(call.args) == 1]
     values = [value for value in values if not isinstance(value, (ast.Constant, ast.JoinedStr))]
     last_value = max(values, key=lambda value: value.lineno, default=None)
@@ -264,8 +268,8 @@ def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
         return "cost"
     names = {node.id for node in ast.walk(last_value) if isinstance(node, ast.Name)}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names]
-    texts = [ast.unparse(last_value), *(ast.unparse(node.value) for node in reversed(assigned))]
-    return next((name for text in texts for name in guess.candidates(text) if name.isidentifier()), "cost")
+    expressions = [ast.unparse(last_value), *(ast.unparse(node.value) for node in reversed(assigned))]
+    return next((name for text in expressions for name in guess.candidates(text) if name.isidentifier()), "cost")
 
 
 def _path_texts(tree: ast.Module) -> Iterator[str]:

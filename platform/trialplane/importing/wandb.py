@@ -285,7 +285,7 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
         elif macro[1] == "args_no_hyphens":
             tail += [*(flag.removeprefix("--") for flag in flags), f"{{{arguments.HYDRA}}}"]
         elif macro[1] == "args_json":
-            tail.append(_json(source, parameters, field))
+            tail.append(_json_argument(source, parameters, field))
         elif macro[1] != "env":
             source.note(f"{item} has no counterpart; write the argument into job.yaml", *field)
     if not program:
@@ -296,13 +296,16 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
     return {"command": head or ["python", "train.py"], "arguments": program_arguments}
 
 
-def _json(source: Source, parameters: Mapping[str, Any], field: Place) -> str:
+def _json_argument(source: Source, parameters: Mapping[str, Any], field: Place) -> str:
     """Return an argument that is a JSON text with a placeholder for each parameter."""
     parts = []
     for name, parameter in parameters.items():
-        values = parameter.get("choices", [0]) if isinstance(parameter, dict) else [parameter]
-        if not all(type(value) in (int, float) for value in values) and not all(isinstance(value, str) for value in values):
+        # Values that show the type: the choices, 0 for a range of numbers, or the fixed value.
+        examples = parameter.get("choices", [0]) if isinstance(parameter, dict) else [parameter]
+        if not all(type(value) in (int, float) for value in examples) and not all(
+            isinstance(value, str) for value in examples
+        ):
             source.note(f"{name} is neither a number nor a string, and is written as Python prints it", *field)
-        quote = '"' if all(isinstance(value, str) for value in values) else ""
+        quote = '"' if all(isinstance(value, str) for value in examples) else ""
         parts.append(f"{json.dumps(name)}: {quote}{{{name}}}{quote}")
-    return "{{" + ", ".join(parts) + "}}"
+    return "{{" + ", ".join(parts) + "}}"  # doubled braces are literal in an argument of a job

@@ -293,6 +293,7 @@ def read(run: Mapping[str, Any]) -> ParsedRun:
         run: The object, as the API server returns it.
     """
     run_name = str(run["metadata"]["name"])
+    # `check_name` names the option --name as the source, which a Run does not have.
     issues = [dataclasses.replace(issue, source="") for issue in planning.check_name(run_name)]
     for field, value in (run.get("spec") or {}).items():
         if _is_deeper(value, document.MAX_DEPTH):  # the limit of a job file; the code below is recursive
@@ -309,7 +310,7 @@ def read(run: Mapping[str, Any]) -> ParsedRun:
     job: Job | None = None
     try:
         job = kinds.read(_with_nulls(spec.job, spec.nulls))
-        job_issues = list(job.check(frozenset()))
+        job_issues = list(job.check(broken=frozenset()))
     except ValidationError as error:
         job_issues = wording.translate(error, spec.job)
     issues += [issue.below("spec", "job") for issue in job_issues]

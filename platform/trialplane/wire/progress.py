@@ -33,7 +33,7 @@ class StudyProgress:
     """The progress of a study in addition to the numbers of its trials, which `RunStatus` has.
 
     Attributes:
-        steps: Number of steps that its trials have trained, if they are paused at rungs.
+        steps: Number of steps that all its trials have trained, without the attempts that still run. 0 without promotion.
         rungs: Progress at each rung, from the lowest. Empty without promotion.
         checkpoints: Number of checkpoints of its trials.
         checkpoint_bytes: Size of these checkpoints, in bytes.

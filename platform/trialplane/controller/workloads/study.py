@@ -94,7 +94,7 @@ class StudyWorkload(Workload):
 
     @property
     def progress(self) -> StudyProgress:
-        """The rungs and the checkpoints of the study; the counts of trials are in the status itself."""
+        """The steps, rungs and checkpoints of the study; steps are counted only with promotion."""
         promotion = self._ledger.promotion
         return StudyProgress(
             steps=0 if promotion is None else promotion.used_steps,

@@ -4,9 +4,9 @@ An index has one number per line, the offset of the next line, so line i is betw
 end. Numbers have 4 bytes for files under 4 GiB, otherwise 8. A header describes the file: size, modification time, and a
 digest of samples from the entire file. They are compared when the index is opened.
 
-The index is beside the text as `.NAME.POLICY.lines`, so every machine with access to the text finds it. If that folder
-cannot be written, it is in a cache. This module finds and checks indexes, and `scan.py` counts lines. Reading needs no
-numpy, whose import would take longer than the first line.
+The index is beside the text as `.NAME.POLICY.lines`, where POLICY is "skip" if empty lines are omitted, otherwise "keep". So
+every machine with access to the text finds it. If that folder cannot be written, it is in a cache. This module finds and
+checks indexes, and `scan.py` counts lines. Reading needs no numpy, whose import would take longer than the first line.
 """
 
 from __future__ import annotations
@@ -204,8 +204,8 @@ class OpenText:
 def _candidates(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
     """Return the possible files of an index, in order of preference."""
     resolved = path.resolve()
-    name = hashlib.blake2b(os.fsencode(resolved), digest_size=8).hexdigest()
-    in_cache = f"{path.name[:100]}.{name}.{policy}.lines"
+    path_digest = hashlib.blake2b(os.fsencode(resolved), digest_size=8).hexdigest()
+    in_cache = f"{path.name[:100]}.{path_digest}.{policy}.lines"
     if cache is not None:
         return [cache / in_cache]
     return [resolved.with_name(f".{resolved.name}.{policy}.lines"), default_cache() / in_cache]

@@ -1,7 +1,8 @@
 """Stores of checkpoints: a local folder, or an fsspec URL (`s3://…`, `gs://…`, `memory://…`). Independent of tensors.
 
-In a folder a checkpoint is written below a temporary name, flushed to the disk and renamed. An object store has no rename of
-folders, so there the file COMPLETE, written last, completes a checkpoint. Nothing but `sweep` and `remove` deletes.
+The file COMPLETE of a checkpoint is written last. In a folder the checkpoint is written below a temporary name, flushed to
+the disk, and then renamed. An object store has no rename of folders, so there COMPLETE alone completes a checkpoint. Nothing
+but `sweep` and `remove` deletes.
 """
 
 from __future__ import annotations

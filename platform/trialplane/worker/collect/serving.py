@@ -92,13 +92,13 @@ class LearnerRole(_Role):
             start = states.States(location).load(iteration)
         elif self._request.resume:
             start = states.States(trial.checkpoints(config, self._request.resume, 0)).newest()
-        fed = learner.ResultFeed(self._line)
+        feed = learner.ResultFeed(self._line)
         written = None
         if config.write:
             checkpoints = trial.checkpoint_location(config, self._request.run)
             written = shards.open_shards(config.write, checkpoints, self._request.run, iteration)
-            fed.report_existing(written.units)
-        self._offer(fed, start.packed.get(states.WEIGHTS), fields["workdir"])
+            feed.report_existing(written.units)
+        self._offer(feed, start.packed.get(states.WEIGHTS), fields["workdir"])
         ctx = Learner(
             **{**fields, **job_checkpoint_fields(config, self._request)},
             weights=start.tree(states.WEIGHTS),
@@ -106,17 +106,17 @@ class LearnerRole(_Role):
             iteration=iteration,
             shards=written,
         )
-        result = result_dict(_call_job(learn, ctx, learner.Results(self._request.units, fed)))
+        result = result_dict(_call_job(learn, ctx, learner.Results(self._request.units, feed)))
         states.States(location).save(iteration + 1, next_start(start, result))
         return {name: value for name, value in result.items() if name not in STATE_FILES}
 
-    def _offer(self, fed: learner.ResultFeed, weights: Any, workdir: Path) -> None:
+    def _offer(self, feed: learner.ResultFeed, weights: Any, workdir: Path) -> None:
         """Offer the packed weights to the workers, or report that there are none."""
         if weights is None:
             self._line.send(messages.WeightsOffered(0))
             return
-        file, size = segments.Writer(self._shared_files.folder, workdir).copy(weights)
-        fed.weights = Path(file)
+        file, size = segments.Writer(self._shared_files.folder, spare=workdir).copy(weights)
+        feed.weights = Path(file)  # the feed removes the file when the workers have fetched it
         self._line.send(messages.WeightsOffered(size, file))
 
 
