@@ -126,7 +126,7 @@ def make(file: Path, request: Request) -> int:
     if file.suffix == ".py":
         modules = script_folder.modules(real, new_files[0].text if new_files else None)
         text = modules[Path(real.name)][0]
-        module_texts = [*(text for text, _ in modules.values()), script_folder.package_text(real)]
+        module_texts = [*(module_text for module_text, _ in modules.values()), script_folder.package_text(real)]
         parsed_script = script.read(text, str(file), "\n".join(module_texts))
     else:
         text = script_folder.source(real)

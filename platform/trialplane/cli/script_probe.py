@@ -114,7 +114,8 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
     call = command.call
     path = Path(os.path.normpath(copy.folder / call.folder / call.script))
     modules = script_folder.modules(path)
-    called_script = script.read(modules[Path(path.name)][0], call.script, "\n".join(text for text, _ in modules.values()))
+    script_text, _ = modules[Path(path.name)]
+    called_script = script.read(script_text, call.script, "\n".join(text for text, _ in modules.values()))
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
     declared_by_name = {option.name: option for option in declared.options}

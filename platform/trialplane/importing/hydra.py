@@ -28,7 +28,7 @@ _PARAMETERS: tuple[Place, ...] = (
 )
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _TOKENS = re.compile(r"""[,=]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\]{}]|[^,='"()\[\]{}]+""", re.DOTALL)
-_MAX_DEPTH = 10  # of calls in calls; that of tag(log, int(interval(1, 8))) is three
+_MAX_DEPTH = 10  # levels of calls in calls; tag(log, int(interval(1, 8))) has three
 OBJECTIVE = "objective"  # metric of the returned number, as in `capture: hydra`
 # Options of Optuna's samplers that a job has under the same name.
 _SAMPLER_OPTIONS = (
@@ -116,7 +116,7 @@ def has_sweep(text: str, name: str) -> bool:
 
 
 def _sweeper(source: Source) -> str:
-    """Return the sweeper: ax, nevergrad, optuna, or basic."""
+    """Return the name of the sweeper: ax, nevergrad, optuna, or basic, which is Hydra's own."""
     description = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower()
     if "nevergrad" in description or source.look(*_NEVERGRAD) is not None:
         return "nevergrad"
@@ -126,7 +126,10 @@ def _sweeper(source: Source) -> str:
 
 
 def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the script that Hydra starts, and whether it is in the parent of the file's folder."""
+    """Return the script that Hydra starts, and whether it is in the parent of the file's folder.
+
+    If not exactly one script uses Hydra, add a note; the script is then the first of them, or `train.py`.
+    """
     candidates = [name for name, text in scripts.items() if "hydra" in text and re.search(r"@(?:hydra\.)?main\(", text)]
     if len(candidates) != 1:
         problem = f"{', '.join(candidates)} use Hydra" if candidates else "no script beside it uses Hydra"
@@ -136,7 +139,7 @@ def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def _objectives(source: Source, sweeper: str) -> list[dict[str, str]]:
-    """Return the objectives of a sweep, with the names that `capture: hydra` gives to returned numbers."""
+    """Return the objectives of a sweep. Their metrics have the names that `capture: hydra` gives to returned numbers."""
     if sweeper == "ax":
         minimize = source.take(*_AX, "experiment", "minimize")
         source.skip("what the function returns is called objective", *_AX, "experiment", "objective_name")
@@ -155,20 +158,21 @@ def _objectives(source: Source, sweeper: str) -> list[dict[str, str]]:
 
 
 def _trials(source: Source) -> int | None:
-    """Return the number of trials. None if the file has none."""
+    """Return the number of trials; None if it is not in the file."""
     fields = ((*_SWEEPER, "n_trials"), (*_AX, "max_trials"), (*_NEVERGRAD, "budget"))
     return next((count for field in fields if (count := source.integer(*field)) is not None), None)
 
 
 def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
-    """Return the sampler and its seed. None for a seed that is not in the file."""
+    """Return the sampler, and its seed; None for a seed that is not in the file."""
     if sweeper == "basic":
         return {"name": "grid"}, None
     if sweeper == "ax":
         return {"name": "tpe"}, source.integer(*_AX, "client", "random_seed")
     if sweeper == "nevergrad":
         optimizer = source.text(*_NEVERGRAD, "optimizer")
-        name = "cmaes" if "cma" in optimizer.lower() else "random" if "random" in optimizer.lower() else "tpe"
+        names_in_optimizer = {"cma": "cmaes", "random": "random"}
+        name = next((name for part, name in names_in_optimizer.items() if part in optimizer.lower()), "tpe")
         if optimizer:
             source.note(f"{optimizer} becomes the sampler {name}", *_NEVERGRAD, "optimizer")
         return {"name": name}, source.integer(*_NEVERGRAD, "seed")
@@ -195,7 +199,7 @@ def _add_parameter(
     params: dict[str, Any],
     items: list[str],
 ) -> None:
-    """Add a parameter of the sweep to `space`, or to `params` if it has one value.
+    """Add a parameter of the sweep to `space`, or to `params` if it has one value. Add an issue if it cannot be read.
 
     Args:
         source: The file.
@@ -217,11 +221,12 @@ def _add_parameter(
     else:
         value = source.take(*field)
         try:
-            parameter = _parse(value if isinstance(value, str) else document.scalar(str(value), ""), sweeper != "basic")
+            plain_value = value if isinstance(value, str) else document.scalar(str(value), "")
+            parameter = _parse_value(plain_value, includes_end=sweeper != "basic")
         except (SpecError, ValueError, TypeError, ArithmeticError, LookupError):
             source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
             return
-    if parameter is None:
+    if parameter is None:  # it has an issue
         return
     if "type" in parameter:
         space[name] = parameter
@@ -245,7 +250,7 @@ def _optuna_parameter(source: Source, field: Place) -> dict[str, Any] | None:
 
 
 def _ax_parameter(source: Source, field: Place) -> dict[str, Any] | None:
-    """Return a parameter of Ax, see https://ax.dev/api/service.html. None after an issue."""
+    """Return a parameter of Ax, or `{"value": …}` for a fixed one. None after an issue. See https://ax.dev/api/service.html."""
     kind = source.text(*field, "type")
     source.take(*field, "is_ordered")
     value_type = source.text(*field, "value_type")
@@ -263,9 +268,9 @@ def _ax_parameter(source: Source, field: Place) -> dict[str, Any] | None:
 
 
 def _nevergrad_parameter(source: Source, field: Place) -> dict[str, Any] | None:
-    """Return a scalar of Nevergrad. None after an issue.
+    """Return a scalar parameter of Nevergrad. None after an issue.
 
-    One without bounds is drawn around `init`, where Nevergrad's optimizers start.
+    Without two bounds, it becomes a normal distribution around `init`, the value with which Nevergrad's optimizers start.
     """
     is_log, is_integer = source.take(*field, "log") is True, source.take(*field, "integer") is True
     start, step, low, high = (source.number(*field, key) for key in ("init", "step", "lower", "upper"))
@@ -292,8 +297,8 @@ def _nevergrad_parameter(source: Source, field: Place) -> dict[str, Any] | None:
 _MAPPING_READERS = {"ax": _ax_parameter, "nevergrad": _nevergrad_parameter}
 
 
-def _parse(value: Any, includes_end: bool, depth: int = 0) -> dict[str, Any]:
-    """Return a value in Hydra's grammar as a parameter, or as `{"value": …}` for a single value.
+def _parse_value(value: Any, *, includes_end: bool, depth: int = 0) -> dict[str, Any]:
+    """Return a value in Hydra's grammar as a parameter of a job, or `{"value": …}` if it is a single value.
 
     Args:
         value: The value. One that is not a text is a single value.
@@ -307,20 +312,19 @@ def _parse(value: Any, includes_end: bool, depth: int = 0) -> dict[str, Any]:
         return {"value": value}
     call = _CALL.fullmatch(value)
     if call is None:
-        parts = _split(value)
-        values = [document.scalar(argument, "") for argument in parts]
+        values = [document.scalar(part, "") for part in _split(value)]
         return search.categorical(values) if len(values) > 1 else {"value": values[0] if values else ""}
     if depth > _MAX_DEPTH:
         raise ValueError("is nested too deeply")
     function, parts = call[1], _split(call[2])
-    positional = [argument for argument in parts if not re.match(r"\w+\s*=", argument)]
-    named_parts = [argument.partition("=") for argument in parts if argument not in positional]
+    positional = [part for part in parts if not re.match(r"\w+\s*=", part)]
+    named_parts = [part.partition("=") for part in parts if part not in positional]
     keywords = {name.strip(): text for name, _, text in named_parts}
     if function == "choice":
         return search.categorical([document.scalar(argument, "") for argument in positional])
     if function in ("shuffle", "sort", "tag", "int", "float"):
         inner = positional[-1] if function in ("tag", "int", "float") else ",".join(positional)
-        parameter = _parse(inner, includes_end, depth + 1)
+        parameter = _parse_value(inner, includes_end=includes_end, depth=depth + 1)
         if function == "int" and parameter.get("type") == "float":
             parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
         is_log = function == "tag" and "log" in [argument.strip() for argument in positional[:-1]]
@@ -329,25 +333,24 @@ def _parse(value: Any, includes_end: bool, depth: int = 0) -> dict[str, Any]:
     if function == "interval":
         return search.span("float", *numbers)
     if function == "range":
-        keys = dict(zip(("start", "stop", "step"), numbers, strict=False)) | {
-            key: document.scalar(text, "") for key, text in keywords.items()
-        }
-        start, stop = (keys["start"], keys["stop"]) if "stop" in keys else (0, keys["start"])
-        step = keys.get("step", 1)
+        limits = dict(zip(("start", "stop", "step"), numbers, strict=False))
+        limits |= {key: document.scalar(text, "") for key, text in keywords.items()}
+        start, stop = (limits["start"], limits["stop"]) if "stop" in limits else (0, limits["start"])
+        step = limits.get("step", 1)
         is_int = all(isinstance(number, int) for number in (start, stop, step))
-        # Only the basic sweeper leaves out the end of a range.
+        # Without the end, the highest value is the last one below `stop`. The small number makes up for rounding errors.
         high = stop if includes_end else start + ((stop - start) / step - 1e-9) // 1 * step
         return search.span("int" if is_int else "float", start, high, step=step)
     raise ValueError(f"{function} is not known")
 
 
 def _split(text: str) -> list[str]:
-    """Split a text at commas outside of quotes and brackets."""
+    """Return the parts of a text between the commas outside of quotes and brackets, without empty ones."""
     parts, depth = [""], 0
-    for part in _TOKENS.findall(text):
-        depth += (part in "([{") - (part in ")]}")
-        if part == "," and depth == 0:
+    for token in _TOKENS.findall(text):
+        depth += (token in "([{") - (token in ")]}")
+        if token == "," and depth == 0:
             parts.append("")
         else:
-            parts[-1] += part
+            parts[-1] += token
     return [part.strip() for part in parts if part.strip()]

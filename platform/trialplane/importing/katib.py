@@ -98,7 +98,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
 
 
 def _space(source: Source) -> dict[str, Any]:
-    """Return the space of the parameters. Without any, add an issue."""
+    """Return the space of the Experiment's parameters. Add an issue if it is empty."""
     space: dict[str, Any] = {}
     for index in source.indices("spec", "parameters"):
         field: Place = ("spec", "parameters", index)
@@ -141,7 +141,7 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
 
 
 def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
-    """Return the objective, and the target of the search. None without a target."""
+    """Return the objective, and the value at which the search ends; None without one."""
     field = ("spec", "objective")
     metric = source.text(*field, "objectiveMetricName")
     direction = source.text(*field, "type") or "minimize"
@@ -155,7 +155,7 @@ def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
         strategy_field = (*field, "metricStrategies", index)
         strategies[source.text(*strategy_field, "name")] = source.text(*strategy_field, "value"), strategy_field
     best = "min" if direction == "minimize" else "max"
-    strategies.setdefault(metric, (best, (*field, "objectiveMetricName")))
+    strategies.setdefault(metric, (best, (*field, "objectiveMetricName")))  # Katib's default
     objective = {"metric": metric, "direction": direction}
     for name, (strategy, strategy_path) in strategies.items():
         if name == metric and strategy == best:
@@ -177,7 +177,10 @@ def _settings(source: Source, field: Place) -> dict[str, tuple[str, Place]]:
 
 
 def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, int | None]:
-    """Return the sampler, a pruner, and the seed. The latter two are None if the algorithm has none."""
+    """Return the sampler, the pruner and the seed of Katib's algorithm.
+
+    The pruner is None if the algorithm does not end trials early, and the seed is None if it has none.
+    """
     field = ("spec", "algorithm")
     algorithm, settings = source.text(*field, "algorithmName"), _settings(source, field)
     seed: int | None = None
@@ -214,7 +217,7 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
 
 
 def _early_stopping(source: Source) -> dict[str, Any] | None:
-    """Return the pruner for Katib's early stopping. None if there is none, or no counterpart."""
+    """Return the pruner for Katib's early stopping. None without early stopping, or if it has no counterpart."""
     field = ("spec", "earlyStopping")
     algorithm, settings = source.text(*field, "algorithmName"), _settings(source, field)
     if not algorithm:
@@ -233,16 +236,16 @@ def _early_stopping(source: Source) -> dict[str, Any] | None:
 
 
 def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | None]:
-    """Return `metrics` of the job, and a replacement in the arguments.
+    """Return the field `metrics` of the job, and a replacement of a path in the command and its arguments.
 
-    An absolute path of a file with metrics becomes one below the trial's folder.
+    A trial writes an absolute path of a file with metrics below its own folder instead, so the path is replaced.
 
     Args:
         source: The file.
         objective: Name of the objective's metric.
 
     Returns:
-        The sources of metrics, None for the default; old and new path, None if no path is replaced.
+        The field, None for the default; and the old and the new path, None if no path is replaced.
     """
     field = ("spec", "metricsCollectorSpec")
     files = (*field, "source", "fileSystemPath")
@@ -260,25 +263,27 @@ def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | Non
         source.note(f"{kind!r} is not known; metrics are read from the output", *field, "collector", "kind")
     if not path or kind not in ("File", "TensorFlowEvent", "Custom"):
         return ({"from": "stdout", "pattern": patterns} if patterns else None), None
-    relative = posixpath.basename(path.rstrip("/")) or "metrics"
-    replacement = None
+    relative_path, replacement = path, None
     if posixpath.isabs(path):
+        last_part = posixpath.basename(path.rstrip("/")) or "metrics"
+        # A folder of events is replaced together with its parent, which the arguments usually name.
         moved_path = posixpath.dirname(path.rstrip("/")) if kind == "TensorFlowEvent" else path
-        replacement = (moved_path, posixpath.basename(moved_path.rstrip("/")) if moved_path != "/" else relative)
-        relative = replacement[1] + path[len(moved_path) :]
-        source.note(f"must lie below the trial's folder: it becomes {relative}, in the arguments too", *files, "path")
-    else:
-        relative = path
+        replacement = (moved_path, posixpath.basename(moved_path.rstrip("/")) if moved_path != "/" else last_part)
+        relative_path = replacement[1] + path[len(moved_path) :]
+        source.note(f"must lie below the trial's folder: it becomes {relative_path}, in the arguments too", *files, "path")
     if kind == "TensorFlowEvent":
-        return {"from": "tensorboard", "path": relative}, replacement
-    if file_format == "JSON" and not patterns:  # Katib's own logger writes numbers as strings
+        return {"from": "tensorboard", "path": relative_path}, replacement
+    if file_format == "JSON" and not patterns:  # a pattern that also finds numbers in quotes, as Katib's logger writes them
         names = [objective, *source.texts("spec", "objective", "additionalMetricNames")]
         patterns = [rf'"({"|".join(map(re.escape, names))})"\s*:\s*"?([-+.\deE]+)']
-    return {"from": "file", "path": relative} | ({"pattern": patterns} if patterns else {}), replacement
+    return {"from": "file", "path": relative_path} | ({"pattern": patterns} if patterns else {}), replacement
 
 
 def _patterns(source: Source, field: Place) -> Iterator[str]:
-    """Yield the filters of metrics that Python can use: expressions of Go with two groups, for the name and the value."""
+    """Yield the filters of metrics that a job can use: regular expressions with two groups, for the name and the value.
+
+    Add a note on any other, such as one that only Go understands.
+    """
     for index in source.indices(*field):
         text = source.text(*field, index)
         try:

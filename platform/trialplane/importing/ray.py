@@ -1,8 +1,8 @@
 """A search of Ray Tune, from the Python file with `tune.Tuner(…)` or `tune.run(…)`: its text is parsed and never run.
 
-The call becomes data like that of a YAML file: calls are mappings with the function's name under "()", and arguments have
-their names. Names stand for what the file assigns to them, arguments of the function around the call for their defaults, and
-`args.x` for the default of `--x`. So what nothing has read is noted as for other sources.
+The call becomes data like those of a YAML file: each call in it is a mapping with the function's name under "()" and the
+arguments under their names. A name is replaced by the value that the file assigns to it, an argument of the function around
+the call by its default, and `args.x` by the default of `--x`. So a `Source` can note each value that was not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from trialplane.importing import folding, search
 from trialplane.importing.source import CALL, ImportResult, Source
 from trialplane.job.document import Document
 
-_MOST_NODES = 50_000  # of the call with the values of names in it, which may be far more than the file has
+_MOST_NODES = (
+    50_000  # values in the data of a call; each use of a name repeats its value, so they can be more than in the file
+)
 _MAX_DEPTH = 50
 _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ASHAScheduler": ("successive_halving", {"grace_period": "min_resource", "reduction_factor": "reduction_factor"}),
@@ -50,8 +52,8 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 _UNREADABLE = "only running the file would show what it is"
 # Scheduler of Ray → its default of `max_t`.
 _DEFAULT_MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandScheduler": 81, "HyperBandForBOHB": 81}
-_LONGEST_TRIAL = "1h"  # of a trial whose end is not in the file
-_ITERATIONS = "training_iteration"  # default unit of progress of all schedulers but MedianStoppingRule
+_LONGEST_TRIAL = "1h"  # time limit of a trial whose end is not in the file
+_ITERATIONS = "training_iteration"  # default unit of progress of each scheduler except MedianStoppingRule
 _REASONS = {
     "run_config": "a run's name and target are set when the job is submitted; `budget` and `retries` limit failures",
     "name": "is given when the job is submitted: --name",
@@ -154,32 +156,33 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:
 def _trials(
     source: Source, field: Place, grids: Sequence[Sequence[Any]], sampler: Mapping[str, Any], space: Mapping[str, Any]
 ) -> int:
-    """Return the number of trials: of the samples, each with all points of the grids.
+    """Return the number of trials: Ray tries all points of the grids in each sample.
 
     Args:
         source: The file.
         field: Path of the number of samples.
-        grids: Values of each parameter of a grid.
+        grids: Values of each parameter with a grid search.
         sampler: Sampler of the job.
         space: Space of the job.
     """
     samples = source.integer(*field)
-    is_open = source.look(*field) is not None and (samples is None or samples < 1)
+    is_unlimited = source.look(*field) is not None and (samples is None or samples < 1)
     points = math.prod(map(len, grids))
-    trials = search.trials(None if is_open and not grids else max(1, samples or 1) * points, sampler, space)
-    if is_open:
+    requested = None if is_unlimited and not grids else max(1, samples or 1) * points
+    trials = search.trials(requested, sampler, space)
+    if is_unlimited:
         source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *field)
     return trials
 
 
 def _module_name(name: str) -> str:
-    """Return the name of a file as that of a module that Python can import."""
+    """Return a name for a file under which Python can import it as a module."""
     stem = re.sub(r"\W", "_", PurePath(name).stem, flags=re.ASCII)
     return stem if stem.isidentifier() and not keyword.iskeyword(stem) else f"search_{stem}"
 
 
 def _saves_checkpoints(tree: ast.Module) -> bool:
-    """Return whether the file reports checkpoints, or asks for one."""
+    """Return whether a file reports checkpoints to Ray, or gets one from it."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return any(
         _last_name(call.func) == "get_checkpoint"
@@ -189,7 +192,7 @@ def _saves_checkpoints(tree: ast.Module) -> bool:
 
 
 def is_search(text: str) -> bool:
-    """Return whether a script that is run starts a search of Ray Tune: not in a function that it does not call."""
+    """Return whether a run of a script starts a search of Ray Tune. One in a function that it does not call is ignored."""
     try:
         tree = _parse(text, "")
     except SpecError:
@@ -214,7 +217,7 @@ def _executed_nodes(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _imported_names(tree: ast.AST) -> dict[str, str]:
-    """Return the names that a file imports → full names of the imported objects."""
+    """Return the full names of the objects that a file imports, by their names in it."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -239,7 +242,7 @@ def _is_search(name: str) -> bool:
 
 
 def _path(field: Place) -> tuple[str, ...]:
-    """Return the path of a parameter in the configuration, which is the first step of `field`."""
+    """Return the keys of a parameter in the configuration. The first step of `field` is the configuration itself."""
     return tuple(map(str, field[1:]))
 
 
@@ -292,8 +295,8 @@ class _Reader:
 
     Attributes:
         lines: 1-based line of each value, by its path.
-        changed: Path of each dict in the data that other code changes, with a remark.
-        assumed: Path of each value that was chosen of two, with its text.
+        changed: Path of each dict in the data that other code changes, and a remark.
+        assumed: Path and text of each value that is one of two, because only a run would show which of them is used.
     """
 
     def __init__(self, tree: ast.Module, file_name: str, call: ast.Call, changes: Mapping[str, int]) -> None:
@@ -351,7 +354,7 @@ class _Reader:
             return {key: self.data(element, (*field, key), depth + 1) for key, element in pairs}
         if isinstance(node, ast.IfExp):
             is_true = self._truth(node.test, field, depth)
-            if is_true is None:
+            if is_true is None:  # the value after `else` is used
                 self.assumed.append((field, errors.shortened(ast.unparse(node.orelse), 60)))
             return self.data(node.body if is_true else node.orelse, field, depth + 1)
         if isinstance(node, ast.Call) and _last_name(node.func) in ("int", "float") and len(node.args) == 1:
@@ -367,11 +370,11 @@ class _Reader:
             arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
             values = {key: self.data(element, (*field, key), depth + 1) for key, element in arguments}
             return {CALL: _last_name(node.func), **values}
-        number = _number(node)
+        number = _arithmetic_value(node)
         return {CALL: "", "text": ast.unparse(node)[:200]} if number is None else number
 
     def _assigned_value(self, name: ast.Name) -> ast.expr | None:
-        """Return the expression that is assigned to a name. None if it is not known which of several.
+        """Return the expression that is assigned to a name; None if there is none, or if it is not clear which one is used.
 
         It is the only one, or the last one before the name if all of them are in the same block.
         """
@@ -382,7 +385,7 @@ class _Reader:
         return earlier_values[-1] if earlier_values and len({block for block, _, _ in assignments}) == 1 else None
 
     def _truth(self, test: ast.expr, field: Place, depth: int) -> bool | None:
-        """Return whether a test is true. None if only a run would show it."""
+        """Return whether the test of a conditional expression is true; None if only a run would show it."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self._truth(test.operand, field, depth)
             return None if inner is None else not inner
@@ -391,22 +394,23 @@ class _Reader:
 
 
 def _flag_defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names and the defaults of the arguments that the file declares for argparse."""
+    """Yield the name and the default of each argument with a default that a file declares with argparse."""
     for call in calls:
         if _last_name(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
             keywords = {word.arg: word.value for word in call.keywords}
             action = ast.unparse(keywords["action"]).strip("'") if "action" in keywords else ""
-            switch = ast.Constant(action == "store_false") if action in ("store_true", "store_false") else None
+            switch_default = ast.Constant(action == "store_false") if action in ("store_true", "store_false") else None
             flags = [str(argument.value) for argument in call.args if isinstance(argument, ast.Constant)]
-            flag = (
-                next((argument for argument in flags if argument.startswith("--")), flags[0]).lstrip("-").replace("-", "_")
-            )
-            if default := keywords.get("default", switch):
-                yield flag, ast.copy_location(default, call)
+            long_flag = next((flag for flag in flags if flag.startswith("--")), flags[0])
+            if default := keywords.get("default", switch_default):
+                yield long_flag.lstrip("-").replace("-", "_"), ast.copy_location(default, call)
 
 
 def _argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
-    """Return the values of a function's arguments: those of its only call, or else their defaults."""
+    """Return the expressions for a function's arguments by name: of its only call, or else of their defaults.
+
+    Arguments without either are left out.
+    """
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
     values: dict[str, ast.expr | None] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
     values |= {
@@ -420,16 +424,16 @@ def _argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> di
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _number(node: ast.expr) -> int | float | None:
-    """Return the value of an arithmetic expression of numbers. None for any other."""
+def _arithmetic_value(node: ast.expr) -> int | float | None:
+    """Return the value of an arithmetic expression of numbers. None for any other, and for very large numbers."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return node.value if isinstance(node.value, (int, float)) else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _number(node.operand)
+        value = _arithmetic_value(node.operand)
         return None if value is None else -value
     if not isinstance(node, ast.BinOp):
         return None
-    first, second = _number(node.left), _number(node.right)
+    first, second = _arithmetic_value(node.left), _arithmetic_value(node.right)
     if first is None or second is None or max(abs(first), abs(second)) > 1e15:
         return None
     try:
@@ -459,7 +463,7 @@ def _parameters(
         params: Fixed parameters, by name.
 
     Returns:
-        Paths of the parameters of a grid.
+        Paths of the parameters with a grid search.
     """
     grids: list[Place] = []
     if not isinstance(source.look(*field), dict) or CALL in source.keys(*field):
@@ -491,12 +495,12 @@ def _parameters(
 
 
 def _subscripts(keys: Sequence[str]) -> str:
-    """Return the expression that reads a value of the configuration."""
+    """Return the expression that reads a value of the configuration, such as `config['opt']['lr']`, for messages."""
     return "config" + "".join(f"[{key!r}]" for key in keys)
 
 
 def _is_drawn(value: Any) -> bool:
-    """Return whether a value is a call, or contains one."""
+    """Return whether a value is a call, or contains one, and is so drawn anew in each trial."""
     elements = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (isinstance(value, dict) and CALL in value) or any(_is_drawn(element) for element in elements)
 
@@ -516,7 +520,7 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
         )
         source.skip(reason, *field)
         return None
-    integer = function.endswith("randint")
+    is_integer = function.endswith("randint")
     if function.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
         source.skip(f"{_UNREADABLE}; write the parameter into job.yaml", *field)
         return None
@@ -531,20 +535,23 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
         source.refuse("needs two bounds that can be read", *field)
         return None
     log = "log" in function
-    source.take(*field, "base")  # of the scale: the same values are drawn
-    is_open = integer and (step is None or step == 1)  # Ray leaves out the upper bound, unless there is a larger step
-    low, high = lower, upper - 1 if is_open else upper
+    source.take(*field, "base")  # the base of the logarithm has no effect on the values that are drawn
+    excludes_upper = is_integer and (step is None or step == 1)  # in Ray, a larger step includes the upper bound
+    low, high = lower, upper - 1 if excludes_upper else upper
     if step is not None and log:
         source.note("a logarithmic range has no step here, so it is left out", *field)
     elif step is not None:
         low, high = search.multiples(lower, high, step, inward=True)
-        if (low, high) != (lower, upper - is_open):
+        if (low, high) != (lower, upper - excludes_upper):
             source.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *field)
-    return search.span("int" if integer else "float", low, high, log=log, step=step)
+    return search.span("int" if is_integer else "float", low, high, log=log, step=step)
 
 
 def _objectives(source: Source, config: Place) -> list[dict[str, str]]:
-    """Return the objectives, which may be in the configuration of the tuner, its scheduler or its searcher."""
+    """Return the objectives. Metric and mode may be in the configuration of the tuner, its scheduler or its searcher.
+
+    Without a metric, add a note; the objective is then a placeholder.
+    """
     fields = (config, (*config, "scheduler"), (*config, "search_alg"), (*config, "search_alg", "searcher"))
     words_by_key: dict[str, list[str]] = {}
     for key in ("metric", "mode"):
@@ -562,9 +569,9 @@ def _objectives(source: Source, config: Place) -> list[dict[str, str]]:
 
 
 def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, str]:
-    """Return the sampler, the number of trials at the same time, and the function that draws for it.
+    """Return the sampler, the number of trials at the same time, and the name of the function that defines its space.
 
-    The number is None if the file does not limit it. The name of the function is "" if there is none.
+    The number is None if the file does not limit it. The name is "" if the searcher has no such function.
     """
     parallel = None
     class_name = source.text(*field, CALL) if isinstance(source.look(*field), dict) else source.text(*field)
@@ -583,7 +590,7 @@ def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, 
 
 
 def _pruner(source: Source, field: Place) -> Any:
-    """Return the pruner for a scheduler. None if there is none, or no counterpart."""
+    """Return the pruner for a scheduler. None without a scheduler that ends trials, or if it has no counterpart."""
     if not isinstance(source.look(*field), dict):
         source.skip(_UNREADABLE, *field)
         return None
@@ -598,7 +605,7 @@ def _pruner(source: Source, field: Place) -> Any:
     name, options = _PRUNERS[class_name]
     pruner: dict[str, Any] = {"name": name}
     if name == "successive_halving":
-        pruner |= {"min_resource": 1, "reduction_factor": 4}  # Ray's
+        pruner |= {"min_resource": 1, "reduction_factor": 4}  # Ray's defaults
     progress_unit = _progress_unit(source, field)
     for key, option in options.items():
         if key in ("grace_period", "max_t") and progress_unit != _ITERATIONS:
@@ -618,7 +625,13 @@ def _progress_unit(source: Source, scheduler: Place) -> str:
 
 
 def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the rules that end a trial, as `stop` and `budget` of the job."""
+    """Return the fields `stop` and `budget` of the job, with the rules that end a trial.
+
+    Args:
+        source: The file.
+        scheduler: Path of the scheduler, which ends trials at `max_t`.
+        field: Path of the rules.
+    """
     rules: list[dict[str, Any]] = []
     budget: dict[str, Any] = {}
     limits = source.look(*field)
@@ -648,7 +661,10 @@ def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[di
 
 
 def _trainable(source: Source, field: Place) -> tuple[str, dict[str, Any]]:
-    """Return the name of the trial's function, "" after a note, and the resources of a trial."""
+    """Return the name of the function that a trial calls, and the resources of a trial.
+
+    The name is "", with a note, if the file does not name a function.
+    """
     resources = _resources(source, ("resources_per_trial",))
     while isinstance(source.look(*field), dict) and source.look(*field, CALL) in ("with_resources", "with_parameters"):
         if source.text(*field, CALL) == "with_resources":
@@ -669,7 +685,7 @@ def _trainable(source: Source, field: Place) -> tuple[str, dict[str, Any]]:
 
 
 def _resources(source: Source, field: Place) -> dict[str, Any]:
-    """Return the resources of a trial from a dict of Ray."""
+    """Return the resources of a trial, from Ray's dict at a path; {} if there is none that can be read."""
     if source.look(*field) is None:
         return {}
     if not isinstance(source.look(*field), dict) or source.look(*field, CALL):

@@ -1,4 +1,4 @@
-"""Samplers, pruners and ranges of other tools as fields of a job. All importers use these functions and this table."""
+"""Fields of a job for samplers and ranges of other tools. All importers use these functions and the table of samplers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PARAMETER: TypeAdapter[Any] = TypeAdapter(spaces.Parameter)
 
 
 def sampler(name: str) -> dict[str, Any] | None:
-    """Return the sampler for a name in another tool. None if it is unknown."""
+    """Return the sampler of a job for a sampler's name in another tool; None for an unknown name."""
     known_sampler = SAMPLERS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
     return None if known_sampler is None else dict(known_sampler)
 
@@ -72,7 +72,9 @@ def span(
 
 
 def multiples(low: float, high: float, step: float, *, inward: bool = False) -> tuple[float, float]:
-    """Return two bounds as multiples of a step. Without a step over 0, return them unchanged.
+    """Return two bounds rounded to multiples of a step.
+
+    They are unchanged if the step is not above 0, or so small that multiples of it cannot be counted.
 
     Args:
         low: Lower bound.
@@ -95,7 +97,7 @@ def normal(mean: float, deviation: float, *, log: bool = False, step: float | No
 
     With a step, which such a parameter cannot have, return a range with nearly all of its values.
     """
-    if log and mean + 6 * deviation > math.log(1e300):
+    if log and mean + 6 * deviation > math.log(1e300):  # nearly all values lie within 6 deviations
         return None
     if step is None:
         return {"type": "normal", "mean": mean, "std": deviation, **({"log": True} if log else {})}
@@ -105,9 +107,9 @@ def normal(mean: float, deviation: float, *, log: bool = False, step: float | No
 
 def scalar(text: str) -> Any:
     """Return the number that a text stands for, or else the text."""
-    for number in (int, float):
+    for number_type in (int, float):
         try:
-            return number(text)
+            return number_type(text)
         except ValueError:
             continue
     return text

@@ -78,7 +78,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
 
 
 def _guess_objective(source: Source, text: str, direction: str) -> tuple[str, str]:
-    """Return the metric that a program logs and its direction. The metric is "" unless only one can be the objective.
+    """Return the metric to optimize of those that a program logs, and its direction, and add a note on the choice.
+
+    It is the only metric on held-out data, or else the only loss or score, or else the only metric. It is "" if
+    there is none of these.
 
     Args:
         source: The file, for notes.
@@ -107,7 +110,7 @@ def logged_metrics(text: str) -> list[str]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    runs = {"wandb"}
+    runs = {"wandb"}  # expressions whose `log` is that of a run
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("wandb.init("):
             runs |= {ast.unparse(target) for target in node.targets}
@@ -124,7 +127,7 @@ def logged_metrics(text: str) -> list[str]:
 
 
 def _sampler(source: Source) -> dict[str, Any]:
-    """Return the sampler of the sweep."""
+    """Return the sampler of the sweep; tpe, with a note, if its method has no counterpart."""
     method = source.text("method")
     sampler = search.sampler(method)
     if sampler is None:
@@ -133,7 +136,7 @@ def _sampler(source: Source) -> dict[str, Any]:
 
 
 def _pruner(source: Source) -> Any:
-    """Return the pruner for `early_terminate`. None if there is none, or no counterpart."""
+    """Return the pruner for `early_terminate`. None without one, or if it is invalid or has no counterpart."""
     field = ("early_terminate",)
     if source.look(*field) is None:
         return None
@@ -147,7 +150,7 @@ def _pruner(source: Source) -> Any:
         source.refuse(f"must be 1 or more, not {brackets}", *field, "s")
         return None
     if min_iter is None and max_iter is not None:
-        # In W&B, the first bracket ends at max_iter / eta ** s.
+        # In W&B, the first bracket ends at max_iter / eta ** s. The exponent is limited, as W&B allows any `s`.
         min_iter = max(1, max_iter // max(2, eta) ** min(brackets or 1, 30))
     pruner = {"name": "hyperband", "min_resource": min_iter or 1, "reduction_factor": max(2, eta)}
     return pruner | ({"max_resource": max_iter} if max_iter else {})
@@ -202,12 +205,13 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
     kind = shape or ("int_uniform" if all(isinstance(bound, int) for bound in bounds) else "uniform")
     step = (step or 1.0) if kind.startswith("q_") else None
     if kind.endswith("normal"):
-        centre, spread = 0.0 if mean is None else mean, 1.0 if deviation is None else deviation
+        mean = 0.0 if mean is None else mean
+        deviation = 1.0 if deviation is None else deviation
         if step is not None:
             source.note(
                 f"{kind} becomes a range of {search.SIGMAS} sigma on both sides, drawn uniformly", *field, "distribution"
             )
-        parameter = search.normal(centre, spread, log="log" in kind, step=step)
+        parameter = search.normal(mean, deviation, log="log" in kind, step=step)
         if parameter is None:
             source.refuse("mu and sigma give values that are too large", *field)
         return parameter
@@ -227,9 +231,9 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
     if kind.startswith("inv_"):
         source.note("is drawn on a plain logarithmic scale here, not on an inverted one", *field, "distribution")
     if step is not None and "log" not in kind:
-        old_range = low, high
+        exact_range = low, high
         low, high = search.multiples(low, high, step)
-        if (low, high) != old_range:
+        if (low, high) != exact_range:
             source.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *field, "q")
     elif step is not None:
         source.note(
@@ -259,12 +263,12 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
     Args:
         source: The file.
         flags: Arguments for parameters that get another name.
-        parameters: All parameters, by name.
+        parameters: Parameters by name: fields of a searched one, or the value of a fixed one.
     """
     program = source.text("program").removeprefix("./")
     items = source.texts("command") or list(_DEFAULT_COMMAND)
-    head: list[str] = []
-    tail: list[str] = []
+    head: list[str] = []  # the command, up to the program
+    tail: list[str] = []  # arguments
     booleans = "value"
     is_after_program = False
     for index, item in enumerate(items):
@@ -291,13 +295,20 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
     if not program:
         source.note("is missing: write the script into job.yaml", "program")
     program_arguments: Any = {"items": tail, "booleans": booleans, "lists": "literal"} if tail else "none"
-    if [item for item in head if item != "python"] == [program] and program.endswith(".py") and head[-1] == program:
+    is_plain_script = program.endswith(".py") and head[-1:] == [program] and all(word == "python" for word in head[:-1])
+    if is_plain_script:
         return {"script": program, "arguments": program_arguments}
     return {"command": head or ["python", "train.py"], "arguments": program_arguments}
 
 
 def _json_argument(source: Source, parameters: Mapping[str, Any], field: Place) -> str:
-    """Return an argument that is a JSON text with a placeholder for each parameter."""
+    """Return the argument for `${args_json}`: a JSON object with a placeholder for each parameter.
+
+    Args:
+        source: The file, for notes.
+        parameters: Parameters by name: fields of a searched one, or the value of a fixed one.
+        field: Path of the argument in the file.
+    """
     parts = []
     for name, parameter in parameters.items():
         # Values that show the type: the choices, 0 for a range of numbers, or the fixed value.
