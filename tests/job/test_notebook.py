@@ -38,7 +38,7 @@ def test_other_files_stay_as_they_are() -> None:
 
 
 def exported(*sources: str) -> str:
-    return notebook.exported(json.dumps({"cells": [{"cell_type": "code", "source": source} for source in sources]}))
+    return notebook.exported_source(json.dumps({"cells": [{"cell_type": "code", "source": source} for source in sources]}))
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> Space:
         elif "value" in fields:  # a sweep over one value, which is a fixed override
             fixed.append(override_text(override.get_key_element(), fields["value"]))
         else:
-            name = values.parameter(key, keys)
+            name = values.parameter_name(key, keys)
             parameters[name] = fields
             keys[name] = override.get_key_element()
     return Space(parameters, keys, tuple(fixed))

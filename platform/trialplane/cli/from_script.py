@@ -155,7 +155,7 @@ def _notebook_code(file: Path) -> _NewFile:
             f"{target} already exists, and would be the code of {file.name}: `{_INIT} {importing.shell_path(target)}`"
         )
     try:
-        text = notebook.exported(script_folder.source(file))
+        text = notebook.exported_source(script_folder.source(file))
     except ValueError as error:
         raise InputError(f"{file} cannot be read: {error}; nothing was changed") from error
     return _NewFile(target, text, f"the code of {file.name}, without its magics and shell commands")
@@ -245,7 +245,9 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     folder = start.folder
     call = parsed_script.call
     if call is not None and (start.cwd != "." or not (folder / call.folder / call.script).is_file()):
-        parsed_script = dataclasses.replace(parsed_script, call=None)  # its arguments cannot be read from there
+        parsed_script = dataclasses.replace(
+            parsed_script, call=None
+        )  # the call has paths from another folder than the job's
     job_file = folder / load.FILE
     if job_file.is_symlink() or job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")

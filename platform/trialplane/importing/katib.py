@@ -266,7 +266,7 @@ def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | Non
     relative_path, replacement = path, None
     if posixpath.isabs(path):
         last_part = posixpath.basename(path.rstrip("/")) or "metrics"
-        # A folder of events is replaced together with its parent, which the arguments usually name.
+        # For events, the arguments usually name the parent of the path, so the parent is replaced.
         moved_path = posixpath.dirname(path.rstrip("/")) if kind == "TensorFlowEvent" else path
         replacement = (moved_path, posixpath.basename(moved_path.rstrip("/")) if moved_path != "/" else last_part)
         relative_path = replacement[1] + path[len(moved_path) :]

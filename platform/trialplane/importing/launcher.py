@@ -147,7 +147,7 @@ def find_call(text: str) -> Call | None:
         elif (call := _python_call(words, folder.as_posix())) is not None:
             calls.append(call)
         words, is_redirected = [], False
-    with_numbers = [call for call in calls if list(settings.words(shlex.join(call.arguments)))]
+    with_numbers = [call for call in calls if list(settings.named_numbers(shlex.join(call.arguments)))]
     candidates = with_numbers or calls
     return candidates[-1] if candidates else None
 
@@ -190,7 +190,7 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
         text = f'{text[: call.end]} "$@"{text[call.end :]}'
     options: dict[str, Option] = {}
     pieces, end = [], 0
-    for name, (start, stop) in settings.words(text):
+    for name, (start, stop) in settings.named_numbers(text):
         options.setdefault(name, _option(name, text[start:stop]))
         pieces += [_with_placeholders(text[end:start]), f"{{{name}}}"]
         end = stop
@@ -336,7 +336,7 @@ def _recipe_command(text: str, target: str) -> str:
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     start = next((index for index, line in enumerate(lines) if re.match(rf"{re.escape(target)}\s*:", line)), len(lines))
     recipe = (line.strip().lstrip("@-") for line in itertools.takewhile(lambda line: line[:1] == "\t", lines[start + 1 :]))
-    return next((line for line in recipe if "$" not in line and list(settings.words(line))), "")
+    return next((line for line in recipe if "$" not in line and list(settings.named_numbers(line))), "")
 
 
 def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:

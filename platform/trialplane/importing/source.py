@@ -168,7 +168,7 @@ class Source:
         """
         if key in self._names:
             return self._names[key]
-        name = values.parameter(key, self._names.values())
+        name = values.parameter_name(key, self._names.values())
         if name != key:
             self.note(
                 f"becomes the parameter {name}: names in a space have letters, digits, _ and -, with . and / between them",

@@ -36,7 +36,7 @@ def parse(text: str | bytes, name: str = "<unknown>") -> ast.Module:
     return _CallRemover().visit(tree) if is_notebook(text) else tree
 
 
-def exported(text: str) -> str:
+def exported_source(text: str) -> str:
     """Return the code of a notebook's file as a Python file. Magics and shell commands become comments.
 
     Args:

@@ -57,7 +57,7 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
         if name.endswith(_PYTHON):
             return dict(_python_spans(text))
         if name.endswith(SHELLS):
-            return dict(reversed(list(words(text))))  # of several numbers with one name, the first one counts
+            return dict(reversed(list(named_numbers(text))))  # of several numbers with one name, the first one counts
         if name.endswith(".toml"):
             data = tomllib.loads(text)
             # A line of a multi-line string may look like a value, but the file has no such key.
@@ -74,7 +74,7 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
         raise ValueError("it is nested too deeply") from error
 
 
-def words(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def named_numbers(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the name and the position of each number in a command line or a shell script, except in comments.
 
     A number belongs to an option (`--lr 0.1`), to a variable (`LR=0.1`) or to a key (`train.lr=0.1`), which has the name. A
@@ -130,7 +130,7 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
     """
     format_value = _FORMATTERS.get(name[name.rfind(".") :], _yaml_text)
     if name.endswith(SHELLS):  # in which a name may have several positions
-        pairs = [(span, key) for key, span in words(text)]
+        pairs = [(span, key) for key, span in named_numbers(text)]
     else:
         pairs = [(span, key) for key, span in spans(text, name).items()]
     # From the end, so that a replaced value does not move the positions of the others.

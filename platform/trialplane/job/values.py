@@ -132,7 +132,7 @@ def mlflow_name(name: str) -> str:
     return name.lstrip("+")
 
 
-def parameter(foreign_name: str, taken: Container[str]) -> str:
+def parameter_name(foreign_name: str, taken: Container[str]) -> str:
     """Return a valid name for a parameter that has another name in another tool.
 
     Args:
