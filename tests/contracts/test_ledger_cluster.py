@@ -117,11 +117,11 @@ def test_two_controllers_that_are_the_first_ones_make_the_tables_once(remote: Ba
 def test_a_desired_state_is_there_once_it_is_recorded(backend: Backend) -> None:
     engine = sa.create_engine(backend.url)
     with backend.open(make_job()) as ledger:
-        assert ledger.desired() == Desired(RunState.RUNNING, None)
+        assert ledger.read_desired() == Desired(RunState.RUNNING, None)
         desired = json.dumps({"state": "PAUSED", "parallel": 3, "of": "a newer version"})
         with engine.begin() as connection:
             connection.execute(sa.text("UPDATE runs SET desired = :desired"), {"desired": desired})
-        assert ledger.desired() == Desired(RunState.PAUSED, 3)
+        assert ledger.read_desired() == Desired(RunState.PAUSED, 3)
     engine.dispose()
 
 

@@ -193,7 +193,7 @@ def test_a_token_that_was_replaced_or_taken_away_ends_its_controller(served: Bac
         if what == "write":
             book.tell(complete(request))
         else:
-            book.desired()
+            book.read_desired()
     engine = sa.create_engine(served.url)
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT outcome FROM attempts")).scalars().all() == [None]

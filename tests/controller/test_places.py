@@ -217,7 +217,7 @@ class Ledger:
         self.said = wanted
         self.looks = 0
 
-    def desired(self) -> Desired:
+    def read_desired(self) -> Desired:
         self.looks += 1
         if self.said is None:
             raise errors.LedgerUnavailable("away")

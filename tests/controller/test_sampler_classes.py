@@ -256,9 +256,9 @@ def test_random_numbers_of_the_process_are_restored() -> None:
     import numpy as np
 
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
-    with points.seeded_globally(3):
+    with points.seed_globally(3):
         first = random.random(), np.random.rand()
-    with points.seeded_globally(3):
+    with points.seed_globally(3):
         assert (random.random(), np.random.rand()) == first
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index, union-attr]
 

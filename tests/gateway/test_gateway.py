@@ -174,7 +174,7 @@ def test_the_desired_state_is_not_written_here(site: Site) -> None:
     with site.ledger("toy") as ledger:
         for path, code in (("/runs/toy", 405), ("/runs/toy/desired", 404)):
             assert site.ask("PUT", path, b"{}").code == code
-        assert ledger.desired() == Desired()
+        assert ledger.read_desired() == Desired()
 
 
 def test_who_only_views_reads_and_deletes_nothing(site: Site) -> None:

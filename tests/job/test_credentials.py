@@ -79,4 +79,4 @@ def test_a_recorded_command_has_no_secrets() -> None:
     ]
     words += ["API_KEY=x1 fit --lr 0.1"]
     masked = ["fit", "--param", "api_key=***", "--set=params.hf_token=***", "--password", "***", "--param", "lr=0.1"]
-    assert credentials.masked(words) == [*masked, "a://u:***@h", "fit --lr 0.1"]
+    assert credentials.mask(words) == [*masked, "a://u:***@h", "fit --lr 0.1"]

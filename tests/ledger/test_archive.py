@@ -87,7 +87,7 @@ def test_to_go_on_is_about_the_newest_attempt(site: Site) -> None:
     with site.ledger("toy") as ledger:
         for state, again in (("RUNNING", None), ("PAUSED", None), ("RUNNING", 0)):
             site.archive.change_desired("toy", {"state": RunState(state)})
-            assert ledger.desired().again == again
+            assert ledger.read_desired().again == again
             if state == "PAUSED":
                 ask(ledger)
 
@@ -104,7 +104,7 @@ def test_each_field_of_the_desired_state_changes_alone_and_a_pause_leaves_a_run_
             ({"state": RunState.RUNNING}, Desired(RunState.RUNNING, None, 0)),
         ):
             site.archive.change_desired("toy", changed)
-            assert ledger.desired() == desired
+            assert ledger.read_desired() == desired
             assert site.get("/runs/toy/status")["desired"] == records.to_dict(desired)
 
 

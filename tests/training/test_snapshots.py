@@ -48,7 +48,7 @@ def at_the_end(
     there: list[Snapshot] = []
     for one in listed(steps):
         there.append(one)
-        gone = snapshots.thinned(there, keep, max_bytes, spacing)
+        gone = snapshots.surplus_snapshots(there, keep, max_bytes, spacing)
         there = [other for other in there if other not in gone]
     return [one.step for one in there]
 

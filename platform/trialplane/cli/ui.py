@@ -93,7 +93,7 @@ def _serve_local(target_name: TargetName, home: Path, run: str | None, listener:
     # uvicorn inherits only the standard descriptors from MLflow, so the socket is its standard input.
     command += ["--uvicorn-opts", "--fd 0 --log-level warning"]
     with PrivateServer(listener.getsockname()) as server:
-        source = _read_only(server.ask)
+        source = _read_only_source(server.ask)
         with Pages(
             _with_report_page(source, run, target_name), listener, lambda: mlflow_page(source, run_and_job), output.note
         ) as pages:
@@ -104,7 +104,7 @@ def _serve_local(target_name: TargetName, home: Path, run: str | None, listener:
         raise TargetError(f"MLflow ended with exit code {code}; its output is above")
 
 
-def _read_only(source: Source) -> Source:
+def _read_only_source(source: Source) -> Source:
     """Return a source that refuses all requests except those with which MLflow's pages read records.
 
     MLflow itself would also accept requests that write records or read any file.

@@ -52,7 +52,7 @@ class RunSources:
         """Whether a controller works on the run or is being started."""
         if self.alive or self.run is None or self.run.is_settled:
             return self.alive
-        return self.ledger is None or run_status.reported(self.ledger) is None
+        return self.ledger is None or run_status.reported_status(self.ledger) is None
 
     @property
     def ledger(self) -> LedgerView | None:

@@ -71,7 +71,7 @@ class DesiredState:
             return
         self._next_query = now + INTERVAL
         try:
-            desired = self._ledger.desired()
+            desired = self._ledger.read_desired()
         except errors.LedgerUnavailable as error:
             self._next_query = time.monotonic() + AWAY_INTERVAL
             log.warning("the desired state of the run cannot be read now: %s", errors.first_line(error))

@@ -466,7 +466,7 @@ class Ledger:
             else:
                 return
 
-    def desired(self) -> Desired:
+    def read_desired(self) -> Desired:
         """Return the desired state of the run, which the gateway writes.
 
         Raises:
@@ -488,7 +488,7 @@ class Ledger:
         if self._search.suggests:  # the job may fix parameters that the objective requests
             enqueued_values = {**self.job.params, **enqueued_values}
         if is_enqueued or (self._search.suggests and enqueued_values):
-            self._study.enqueue_trial(samplers.coded(self.job, enqueued_values))
+            self._study.enqueue_trial(samplers.encode_point(self.job, enqueued_values))
         with self._sampler_view(), self._map_sampler_errors(trial), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
             optuna_trial = self._study.ask()
@@ -578,7 +578,7 @@ class Ledger:
         """Raise errors of a sampler that the job names by its class as EntrypointError, and seed its random numbers."""
         seed = samplers.derived_seed(self.job.seed, trial)
         try:
-            with points.seeded_globally(seed) if self._is_replayed else contextlib.nullcontext():
+            with points.seed_globally(seed) if self._is_replayed else contextlib.nullcontext():
                 yield
         except Exception as error:
             name = self._search.sampler.class_path
@@ -654,7 +654,7 @@ class Ledger:
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
         params, distributions = frozen.params, dict(frozen.distributions)  # the dict is that of many trials
         if sampled is not None:
-            params = samplers.coded(self.job, sampled)
+            params = samplers.encode_point(self.job, sampled)
             distributions = {name: points.distribution(self._search.parameters[name]) for name in params}
         running = optuna.trial.create_trial(
             state=TrialState.RUNNING,
@@ -911,7 +911,7 @@ class Ledger:
             LedgerCorrupt: An earlier trial is missing.
         """
         request, outcome = attempt.request, attempt.outcome
-        frozen = samplers.in_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
+        frozen = samplers.adapt_to_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
         self._attempts[request.number] = request, outcome
         self._add_point(request.params)
         self.pruning.is_reported = self.pruning.is_reported or bool(curve)

@@ -53,7 +53,7 @@ def is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def seeded_globally(seed: int) -> Iterator[None]:
+def seed_globally(seed: int) -> Iterator[None]:
     """Seed the random generators of Python and NumPy for a while, and restore their states at the end.
 
     Samplers without a seed of their own use these generators.

@@ -114,7 +114,7 @@ def _start_ray(roles: Sequence[Role], store: Callable[[int], int], folder: Path)
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
     """
     size, gpus = sum(role.pods for role in roles), sum(role.resources.gpus_for(role.pods) for role in roles)
-    with _as_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
+    with _map_to_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
         for start in range(1, STARTS + 1):
             children = process.children()
             try:
@@ -207,7 +207,7 @@ def _check_connection(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _as_slot_error(problem: str) -> Iterator[None]:
+def _map_to_slot_error(problem: str) -> Iterator[None]:
     """Raise SlotError for errors of Ray, with a text that begins with `problem`."""
     try:
         yield

@@ -59,7 +59,7 @@ def replay(
         if _FIXED in trial.system_attrs:
             study.enqueue_trial(trial.system_attrs[_FIXED])
         memory.drawing = True
-        with points.seeded_globally(samplers.derived_seed(job.seed, trial.number)), warnings.catch_warnings():
+        with points.seed_globally(samplers.derived_seed(job.seed, trial.number)), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the first draw of the trial has already warned
             samplers.suggest(study.ask(), job, function)
         memory.drawing = False

@@ -140,7 +140,7 @@ def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.Bas
         seed = derived_seed(job.seed, 0)
     seeded = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
     try:
-        with points.seeded_globally(seed), warnings.catch_warnings():
+        with points.seed_globally(seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental classes
             sampler: optuna.samplers.BaseSampler = cls(**{**seeded, **chosen.options})
     except Exception as error:
@@ -293,7 +293,7 @@ def _option_value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCod
         case ValueKind.FACTORY:
             return code.function(value)()
         case ValueKind.POINT:
-            return coded(job, value)
+            return encode_point(job, value)
         case ValueKind.POINTS:
             import numpy as np
 
@@ -353,7 +353,7 @@ def _earlier_trial(
         signs: Factor of each objective that makes smaller values better.
         number: Number of the trial.
     """
-    params = coded(job, trial.params)
+    params = encode_point(job, trial.params)
     values = list(trial.values)
     state = TrialState.COMPLETE if values else TrialState.PRUNED
     if not values and not trial.pruned and points.WORST.get(job.search.sampler.name) is TrialState.COMPLETE:
@@ -381,7 +381,7 @@ def _earlier_trial(
     )
 
 
-def in_space(job: Job, trial: FrozenTrial) -> FrozenTrial:
+def adapt_to_space(job: Job, trial: FrozenTrial) -> FrozenTrial:
     """Give a trial the distributions of the study's space, which may have changed after the trial was drawn; return it.
 
     A trial that does not fit into the space keeps its distributions, see `fits`.
@@ -401,7 +401,7 @@ def in_space(job: Job, trial: FrozenTrial) -> FrozenTrial:
 
 
 def fits(job: Job, trial: FrozenTrial) -> bool:
-    """Return whether a trial that `in_space` returned is in the study's space, so that samplers can learn from it."""
+    """Return whether a trial that `adapt_to_space` returned is in the study's space, so that samplers can learn from it."""
     if job.search.is_code or not trial.params:
         return True
     values: dict[str, Any] = {}
@@ -437,7 +437,7 @@ def is_bad(job: Job, outcome: TrialOutcome) -> bool:
     return FAILURE_RULES[outcome.failure].counts and not outcome.retried
 
 
-def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
+def encode_point(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
     """Return a point of the job's space in Optuna's form; see `job.space`."""
     if job.search.suggests:
         return {name: space.code(value) for name, value in point.items()}

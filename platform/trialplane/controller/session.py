@@ -333,7 +333,7 @@ class Session:
         """
         number: int | None = None  # of the attempt; None for the newest one
         if self._setting.in_cluster:
-            number = ledger.desired().again
+            number = ledger.read_desired().again
             if number is None:
                 return
         if ledger.reopen_failure(number):

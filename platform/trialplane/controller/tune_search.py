@@ -99,7 +99,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         config = {self._keys[name]: _domain(parameter) for name, parameter in self._parameters.items()}
         mode = {"minimize": "min", "maximize": "max"}[self._objective.direction]
         try:
-            with points.seeded_globally(job.seed):
+            with points.seed_globally(job.seed):
                 searcher: Searcher = cls(**arguments)
                 accepted = searcher.set_search_properties(self._objective.metric, mode, config)
         except Exception as error:

@@ -76,7 +76,7 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
     return _INHERITED.sub("", "".join([*pieces, command[end:]])), variables
 
 
-def masked(words: Sequence[str]) -> list[str]:
+def mask(words: Sequence[str]) -> list[str]:
     """Return the words of a command with `***` in place of secrets: `--param api_key=***`, `--api-key ***`."""
     shown: list[str] = []
     for word in words:

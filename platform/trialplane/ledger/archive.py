@@ -140,7 +140,7 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             return tables.read_column(connection, this_run, name)
 
     def snapshot(self, run: str) -> Snapshot | None:
@@ -154,7 +154,7 @@ class Archive:
         # killed.
         alive = self.is_alive(run)
         try:
-            with self._connected(run) as (connection, this_run):
+            with self._connect(run) as (connection, this_run):
                 job_document, submission, status, desired = (
                     tables.read_column(connection, this_run, name) or {}
                     for name in (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
@@ -176,7 +176,7 @@ class Archive:
 
     def code(self, run: str) -> bytes | None:
         """Return the packed code of a run; None if it has none."""
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             packed = sa.select(codes.c.data).join(runs, runs.c.code == codes.c.digest).where(this_run)
             return connection.execute(packed).scalar()
 
@@ -195,14 +195,14 @@ class Archive:
             The attempts, and the number of the last one, to continue after; None on the last page.
         """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after, PAGE)
             return [reading.row(job, attempt, alive) for attempt in page.attempts], _end_of_page(page, "number")
 
     def job_and_attempts(self, run: str) -> tuple[Job, list[TrialRow]]:
         """Return the job and all attempts of a run without a controller, to recount its status."""
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             pages = reading.pages(tables.select(connection), run, PAGE)
             return job, [reading.row(job, attempt, alive=False) for attempt in pages]
@@ -216,7 +216,7 @@ class Archive:
             attempt: Number of the attempt among those at the trial; None for the newest.
         """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             chosen: Attempt | None = None
             for candidate in reading.pages(tables.select(connection), run, PAGE, "AND trial = :trial", trial=trial):
@@ -230,7 +230,7 @@ class Archive:
         Returns:
             None if it is unknown: an attempt that still runs, or was lost with its pod, may have saved one.
         """
-        with self._connected(run) as (connection, _):
+        with self._connect(run) as (connection, _):
             all_attempts = reading.pages(tables.select(connection), run, PAGE)
             answers = {attempt.outcome.saved if attempt.outcome else None for attempt in all_attempts}
         if True in answers:
@@ -244,7 +244,7 @@ class Archive:
             The attempts; the place after which the next page begins, or None on the last page; and the place of the last
             attempt, or `after` if there is none.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after, PAGE, order="place")
             place = (page.stored[-1].place or after) if page.stored else after
@@ -280,7 +280,7 @@ class Archive:
 
     def reports(self, run: str, after: int, limit: int) -> Reports:
         """Return a page of at most `limit` reports with marks above `after`, which is 0 for the first page."""
-        with self._connected(run) as (connection, _):
+        with self._connect(run) as (connection, _):
             return reading.reports(tables.select(connection), run, after, PAGE, limit)
 
     def attempts_since(self, run: str, after: int, number: int = -1, until: int | None = None) -> AttemptsPage:
@@ -296,7 +296,7 @@ class Archive:
             until: `until` of the page before; None for the first page, which takes the last place there is.
         """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             if until is None:
                 last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0)).join(runs).where(this_run)
                 until = int(connection.execute(last).scalar_one())
@@ -396,7 +396,7 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             # The lock on the row makes concurrent changes wait for each other, so that none is lost.
             connection.execute(sa.select(runs.c.id).where(this_run).with_for_update(key_share=True))
             desired = records.from_dict(Desired, tables.read_column(connection, this_run, labels.LEDGER_DESIRED) or {})
@@ -417,7 +417,7 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             run_id = connection.execute(sa.select(runs.c.id).where(this_run)).scalar_one()
             row = {"run_id": run_id, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
             connection.execute(postgresql.insert(changes).values(row).on_conflict_do_nothing())
@@ -436,7 +436,7 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             digests = _images(connection, this_run)
             for image, digest in images:
                 digests[image] = tuple(dict.fromkeys((*digests.get(image, ()), digest)))
@@ -448,7 +448,7 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             return _images(connection, this_run)
 
     def changes(self, run: str) -> list[Change]:
@@ -457,7 +457,7 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             return _changes(connection, this_run, changes.c.id)
 
     def set_token(self, run: str, token: str) -> None:
@@ -507,7 +507,7 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             return connection.execute(sa.select(runs.c.token).where(this_run)).scalar() or ""
 
     def mark_for_removal(self, run: str) -> None:
@@ -520,7 +520,7 @@ class Archive:
             RunNotFound: There is no such run.
             LedgerLocked: A controller works on the run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             _claim(connection, run)
             old_mark = connection.execute(sa.select(runs.c.removal_mark).where(this_run)).scalar()
             mark = old_mark or secrets.token_hex(4)
@@ -535,7 +535,7 @@ class Archive:
         Raises:
             RunNotFound: There is no such run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             submission = tables.read_column(connection, this_run, labels.LEDGER_SUBMISSION) or {}
             if submission.get(labels.UID) != uid:
                 return False
@@ -560,7 +560,7 @@ class Archive:
             RunNotFound: There is no such run.
             LedgerLocked: A controller works on the run.
         """
-        with self._connected(run) as (connection, this_run):
+        with self._connect(run) as (connection, this_run):
             _claim(connection, run)
             connection.execute(sa.text("SET LOCAL statement_timeout = 0"))  # a large run has millions of reports
             for table in (attempts, reports, changes, sizes):
@@ -569,7 +569,7 @@ class Archive:
             tables.delete_unused_code(connection)
 
     @contextmanager
-    def _connected(self, run: str) -> Iterator[tuple[sa.Connection, sa.ColumnElement[bool]]]:
+    def _connect(self, run: str) -> Iterator[tuple[sa.Connection, sa.ColumnElement[bool]]]:
         """Begin a transaction. Yield its connection, and the condition that selects the run's row of `runs`.
 
         Raises:

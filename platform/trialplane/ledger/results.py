@@ -34,7 +34,7 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
         LedgerCorrupt: The file is not a ledger, is damaged, or is of another version.
         LedgerUnavailable: The file cannot be read.
     """
-    with _opened(ledger, run, alive) as select:
+    with _open(ledger, run, alive) as select:
         return [reading.row(job, attempt, alive) for attempt in reading.all_attempts(select, run)]
 
 
@@ -50,7 +50,7 @@ def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
-    with _opened(ledger, run, alive=True) as select:
+    with _open(ledger, run, alive=True) as select:
         return any(
             candidate.request.attempt == attempt and candidate.outcome is not None
             for candidate in reading.attempts_of_trial(select, run, trial)
@@ -71,7 +71,7 @@ def ended_attempts(ledger: Path, run: str, after: int) -> tuple[int, list[Attemp
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
-    with _opened(ledger, run, alive=True) as select:
+    with _open(ledger, run, alive=True) as select:
         return reading.ended_after(select, run, after)
 
 
@@ -81,7 +81,7 @@ def attempts_since(ledger: Path, run: str, alive: bool, after: int) -> list[Atte
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
-    with _opened(ledger, run, alive) as select:
+    with _open(ledger, run, alive) as select:
         return reading.attempts_since(select, run, after)
 
 
@@ -92,7 +92,7 @@ def reports(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
     report_rows: list[ReportRow] = []
-    with _opened(ledger, run, alive) as select:
+    with _open(ledger, run, alive) as select:
         more = True
         while more and limit > len(report_rows):
             mark = report_rows[-1].mark if report_rows else after
@@ -103,7 +103,7 @@ def reports(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list
 
 
 @contextlib.contextmanager
-def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
+def _open(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
     """Open a ledger, and yield the function that runs a SELECT. It returns no rows if the ledger is missing or empty.
 
     Args:

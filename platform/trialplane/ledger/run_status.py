@@ -69,7 +69,7 @@ def current(ledger: LedgerView, operator: OperatorView | None = None) -> RunStat
         operator: View of the operator, or of the laptop in its place. Without it, a controller that was lost keeps its last
             status.
     """
-    status = reported(ledger, operator.waits if operator else "")
+    status = reported_status(ledger, operator.waits if operator else "")
     if status is not None:
         return status
     if operator is not None:
@@ -79,7 +79,7 @@ def current(ledger: LedgerView, operator: OperatorView | None = None) -> RunStat
     return ledger.status
 
 
-def reported(ledger: LedgerView, waits: str = "") -> RunStatus | None:
+def reported_status(ledger: LedgerView, waits: str = "") -> RunStatus | None:
     """Return the status of a run if the ledger alone determines it; None if the operator's view is needed.
 
     The ledger determines it if the controller of the last start works and has written a status, or has ended. It also does

@@ -95,7 +95,7 @@ class Plan:
             "spec_hash": spec_hash(self.job),
             "version": self.provenance.version,
             "job_folder": self.provenance.job_folder,
-            "command": credentials.masked(self.provenance.command),
+            "command": credentials.mask(self.provenance.command),
         }
 
 

@@ -92,7 +92,7 @@ def _state(observed: Observation) -> tuple[State, str]:
         wait_reason = observed.wait_reason
         if observed.own_cluster is None:
             wait_reason = "" if observed.record.status.reason else "its pods are gone, and its controller is ending"
-        status = ledger_status.reported(_ledger_view(observed, observed.record), wait_reason)
+        status = ledger_status.reported_status(_ledger_view(observed, observed.record), wait_reason)
         if status is not None:
             return cast(State, status.state.value.title()), status.reason
     if observed.read.spec is None or observed.read.job is None:

@@ -106,7 +106,7 @@ class Ranked(Base):
     def advice(self) -> Iterator[str]:
         """Yield remarks for the user about secrets, and about ranks that do not match the resources of a node."""
         yield from super().advice()
-        if self.command and credentials.masked(self.command) != list(self.command):
+        if self.command and credentials.mask(self.command) != list(self.command):
             yield (
                 "everyone who may see the run sees the secret in command: drop it, and let the program read an environment "
                 "variable; see `platform docs scripts`"

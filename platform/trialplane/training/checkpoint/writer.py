@@ -116,7 +116,7 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
         CheckpointError: A rank did not write its part.
     """
     for rank in range(1, share.world_size):
-        marker = store.written(name, _marker(rank))
+        marker = store.read_draft(name, _marker(rank))
         if marker is None:
             raise errors.CheckpointError(f"rank {rank} could not write its part; see the error of that rank")
         parts |= {file: Part(**part) for file, part in json.loads(marker).items()}

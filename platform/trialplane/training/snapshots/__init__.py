@@ -8,6 +8,6 @@
 
 # Importing this must not import torch.
 
-from trialplane.training.snapshots.snapshots import Snapshot, Snapshots, Spacing, is_due, thinned
+from trialplane.training.snapshots.snapshots import Snapshot, Snapshots, Spacing, is_due, surplus_snapshots
 
-__all__ = ["Snapshot", "Snapshots", "Spacing", "is_due", "thinned"]
+__all__ = ["Snapshot", "Snapshots", "Spacing", "is_due", "surplus_snapshots"]

@@ -132,7 +132,7 @@ class Snapshots:
             for older in existing:
                 if record.order(older)[0] == step:
                     store.remove(older)
-            for surplus in thinned(self.all(), self._keep, self._max_bytes, self._spacing):
+            for surplus in surplus_snapshots(self.all(), self._keep, self._max_bytes, self._spacing):
                 store.remove(surplus.name)
             store.sweep()
         except OSError as error:
@@ -159,7 +159,7 @@ def is_due(step: int, last: int, *, every: int | None = None, steps: Collection[
     return step in (0, last) or step in steps or (every is not None and step % every == 0)
 
 
-def thinned(
+def surplus_snapshots(
     snapshots: Sequence[Snapshot], keep: int, max_bytes: int | None, spacing: Spacing = "geometric"
 ) -> list[Snapshot]:
     """Return the snapshots to delete, so that the others are within the limits and spaced as evenly as possible.

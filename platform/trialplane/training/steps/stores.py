@@ -100,7 +100,7 @@ class Store(Protocol):
     def create(self, name: str, file: str) -> contextlib.AbstractContextManager[Sink]:
         """Return a context manager with a new file of a draft, which is flushed to the disk when the block ends."""
 
-    def written(self, name: str, file: str) -> bytes | None:
+    def read_draft(self, name: str, file: str) -> bytes | None:
         """Read a small file of a draft; None when it does not exist."""
 
     def discard(self, name: str, file: str) -> None:
@@ -299,7 +299,7 @@ class FolderStore:
             yield Sink(raw)
             os.fsync(raw.fileno())
 
-    def written(self, name: str, file: str) -> bytes | None:
+    def read_draft(self, name: str, file: str) -> bytes | None:
         """Read a small file of a draft; None when it does not exist."""
         path = self._draft(name) / file
         return path.read_bytes() if path.exists() else None
@@ -396,7 +396,7 @@ class UrlStore:
         with self._files.open(self._path(name, file), "wb") as raw:
             yield Sink(raw)
 
-    def written(self, name: str, file: str) -> bytes | None:
+    def read_draft(self, name: str, file: str) -> bytes | None:
         """Read a small file of a draft; None when it does not exist."""
         self._files.invalidate_cache()
         try:
