@@ -183,12 +183,17 @@ class Epochs:
         if line.step is None:
             return None
         if line.epoch is not None:
-            last, self._newest = self._newest, line
-            if last.epoch is not None and last.step is not None and line.epoch > last.epoch and line.step <= last.step:
-                if last.steps:  # the epochs between the two lines, which may have printed nothing, have as many steps
-                    self._before += (int(line.epoch) - int(last.epoch)) * last.steps
+            previous, self._newest = self._newest, line
+            if (
+                previous.epoch is not None
+                and previous.step is not None
+                and line.epoch > previous.epoch
+                and line.step <= previous.step
+            ):
+                if previous.steps:  # the epochs between the two lines, which may have printed nothing, have as many steps
+                    self._before += (int(line.epoch) - int(previous.epoch)) * previous.steps
                 else:
-                    self._before += last.step
+                    self._before += previous.step
         return self._before + line.step
 
 
