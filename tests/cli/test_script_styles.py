@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import BODY, given, made
 
+from trialplane.job import load
+
 STYLES: dict[str, tuple[str, set[str], list[str]]] = {
     "pre-parser": (
         """
@@ -935,6 +937,36 @@ def test_an_argument_and_the_value_of_its_name_in_the_file_are_set_together(
     assert set(job.search.parameters) == {"train.lr", "train.dropout"} and job.params == {"seed": 3}
     assert job.arguments is not None and job.arguments.file == "fit.yaml"
     assert job.arguments.items == ("--lr={train.lr}", "{flags}"), job.arguments
+
+
+def test_a_value_of_the_file_that_the_command_overrides_is_not_searched(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+        import argparse, json
+        parser = argparse.ArgumentParser()
+        parser.add_argument("-c", "--config")
+        parser.add_argument("--lr", "--learning_rate", type=float)
+        parser.add_argument("--bs", "--batch_size", type=int)
+        args = parser.parse_args()
+        values = json.load(open(args.config))
+        lr, size = args.lr or values["optimizer"]["lr"], args.bs or values["loader"]["batch_size"]
+        print(f"val_loss={lr * size * values['model']['dropout']}")
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    (written / "fit.json").write_text(
+        '{"optimizer": {"lr": 0.1}, "loader": {"batch_size": 8}, "model": {"dropout": 0.5, "name": "x"}}'
+    )
+    command = "python fit.py -c fit.json --lr 0.1 --bs 8"
+    monkeypatch.chdir(written)
+    refused = platform("init", "--from", command, "--space", "optimizer.lr=0.1..1", "--no-smoke")
+    assert refused.exit_code == 2 and "optimizer.lr of fit.json: --lr of the command overrides it" in refused.stderr
+    result = platform("init", "--from", command, "--no-smoke")
+    assert "loader.batch_size of fit.json: --batch_size of the command overrides it" in result.stderr, result.output
+    assert set(load.load_job(written).search.parameters) == {"lr", "bs", "model.dropout"}
+    assert "optimizer.lr:" not in (written / "job.yaml").read_text()
+    unreached = platform("submit", "hpo", ".", "--space", "optimizer.lr=0.1..1", "--objective", "val_loss:min", "--local")
+    assert unreached.exit_code == 2 and "--lr in the command overrides optimizer.lr in fit.json" in unreached.stderr
 
 
 def test_the_objective_is_the_test_and_not_the_training(platform, written: Path) -> None:

@@ -19,7 +19,7 @@ from trialplane.cli import bounded, importing, output, script_folder
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, script
 from trialplane.importing.script import Script, Style
-from trialplane.job import arguments
+from trialplane.job import arguments, settings
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import records
 from trialplane.wire.declared import Declared, Option
@@ -132,6 +132,11 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
         in_file = {option.name: option for option in called_script.values}
         command = dataclasses.replace(command, config=called_copy.name)  # the file whose values are replaced
     appendable = _appendable_options(declared, command, typed, appended)
+    words = [word.partition("=")[0] for word in call.arguments]
+    words += [alias for option in declared.options if set(option.aliases) & set(words) for alias in option.aliases]
+    overriding = settings.overriding_flags([*command.command, *words], in_file)
+    left_out = [f"{key} of {command.config}: {flag} of the command overrides it" for key, flag in overriding.items()]
+    in_file = {key: option for key, option in in_file.items() if key not in overriding}
     for key, option in in_file.items():
         last_part = key.rpartition(".")[2]
         is_only_key = sum(other.rpartition(".")[2] == last_part for other in in_file) == 1
@@ -145,7 +150,7 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
         raise launcher.without_parameters(str(copy.file))
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
-    return command, Declared(options, declared.left_out)
+    return command, Declared(options, (*declared.left_out, *left_out))
 
 
 def _appendable_options(declared: Declared, command: Script, typed: Collection[str], appended: str) -> dict[str, Option]:
@@ -163,7 +168,11 @@ def _appendable_options(declared: Declared, command: Script, typed: Collection[s
         set_names |= {word.partition("=")[0] for word in command.call.arguments}
     # The name of the flag differs from that of the parameter in a loop: `--learning_rate {lr}`.
     set_names |= set(re.findall(r"--?([\w.-]+)[ =]+[\"']?\{", " ".join(command.command)))
-    return {option.name: option for option in declared.options if option.flag and option.name not in set_names}
+    return {
+        option.name: option
+        for option in declared.options
+        if option.flag and not {option.name, *(alias.lstrip("-") for alias in option.aliases)} & set_names
+    }
 
 
 def _with_choices(declared: Declared, parsed_script: Script) -> Declared:
@@ -370,5 +379,9 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
             return
         text = process_end.log.read_text(errors="replace").partition("Set the environment variable HYDRA_FULL_ERROR")[0]
         reason = f" ({' '.join(text.split())[-_LONGEST_REASON:]})"
-    hints = [f"{name}; {errors.nearest(name, known_names)}".rstrip("; ") for name in unknown_names]
+    hints = [
+        next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
+        or f"{name}; {errors.nearest(name, known_names)}".rstrip("; ")
+        for name in unknown_names
+    ]
     raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}; nothing was changed")

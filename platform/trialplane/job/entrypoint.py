@@ -245,9 +245,12 @@ def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Itera
     except (OSError, ValueError) as error:
         yield Issue(field_path, f"{job_arguments.file} cannot be read: {getattr(error, 'strerror', None) or error}")
         return
-    placeholders = {
-        name for _, name in arguments.placeholders((*job_arguments.items, *(getattr(job, "command", None) or ())))
-    }
+    words = (*job_arguments.items, *(getattr(job, "command", None) or ()))
+    placeholders = {name for _, name in arguments.placeholders(words)}
+    for name, flag in settings.overriding_flags(words, names).items():
+        if ("space",) not in broken and name in job.search.names and name not in placeholders:
+            text = f"has no effect, because {flag} in the command overrides {name} in {job_arguments.file}"
+            yield Issue(("space", name), f"{text}; search the parameter of {flag}, or remove {flag} from the command")
     if placeholders & {arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS}:
         return  # one of these takes all parameters that are not in the file
     for field, parameters in (("params", job.params), ("space", job.search.names)):

@@ -13,7 +13,8 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -33,6 +34,7 @@ _NUMBER_OF_NAME = re.compile(
     rf"""(?P<value>{NUMBER})(?=["']?(?:[\s;]|$))""",
     re.MULTILINE,
 )
+_FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?=[\s=]|$)")
 _ANCHOR = re.compile(r"&\S+\s+")
 _MERGE = "tag:yaml.org,2002:merge"
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
@@ -93,6 +95,21 @@ def named_numbers(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
         for span in name_spans
     ]
     yield from sorted(unambiguous, key=lambda name_and_span: name_and_span[1])  # in the order of the text
+
+
+def overriding_flags(words: Iterable[str], keys: Collection[str]) -> dict[str, str]:
+    """Return the keys of a settings file that flags of a command override, each with its flag.
+
+    `--lr` overrides `train.lr`, unless another section has an `lr`, too. `_` in a name is the same as `-`.
+
+    Args:
+        words: Words of the command.
+        keys: Dotted names of the values in the file.
+    """
+    flags = {match[1].replace("-", "_"): match[0] for word in words for match in _FLAG.finditer(word)}
+    last_parts = {key: key.rpartition(".")[2].replace("-", "_") for key in keys}
+    counts = Counter(last_parts.values())
+    return {key: flags[part] for key, part in last_parts.items() if part in flags and counts[part] == 1}
 
 
 def values(text: str, name: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Option:
         style: Form of a boolean: "switch" (`--amp` or nothing), "negated" (`--amp` or `--no-amp`), "value" (`--amp=True`).
         required: Whether the script refuses to run without it.
         lists: Form of a list: "spread" (`--sizes 64 32`) or "repeat" (`--sizes=64 --sizes=32`). "" for a single value.
+        aliases: All flags of the option, if it has several.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Option:
     style: str = ""
     required: bool = False
     lists: str = ""
+    aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Remove a default, or all choices, with an integer that is too large for a job file."""

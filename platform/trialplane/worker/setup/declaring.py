@@ -398,6 +398,7 @@ class _Parsers:
                 style=style,
                 required=action.required and action.nargs not in ("?", "*"),
                 lists=lists,
+                aliases=tuple(action.option_strings) if len(action.option_strings) > 1 else (),
             )
         )
 
@@ -459,6 +460,7 @@ class _Parsers:
                     style=style,
                     required=bool(parameter.required),
                     lists="" if not getattr(parameter, "multiple", False) else "repeat",
+                    aliases=tuple(parameter.opts) if is_option and len(parameter.opts) > 1 else (),
                 )
             )
 
