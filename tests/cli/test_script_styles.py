@@ -546,6 +546,44 @@ def test_an_objective_of_optuna_is_the_entrypoint(platform, written: Path) -> No
     assert [(one.metric, one.direction) for one in job.objectives] == [("value_0", "minimize"), ("value_1", "maximize")]
 
 
+STUDY_WITH_ARGUMENTS = """
+import argparse
+import optuna
+MANY = 40
+def objective(trial):
+    return trial.suggest_float("x", -1, 1) ** 2
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--n_trials", type=int, default=6)
+    parser.add_argument("--n_startup_trials", type=int, default=5)
+    parser.add_argument("--resolution", type=int, default=8)
+    args = parser.parse_args()
+    optuna.create_study().optimize(objective, n_trials=args.n_trials)
+"""
+
+
+@pytest.mark.parametrize(("trials", "wanted"), [("args.n_trials", 6), ("MANY", 40), ("count()", 20), ("None", 20)])
+def test_the_number_of_trials_of_a_study_is_read_or_its_lack_is_told(
+    platform, written: Path, trials: str, wanted: int
+) -> None:
+    (written / "fit.py").write_text(STUDY_WITH_ARGUMENTS.replace("n_trials=args.n_trials", f"n_trials={trials}"))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and made().trials == wanted, result.output
+    assert ("shows no number of trials" in result.stderr) == (wanted == 20)
+
+
+def test_a_command_that_starts_a_search_of_optuna_is_told_the_form_of_the_script(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (written / "own").mkdir()
+    (written / "own" / "fit.py").write_text(STUDY_WITH_ARGUMENTS)
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "cd own && python fit.py --n_trials 2", "--no-smoke")
+    assert "`platform init --from own/fit.py` makes the job of the search itself" in result.stderr, result.output
+    searched = result.stderr.partition("to search another option")[2]
+    assert "trials" not in searched and "platform submit" in result.stderr
+
+
 def test_the_sampler_and_the_pruner_of_a_study_are_the_jobs(platform, written: Path) -> None:
     text = """
         import optuna

@@ -116,6 +116,12 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
     modules = script_folder.modules(path)
     script_text, _ = modules[Path(path.name)]
     called_script = script.read(script_text, call.script, "\n".join(text for text, _ in modules.values()))
+    if called_script.style is Style.OPTUNA:
+        script_form = f"`platform init --from {importing.shell_path(Path(call.folder, call.script))}`"
+        output.note(
+            f"{call.script} has a search of its own, by Optuna, so each trial of this command is a whole search; "
+            f"{script_form} makes the job of the search itself"
+        )
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
     declared_by_name = {option.name: option for option in declared.options}

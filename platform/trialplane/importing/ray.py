@@ -17,7 +17,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
-from trialplane.importing import folding, search
+from trialplane.importing import flags, folding, search
 from trialplane.importing.source import CALL, ImportResult, Source
 from trialplane.job.document import Document
 
@@ -308,7 +308,7 @@ class _Reader:
         self._count = 0
         self._values: dict[str, list[tuple[int, int, ast.expr]]] = {}  # by name: the block, the line, and the value
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self._flags = dict(_flag_defaults(calls))
+        self._flags = dict(flags.defaults(calls))
         blocks = [getattr(node, field, None) for node in ast.walk(tree) for field in ("body", "orelse", "finalbody")]
         for index, block in enumerate(blocks):
             for node in block if isinstance(block, list) else ():
@@ -391,19 +391,6 @@ class _Reader:
             return None if inner is None else not inner
         value = self.data(test, field, depth + 1)
         return None if isinstance(value, dict) else bool(value)
-
-
-def _flag_defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the name and the default of each argument with a default that a file declares with argparse."""
-    for call in calls:
-        if _last_name(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
-            keywords = {word.arg: word.value for word in call.keywords}
-            action = ast.unparse(keywords["action"]).strip("'") if "action" in keywords else ""
-            switch_default = ast.Constant(action == "store_false") if action in ("store_true", "store_false") else None
-            flags = [str(argument.value) for argument in call.args if isinstance(argument, ast.Constant)]
-            long_flag = next((flag for flag in flags if flag.startswith("--")), flags[0])
-            if default := keywords.get("default", switch_default):
-                yield long_flag.lstrip("-").replace("-", "_"), ast.copy_location(default, call)
 
 
 def _argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import folding, guess
+from trialplane.importing import flags, folding, guess
 from trialplane.job import arguments, document, notebook, settings
 from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
@@ -69,6 +69,7 @@ _CONFIG_MODULE = re.compile(
     r"(?:\w+_)?(?:config|configs|configuration|cfg|conf|params|parameters|settings|hparams|hyperparameters|hyperparams|"
     r"constants|defaults|opts|options|globals)(?:_\w+)?"
 )
+_DEFAULT_TRIALS = 20
 # Searches that a script carries out by itself: calls of scikit-learn, and libraries that have no other use.
 _OWN_SEARCH = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom|Bayes|Optuna)SearchCV\b")
 _SEARCHERS = frozenset(
@@ -403,7 +404,22 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
     directions = _literal(study_arguments.get("directions")) or [_study_direction(study_arguments.get("direction"))]
     metrics = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
     objectives = [{"metric": metric, "direction": direction} for metric, direction in zip(metrics, directions, strict=True)]
-    trials = _literal(optimize_arguments.get("n_trials"))
+    assigned = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    trials_node = optimize_arguments.get("n_trials")
+    if isinstance(trials_node, ast.Attribute):  # args.n_trials
+        trials_node = dict(flags.defaults(calls)).get(trials_node.attr, trials_node)
+    elif isinstance(trials_node, ast.Name):
+        trials_node = assigned.get(trials_node.id, trials_node)
+    trials = _literal(trials_node)
+    if not isinstance(trials, int) or trials <= 0:
+        trials = _DEFAULT_TRIALS
+        notes.append(f"n_trials: the text of the script shows no number of trials, so `trials` is {trials}")
     stem = PurePath(name).stem
     is_importable = stem.isidentifier() and isinstance(objective, ast.Name) and objective.id in importable_names
     job: dict[str, Any] = {
@@ -412,14 +428,7 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
         # A study without a pruner of its own has Optuna's default one, and it matters only if trials ask it.
         **({"pruner": "median"} if any(_dotted_name(call.func).endswith(".should_prune") for call in calls) else {}),
-        "trials": trials if isinstance(trials, int) and trials > 0 else 20,
-    }
-    assigned = {
-        target.id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
+        "trials": trials,
     }
     for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
         if field in study_arguments:
