@@ -930,6 +930,55 @@ def test_arguments_that_a_typed_command_does_not_name_are_appended_to_it(
     assert job.objectives[0].metric == "val_loss" and "its metrics: val_loss" in result.stderr
 
 
+TYRO_ABOVE = """
+import dataclasses, os
+import tyro
+from shared.losses import loss
+
+@dataclasses.dataclass
+class Args:
+    learning_rate: float = 0.1
+    tau: float = 1.0
+
+if __name__ == "__main__":
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    args = tyro.cli(Args)
+    print(f"val_loss={loss(args.learning_rate)}")
+"""
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["OMP_NUM_THREADS=1 PYTHONPATH=.", "env OMP_NUM_THREADS=1 PYTHONPATH=.", "export OMP_NUM_THREADS=1 PYTHONPATH=.;"],
+)
+def test_the_variables_of_a_command_are_set_for_the_question_for_its_arguments(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    (written / "algorithms").mkdir()
+    (written / "shared").mkdir()
+    (written / "algorithms" / "fit.py").write_text(TYRO_ABOVE)
+    (written / "shared" / "losses.py").write_text("def loss(rate): return rate\n")
+    monkeypatch.chdir(written)
+    command = f"{prefix} python algorithms/fit.py"
+    result = platform("init", "--from", f"{command} --tau 0.5", "--space", "learning_rate=0.1..0.2", "--space", "zzz=1..2")
+    assert result.exit_code == 2 and "has no parameter zzz; there are: learning-rate, tau;" in result.stderr, result.output
+    result = platform("init", "--from", f"{command} --tau 0.5", "--space", "learning_rate=0.1..0.2")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    monkeypatch.chdir(written.parent)
+    assert set(made().search.parameters) == {"learning-rate"} and set(made().params) == {"tau"}
+
+
+def test_a_script_that_ends_before_it_reads_its_arguments_is_named_with_the_reason(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (written / "fit.py").write_text(f"raise SystemExit('no accelerator')\n{TYRO_ABOVE}")
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py --tau 0.5", "--space", "lr=1..2", "--space", "zzz=1..2")
+    assert result.exit_code == 2, result.output
+    reason = "has no parameter lr and no zzz, and its script ended before it read its arguments, so only its command has"
+    assert reason in result.stderr and "no accelerator" in result.stderr and "there are" not in result.stderr
+
+
 def test_values_that_a_configurator_overrides_are_appended_as_arguments(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -270,6 +270,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         for target in (copy.folder, smoke_folder):  # a probe may change its copy
             _unpack(packed.data, target, origin, copy)
         parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values)
+        request = dataclasses.replace(request, space=script_probe.declared_spelling(request.space, declared))
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title)
         if file_with_values is None:
             job = script_job.build(name, parsed_script, declared, start, request.space)
@@ -280,6 +281,8 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         result = None
         if request.with_smoke and not job.missing:
             job, result = _run_smoke(origin, job, parsed_script.printed, copy, smoke_folder, request)
+    if declared.failure:
+        output.note(f"{title}: {script_probe.not_asked(declared)}")
     for argument in declared.left_out:
         output.note(f"not in the job: {argument}")
     if file_with_values is not None and file_with_values.others:

@@ -10,8 +10,9 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trialplane import errors
@@ -156,7 +157,7 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
         raise launcher.without_parameters(str(copy.file))
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
-    return command, Declared(options, (*declared.left_out, *left_out))
+    return command, Declared(options, (*declared.left_out, *left_out), declared.failure)
 
 
 def _appendable_options(declared: Declared, command: Script, typed: Collection[str], appended: str) -> dict[str, Option]:
@@ -174,11 +175,14 @@ def _appendable_options(declared: Declared, command: Script, typed: Collection[s
         set_names |= {word.partition("=")[0] for word in command.call.arguments}
     # The name of the flag differs from that of the parameter in a loop: `--learning_rate {lr}`.
     set_names |= set(re.findall(r"--?([\w.-]+)[ =]+[\"']?\{", " ".join(command.command)))
-    return {
-        option.name: option
-        for option in declared.options
-        if option.flag and not {option.name, *(alias.lstrip("-") for alias in option.aliases)} & set_names
-    }
+    set_names = {name.replace("-", "_") for name in set_names}  # tyro takes --learning_rate for --learning-rate
+
+    def is_set(option: Option) -> bool:
+        """Return whether the command sets an option, by any of its flags."""
+        names = (option.name, *(alias.lstrip("-") for alias in option.aliases))
+        return any(name.replace("-", "_") in set_names for name in names)
+
+    return {option.name: option for option in declared.options if option.flag and not is_set(option)}
 
 
 def _with_choices(declared: Declared, parsed_script: Script) -> Declared:
@@ -190,6 +194,8 @@ def _with_choices(declared: Declared, parsed_script: Script) -> Declared:
 def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Call) -> tuple[Declared, str]:
     """Return the arguments of a script that a command calls, and their form: FLAGS, HYDRA, or "" if it declares none.
 
+    If the script ends before it reads its arguments, there are none, but the reason.
+
     Args:
         copy: Copy of the script.
         called_script: Content of the script.
@@ -198,15 +204,16 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
     folder = copy.folder / call.folder
     if called_script.style is Style.PARSED:
         start = dataclasses.replace(copy.start, cwd=call.folder, module=call.module)
-        declared, _ = _probe_arguments(dataclasses.replace(copy, start=start), call.arguments)
-        if not declared.failure:
-            return _with_choices(declared, called_script), arguments.HYDRA if declared.overrides else arguments.FLAGS
-    elif called_script.style is Style.HYDRA:
+        declared, log_clause = _probe_arguments(dataclasses.replace(copy, start=start), call.arguments, call.variables)
+        if declared.failure:
+            return Declared(failure=f"{errors.shortened(declared.failure, 300)}{log_clause}"), ""
+        return _with_choices(declared, called_script), arguments.HYDRA if declared.overrides else arguments.FLAGS
+    if called_script.style is Style.HYDRA:
         hydra_copy = dataclasses.replace(copy, file=Path(call.script), folder=folder, name=call.script)
         return _hydra_parameters(hydra_copy, called_script), arguments.HYDRA
-    elif called_script.style is Style.CONFIGURATOR:
+    if called_script.style is Style.CONFIGURATOR:
         return Declared(_with_file_defaults(called_script.options, folder, call.arguments)), arguments.FLAGS
-    elif called_script.style is Style.ATTRIBUTES:
+    if called_script.style is Style.ATTRIBUTES:
         return Declared(called_script.options), arguments.FLAGS
     return Declared(), ""
 
@@ -330,20 +337,24 @@ def _probe_environment(scratch: Path) -> dict[str, str]:
     }
 
 
-def _probe_arguments(copy: ScriptCopy, typed: Sequence[str] = ()) -> tuple[Declared, str]:
+def _probe_arguments(
+    copy: ScriptCopy, typed: Sequence[str] = (), typed_variables: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Declared, str]:
     """Run a script in another process until it reads its arguments.
 
     Args:
         copy: Copy of the script.
         typed: Arguments of the script in the user's command.
+        typed_variables: Environment variables that the command sets.
 
     Returns:
         The arguments that the script declares, and a clause of a message that names the log of a failure; "" without one.
     """
     declared_file = copy.scratch / "declared.json"
-    variables = _probe_environment(copy.scratch)
-    if copy.start.path:
-        variables["PYTHONPATH"] = os.pathsep.join(str(copy.folder / entry) for entry in copy.start.path)
+    variables = {**typed_variables, **_probe_environment(copy.scratch)}
+    path = [typed_variables.get("PYTHONPATH", ""), *(str(copy.folder / entry) for entry in copy.start.path)]
+    if any(path):
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", str(copy.path), str(declared_file)]
     command += [copy.start.module, *typed]
     log = copy.scratch / "declaring.log"
@@ -385,9 +396,36 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
             return
         text = process_end.log.read_text(errors="replace").partition("Set the environment variable HYDRA_FULL_ERROR")[0]
         reason = f" ({' '.join(text.split())[-_LONGEST_REASON:]})"
-    hints = [
-        next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
-        or f"{name}; {errors.nearest(name, known_names)}".rstrip("; ")
-        for name in unknown_names
-    ]
+    if declared.failure:
+        names_text = " and no ".join(unknown_names)
+        raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
+    hints: list[str] = []
+    for name in unknown_names:
+        hint = errors.nearest(name, known_names)
+        is_repeated = any(hint in earlier for earlier in hints)  # the list of all names
+        left_out = next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
+        hints.append(left_out or (name if is_repeated or not hint else f"{name}; {hint}"))
     raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}; nothing was changed")
+
+
+def not_asked(declared: Declared) -> str:
+    """Return the clause that says why the arguments of a command's script are unknown."""
+    return f"its script ended before it read its arguments, so only its command has parameters: {declared.failure}"
+
+
+def declared_spelling(space: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
+    """Return a space whose names have the dashes and underscores of the script's arguments, as tyro writes learning-rate.
+
+    A name stays as it is if the script has it, or has several that differ only in these.
+    """
+    names = [option.name for option in declared.options]
+    similar_names: dict[str, list[str]] = {}
+    for name in names:
+        similar_names.setdefault(name.replace("-", "_"), []).append(name)
+
+    def spelled(name: str) -> str:
+        """Return the name of the argument that a name of the space means."""
+        candidates = similar_names.get(name.replace("-", "_"), [])
+        return candidates[0] if len(candidates) == 1 else name
+
+    return {spelled(name): parameter for name, parameter in space.items()}

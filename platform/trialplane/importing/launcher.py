@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -50,6 +50,12 @@ _ARGUMENT = re.compile(
 _TOKEN = re.compile(r"""(?:[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command line, or an operator
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
 _SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# Environment variables of libraries and of the system, which are no parameters.
+_SYSTEM_VARIABLE = re.compile(
+    r"(?:OMP|MKL|OPENBLAS|VECLIB|NUMEXPR|KMP|CUDA|CUBLAS|NCCL|GLOO|ROCR|HIP|PYTORCH|TORCH|TF|XLA|JAX|HF|TRANSFORMERS|TOKENIZERS|"
+    r"WANDB|MLFLOW|RAY)_[A-Z0-9_]+|PYTHON[A-Z]+|(?:LOCAL_|NODE_)?RANK|WORLD_SIZE|MASTER_PORT"
+)
 _NUMBER_TYPES = ("float", "int")  # types of an MLproject that are also kinds of an option
 
 
@@ -129,9 +135,10 @@ def script_without_arguments(text: str) -> str:
 def find_call(text: str) -> Call | None:
     """Return the call of a Python script in a command line; None without one.
 
-    If there are several, it is the last one with numbers, or else the last one. A `cd FOLDER` before it sets its folder.
+    If there are several, it is the last one with numbers, or else the last one. A `cd FOLDER` before it sets its folder, and
+    an `export NAME=VALUE` one of its environment variables.
     """
-    folder, calls = PurePath(), list[Call]()
+    folder, calls, exported = PurePath(), list[Call](), dict[str, str]()
     tokens = [*_TOKEN.finditer(text), None]  # None ends the last command
     words: list[tuple[str, int]] = []  # words of one simple command and their ends in the text, without redirections
     is_redirected = False
@@ -144,8 +151,10 @@ def find_call(text: str) -> Call | None:
             continue
         if len(words) > 1 and words[0][0] == "cd":
             folder = folder / words[1][0]
+        elif words and words[0][0] == "export":
+            exported |= _assignments(word for word, _ in words[1:])
         elif (call := _python_call(words, folder.as_posix())) is not None:
-            calls.append(call)
+            calls.append(dataclasses.replace(call, variables={**exported, **call.variables}))
         words, is_redirected = [], False
     with_numbers = [call for call in calls if list(settings.named_numbers(shlex.join(call.arguments)))]
     candidates = with_numbers or calls
@@ -161,13 +170,21 @@ def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
     """
     texts = [word for word, _ in words]
     is_python = any(re.fullmatch(r"(?:\S*/)?python[\d.]*", word) for word in texts)
+    prefix = itertools.takewhile(lambda word: word == "env" or _ASSIGNMENT.fullmatch(word), texts)
+    variables = _assignments(word for word in prefix if word != "env")
     for index, word in enumerate(texts):
         arguments = tuple(texts[index + 1 :])
         if word.endswith(".py") and (index > 0 or word.startswith("./")):
-            return Call(os.path.normpath(word), folder, "", arguments, words[-1][1])
+            return Call(os.path.normpath(word), folder, "", arguments, words[-1][1], variables)
         if index > 0 and texts[index - 1] == "-m" and is_python and not word.startswith("torch.distributed."):
-            return Call(f"{word.replace('.', '/')}.py", folder, word, arguments, words[-1][1])
+            return Call(f"{word.replace('.', '/')}.py", folder, word, arguments, words[-1][1], variables)
     return None
+
+
+def _assignments(words: Iterable[str]) -> dict[str, str]:
+    """Return the variables that words like `NAME=VALUE` set, by name. $NAME in a value is replaced by this environment's."""
+    matches = (_ASSIGNMENT.fullmatch(word) for word in words)
+    return {match[1]: os.path.expandvars(match[2]) for match in matches if match}
 
 
 def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (), call: Call | None = None) -> Script:
@@ -191,6 +208,8 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
     options: dict[str, Option] = {}
     pieces, end = [], 0
     for name, (start, stop) in settings.named_numbers(text):
+        if _SYSTEM_VARIABLE.fullmatch(name):
+            continue
         options.setdefault(name, _option(name, text[start:stop]))
         pieces += [_with_placeholders(text[end:start]), f"{{{name}}}"]
         end = stop

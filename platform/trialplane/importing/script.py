@@ -103,6 +103,8 @@ class Call:
         module: Name of the module, if the command starts the script by `python -m`; otherwise "".
         arguments: Arguments of the script.
         end: Position in the command line behind the last argument, where further ones can stand.
+        variables: Environment variables that the command line sets for the script: assignments before the program, and
+            those of `env` and `export`.
     """
 
     script: str
@@ -110,6 +112,7 @@ class Call:
     module: str
     arguments: tuple[str, ...]
     end: int
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
