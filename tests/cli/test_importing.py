@@ -114,6 +114,25 @@ def test_the_modules_that_a_script_imports_come_along(platform, workplace: Path)
     assert there == set(files) - {"sweep.yaml", "code/unused.py"}
 
 
+def test_modules_of_the_folder_above_lie_beside_the_script(platform, workplace: Path) -> None:
+    files = {
+        "project/search/tune_it.py": "import sys\nsys.path.append('..')\nimport models, beside\nfrom ray import tune\n"
+        "def fit(config): ...\ntune.run(fit, config={'a': tune.uniform(0, 1)}, metric='m')\n",
+        "project/search/beside.py": "",
+        "project/models/__init__.py": "from . import deep\nimport losses\n",
+        "project/models/deep.py": "",
+        "project/losses.py": "",
+        "project/unused.py": "",
+    }
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    result = platform("import", "ray", "project/search/tune_it.py")
+    assert result.exit_code == 0, result.output
+    copied_files = {str(file.relative_to("jobs/tune_it")) for file in Path("jobs/tune_it").rglob("*.py")}
+    assert copied_files == {"tune_it.py", "beside.py", "models/__init__.py", "models/deep.py", "losses.py"}
+
+
 def test_what_submit_would_refuse_is_told(platform, workplace: Path) -> None:
     Path("sweep.yaml").write_text("program: fit.py\nmetric: {name: a}\nparameters: {a: {values: [1, 2]}}\n")
     Path("fit.py").write_text("import first, second\n")

@@ -329,6 +329,26 @@ def test_what_is_taken_of_two_values_is_told() -> None:
     assert "g() is taken" in found and "only running the file would show what g(…) is" in found
 
 
+def test_a_comparison_with_the_default_of_an_argument_decides(loaded) -> None:
+    text = (
+        "parser.add_argument('--scheduler', default='ASHA')\nargs = parser.parse_args()\ndef fit(config): ...\n"
+        "tune.run(fit, config={'x': tune.uniform(0, 1)}, metric='m', mode='max', stop={'training_iteration': 9},\n"
+        "    scheduler=ASHAScheduler(grace_period=2) if args.scheduler == 'ASHA' else PopulationBasedTraining())\n"
+    )
+    imported = read(text)
+    assert loaded(imported, search=text).pruner.name == "successive_halving"
+    assert not any("is taken" in note.reason for note in imported.notes), imported.notes
+
+
+@pytest.mark.parametrize("change", ["while big():\n    sizes.append(128)", "sizes += [128]", "sizes.extend(more())"])
+def test_a_change_of_a_list_of_choices_is_told(change: str) -> None:
+    text = (
+        f"def fit(config): ...\nsizes = [64]\n{change}\n"
+        "tune.run(fit, config={'x': tune.uniform(0, 1), 'b': tune.choice(sizes)}, metric='m', num_samples=3)\n"
+    )
+    assert "sizes is changed in line" in reasons(read(text))["config.b.categories"]
+
+
 def test_a_name_that_is_assigned_again_stands_for_the_last_value(loaded) -> None:
     text = (
         "def fit(config): ...\nalgo = OptunaSearch(metric=['a', 'b'], mode=['min', 'max'])\n"

@@ -194,9 +194,9 @@ def _create_folder(folder: Path, imported: ImportResult, file: Path, source: str
             if not original.is_file() or os.pardir in Path(name).parts:
                 missing_files.append(name)
                 continue
-            for path in _script_and_modules(original):
+            for path, copied_file in _script_and_modules(original).items():
                 (folder / name).parent.joinpath(path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(original.parent / path, (folder / name).parent / path)
+                shutil.copy(copied_file, (folder / name).parent / path)
     except FileExistsError:
         raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME") from None
     except (OSError, ValueError) as error:
@@ -205,12 +205,28 @@ def _create_folder(folder: Path, imported: ImportResult, file: Path, source: str
     return missing_files
 
 
-def _script_and_modules(file: Path) -> list[Path]:
-    """Return the path of a file below its folder and, for a script, the paths of the modules that it imports."""
+def _script_and_modules(file: Path) -> dict[Path, Path]:
+    """Return a file and, for a script, the modules that it imports, by their paths beside the copy of the file.
+
+    Modules of the folders above are beside the copy, too, where it finds them.
+    """
+    if file.suffix != ".py":
+        return {Path(file.name): file}
     try:
-        return list(script_folder.modules(file)) if file.suffix == ".py" else [Path(file.name)]
+        modules = script_folder.modules(file)
+        text, parsed_script = modules[Path(file.name)]
+        start = script_folder.start(file.resolve(), parsed_script, text)
+        roots = [root for root in (start.folder, start.folder / "src", *start.roots) if root != file.resolve().parent]
+        imported = {name.partition(".")[0] for _, content in modules.values() for name in (*content.top, *content.late)}
+        own_names = [name for name in imported if script_folder.has_module(file.parent, name)]
+        names = [name for name in sorted(imported) if name not in own_names and not script_folder.is_installed(name)]
+        copied_files = {path: file.parent / path for path in modules}
+        for root in dict.fromkeys(roots):
+            modules_above = script_folder.modules_of(root, names)
+            copied_files = {path: root / path for path in modules_above} | copied_files
     except (SpecError, InputError):  # `report_readiness` reports it
-        return [Path(file.name)]
+        return {Path(file.name): file}
+    return copied_files
 
 
 def _copy_folder(source: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trialplane.errors import InputError, Issue, SpecError
@@ -219,12 +219,28 @@ def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str,
         InputError: A file cannot be read.
         SpecError: A file is not Python.
     """
-    home, by_path = file.parent, dict[Path, tuple[str, Script]]()
-    todo = [Path(file.name)]
+    return _read_files(file.parent, [Path(file.name)], {} if script_text is None else {Path(file.name): script_text})
+
+
+def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, tuple[str, Script]]:
+    """Read the modules of a folder with these names, and those in it that they import, as `modules` does."""
+    return _read_files(folder, [path for name in names for path in _module_files(folder, name)], {})
+
+
+def _read_files(home: Path, files: Sequence[Path], texts: Mapping[Path, str]) -> dict[Path, tuple[str, Script]]:
+    """Read Python files, and the modules in their folder that they import, as `modules` does.
+
+    Args:
+        home: The folder.
+        files: Paths of the files in it.
+        texts: Texts of files that are not written yet.
+    """
+    by_path: dict[Path, tuple[str, Script]] = {}
+    todo = list(files)
     while todo and len(by_path) < _MOST_FILES:
         path = todo.pop(0)
         if path not in by_path:
-            text = script_text if script_text is not None and path == Path(file.name) else source(home / path)
+            text = texts[path] if path in texts else source(home / path)
             parsed_file = script.read(text, str(home / path))
             by_path[path] = text, parsed_file
             imported = (*parsed_file.top, *parsed_file.late)

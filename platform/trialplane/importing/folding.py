@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-_CHANGES = ("update", "setdefault", "pop", "popitem", "clear")
+_CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "append", "extend", "insert", "remove")
 
 
 def fold(tree: ast.Module) -> dict[str, int]:
@@ -18,10 +18,11 @@ def fold(tree: ast.Module) -> dict[str, int]:
         tree: Tree of the file, which is changed.
 
     Returns:
-        Names of the dicts that other statements change too, so that their contents are unknown → line of the last change.
+        Names of the dicts and lists that other statements change too, so that their contents are unknown → line of the last
+        change. No change of a list is folded.
     """
     folded: set[ast.stmt] = set()
-    dicts: set[str] = set()
+    names: set[str] = set()
     for node in list(ast.walk(tree)):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
@@ -30,14 +31,16 @@ def fold(tree: ast.Module) -> dict[str, int]:
                 for statement in block:
                     if _fold_statement(statement, block_dicts):
                         folded.add(statement)
-                dicts |= set(block_dicts)
+                names |= set(block_dicts)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     changes = (
         (name, line)
         for node in ast.walk(tree)
         if isinstance(node, ast.stmt) and node not in folded
-        for name, line in _changed_dicts(node)
+        for name, line in _changed_names(node)
     )
-    return {name: line for name, line in changes if name in dicts}
+    return {name: line for name, line in changes if name in names}
 
 
 def _fold_statement(statement: ast.stmt, dicts: dict[str, ast.Dict]) -> bool:
@@ -105,10 +108,12 @@ def _set_item(node: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
     return True
 
 
-def _changed_dicts(statement: ast.stmt) -> Iterator[tuple[str, int]]:
-    """Yield the name of each dict that a statement changes, and its line. Statements inside of it are not included."""
+def _changed_names(statement: ast.stmt) -> Iterator[tuple[str, int]]:
+    """Yield the name of each dict or list that a statement changes, and its line, without the statements inside of it."""
     targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
     changed_nodes = [target.value for target in targets if isinstance(target, ast.Subscript)]
+    if isinstance(statement, ast.AugAssign):
+        changed_nodes.append(statement.target)
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _CHANGES:
         changed_nodes.append(call.func.value)

@@ -291,11 +291,11 @@ class _Reader:
         tree: Tree of the file.
         file_name: Name of the file in messages.
         call: The call. Names in it may be arguments of the function around it.
-        changes: Names of dicts that other code changes → line of that code.
+        changes: Names of dicts and lists that other code changes → line of that code.
 
     Attributes:
         lines: 1-based line of each value, by its path.
-        changed: Path of each dict in the data that other code changes, and a remark.
+        changed: Path of each dict or list in the data that other code changes, and a remark.
         assumed: Path and text of each value that is one of two, because only a run would show which of them is used.
     """
 
@@ -389,6 +389,10 @@ class _Reader:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self._truth(test.operand, field, depth)
             return None if inner is None else not inner
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
+            first, second = (self.data(node, field, depth + 1) for node in (test.left, *test.comparators))
+            is_known = not isinstance(first, (dict, list)) and not isinstance(second, (dict, list))
+            return (first == second) == isinstance(test.ops[0], ast.Eq) if is_known else None
         value = self.data(test, field, depth + 1)
         return None if isinstance(value, dict) else bool(value)
 
