@@ -295,6 +295,35 @@ def test_a_process_that_outlives_the_script_holds_nothing_up(platform, written: 
     os.close(held)
 
 
+def test_the_job_of_a_typed_command_is_the_folder_in_which_it_is_typed(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (written / "bin").mkdir()
+    (written / "bin" / "near.py").write_text("def loss(rate): return 2 * rate\n")
+    text = "from near import loss\nlr = 0.1\nprint(f'loss={loss(lr)}')\n"
+    (written / "bin" / "fit.py").write_text(text)
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python bin/fit.py")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    monkeypatch.chdir(written.parent)
+    assert made().script == "bin/fit.py" and not (written / "bin" / "job.yaml").exists()
+    assert "is valid" in platform("validate", "src").stdout
+
+
+def test_the_module_of_a_typed_command_is_started_in_the_folder_in_which_it_is_typed(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (written / "pack").mkdir()
+    (written / "pack" / "__init__.py").touch()
+    (written / "pack" / "near.py").write_text("def loss(rate): return 2 * rate\n")
+    (written / "pack" / "fit.py").write_text("from .near import loss\nlr = 0.1\nprint(f'loss={loss(lr)}')\n")
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python -m pack.fit")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    monkeypatch.chdir(written.parent)
+    assert made().command == ("python", "-m", "pack.fit")
+
+
 SPACES = {
     "argparse": ("python src/fit.py", ARGPARSE.replace('"stamp"', '"--stamp"') + BODY, "layers", "leyers"),
     "values": ("src/fit.py", "lr = 0.1\nlayers = 2\nprint(f'loss={lr}')\n", "layers", "leyers"),

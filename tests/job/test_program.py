@@ -178,6 +178,8 @@ def test_globals_are_what_the_script_assigns(job: Path, text: str, message: str)
         ("command: [python, fit.py]\ncapture: wandb\n", "", ""),
         ("command: [python, fit.py]\n", "from trialplane import params\n", ""),
         ("script: fit.py\n", "lr = 0.1\n", "fit.py reads no --lr; write `arguments: globals`"),
+        ("script: fit.py\n", "import wandb\nwandb.init()\nlr = 0.1\n", "fit.py reads no --lr; write `arguments: globals`"),
+        ("script: fit.py\n", "import wandb\nlr = wandb.config.lr\nlr = 0.1\n", ""),
         ("script: fit.py\n", "from tools.args import lr\nlr = lr or 0.1\n", ""),
         ("script: fit.py\n", "import sys\nlr = 0.1\nprint(sys.argv)\n", ""),
         ("script: fit.py\narguments: globals\n", "lr = 0.1\n", ""),

@@ -92,12 +92,13 @@ class _NewFile:
     remark: str
 
 
-def make(file: Path, request: Request) -> int:
+def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
     """Write a job.yaml beside a script, or nothing at all, and say whether the job can run.
 
     Args:
         file: The script.
         request: Options of the user.
+        is_typed: Whether the user gives a command like `python bin/fit.py`, which runs in the working directory.
 
     Returns:
         The exit code.
@@ -135,7 +136,7 @@ def make(file: Path, request: Request) -> int:
         parsed_script = launcher.read(text, str(file))
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
-    return _write_job(_Origin(file, real, text, file.name, new_files), parsed_script, request)
+    return _write_job(_Origin(file, real, text, file.name, new_files, is_typed), parsed_script, request)
 
 
 def _included_text(file: Path) -> str:
@@ -179,7 +180,7 @@ def make_of_command(text: str, request: Request) -> int:
     if secrets:
         output.note(_secrets_message(list(secrets)))
     if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
-        return make(Path(script_file), request)
+        return make(Path(script_file), request, is_typed=True)
     call = launcher.find_call(text)
     if call is not None:
         call = _existing_call(call)
@@ -225,6 +226,7 @@ class _Origin:
         text: Text of the file; "" for a command line.
         title: Name for messages.
         new_files: Files to write beside the job's.
+        is_typed: Whether it is the script of a command that the user types, which runs in the working directory.
     """
 
     file: Path
@@ -232,6 +234,7 @@ class _Origin:
     text: str
     title: str
     new_files: tuple[_NewFile, ...] = ()
+    is_typed: bool = False
 
 
 def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
@@ -302,7 +305,10 @@ def _find_start(origin: _Origin, parsed_script: Script) -> tuple[script_folder.S
     real = origin.real
     file_with_values = settings_file.find(real, parsed_script) if parsed_script.style in _WITH_SETTINGS else None
     is_shell = bool(origin.text) and parsed_script.style is Style.COMMAND and real.suffix in settings.SHELLS
-    start = (script_folder.shell_start if is_shell else script_folder.start)(real, parsed_script, origin.text)
+    find_start = script_folder.shell_start if is_shell else script_folder.start
+    if origin.is_typed and parsed_script.style not in (Style.OPTUNA, Style.WANDB):  # whose jobs import the script
+        find_start = script_folder.typed_start
+    start = find_start(real, parsed_script, origin.text)
     folders = [start.folder]
     if not is_shell:
         folders.append(_hydra_folder(real, parsed_script))

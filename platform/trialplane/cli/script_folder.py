@@ -143,6 +143,31 @@ def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
     return Start(working_directory)
 
 
+def typed_start(file: Path, parsed_script: Script, text: str) -> Start:
+    """Return the start of a Python script that a command like `python bin/fit.py` starts: in the working directory.
+
+    It is started like an untyped one if the working directory lacks the files that the script names, and the other start
+    has some of them, or if no job may contain the working directory.
+
+    Args:
+        file: Path of the script.
+        parsed_script: Content of the script.
+        text: Text of the script.
+    """
+    working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
+    if not file.is_relative_to(working_directory) or _has_other_files(working_directory):
+        return start_by_paths
+    old_directory = start_by_paths.folder / start_by_paths.cwd
+    has_files = {
+        folder: any(exists(folder / path) for path in parsed_script.paths) for folder in (working_directory, old_directory)
+    }
+    if has_files[old_directory] and not has_files[working_directory]:
+        return start_by_paths
+    folder = Path(os.path.commonpath([start_by_paths.folder, working_directory]))
+    path = tuple(os.path.relpath(root, folder) for root in start_by_paths.roots)
+    return Start(folder, os.path.relpath(working_directory, folder), path, start_by_paths.module)
+
+
 def _has_other_files(folder: Path) -> bool:
     """Return whether a folder is one with many unrelated files, such as the home directory, which no job may contain."""
     return folder in (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(folder.anchor))

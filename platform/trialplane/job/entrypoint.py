@@ -23,7 +23,7 @@ _CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", 
 
 
 # A program whose text has none of these reads its parameters from nowhere but its arguments.
-_READS_PARAMETERS = re.compile(r"trialplane|wandb", re.IGNORECASE)
+_READS_PARAMETERS = re.compile(r"trialplane|wandb\.(?:config|sweep|agent)\b", re.IGNORECASE)
 # A script whose text has none of these reads no arguments.
 _READS_ARGUMENTS = re.compile(
     r"argv|arg_?pars|optparse|getopt|docopt|click|typer|tyro|fire\b|absl|hydra|sacred|plac\b|parsing|cli\b|settings",
