@@ -1056,6 +1056,29 @@ def test_a_value_of_the_file_that_the_command_overrides_is_not_searched(
     assert unreached.exit_code == 2 and "--lr in the command overrides optimizer.lr in fit.json" in unreached.stderr
 
 
+@pytest.mark.parametrize(
+    ("monitor", "told"),
+    [
+        ('"monitor": "min val_loss"', "objective: val_loss, minimized (from trainer.monitor)"),
+        ('"monitor": "val_gap", "mode": "max"', "objective: val_gap, maximized (from trainer.monitor)"),
+        ('"monitor": "off"', "objective: val_acc, maximized (guessed from the metrics of one run)"),
+    ],
+)
+def test_the_metric_that_a_settings_file_monitors_is_the_objective(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, monitor: str, told: str
+) -> None:
+    (written / "fit.py").write_text(
+        "import json, sys\nlr = json.load(open(sys.argv[2]))['lr']\n"
+        "print(f'epoch 1: val_loss={lr} val_acc=0.5')\nprint('val_gap=0.25')\n"
+    )
+    (written / "fit.json").write_text(f'{{"lr": 0.1, "trainer": {{{monitor}}}}}')
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py -c fit.json")
+    assert result.exit_code == 0 and told in result.stderr, result.output
+    objective = load.load_job(Path()).objectives[0]
+    assert f"{objective.metric}, {objective.direction}d" in told
+
+
 def test_the_objective_is_the_test_and_not_the_training(platform, written: Path) -> None:
     text = """
         lr = 0.1

@@ -427,11 +427,13 @@ def _summary(
         )
     else:
         summary = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
-    if script_job.best_objective(result) is None:
-        if job.returned:
-            summary += "; the function's return value is the objective"
-        else:
-            summary += f"; {script_job.placeholder_message(job, result, os.path.relpath(job_file))}"
+    if (chosen := script_job.best_objective(job, result)) is not None:
+        _, objective, reason = chosen
+        summary += f"; objective: {objective['metric']}, {objective['direction']}d ({reason})"
+    elif job.returned:
+        summary += "; the function's return value is the objective"
+    else:
+        summary += f"; {script_job.placeholder_message(job, result, os.path.relpath(job_file))}"
     if result is not None and result.failure:
         summary += f"; if it needs other arguments, {script_probe.BY_COMMAND}"
     return summary

@@ -65,6 +65,7 @@ class ScriptJob:
         uses_wandb: Whether the script imports W&B.
         returned: Expression that the script's function returns to Hydra or Sacred, or "".
         in_file: Parameters that replace values in a settings file, and are no arguments unless `arguments` names them.
+        monitored: Metric by which the script chooses its best model; None if no option names it.
     """
 
     script: str
@@ -81,6 +82,7 @@ class ScriptJob:
     uses_wandb: bool
     returned: str
     in_file: tuple[str, ...] = ()
+    monitored: guess.Monitored | None = None
 
     @property
     def missing(self) -> list[str]:
@@ -183,6 +185,7 @@ def build(
         preload=[*top, *late] if late else [],
         uses_wandb=imports_wandb and not is_in_command,
         in_file=parsed_script.in_file,
+        monitored=guess.monitored(declared.options),
         # No command can report what the function returns.
         returned="" if command and style is Style.HYDRA else parsed_script.returned,
     )
@@ -448,7 +451,7 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
         "",
         *_metric_lines(job, result),
         "sampler: tpe",
-        *([] if job.returned and best_objective(result) is None else ["pruner: asha"]),
+        *([] if job.returned and best_objective(job, result) is None else ["pruner: asha"]),
         "",
     ]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
@@ -485,14 +488,21 @@ def _contains(parameter: dict[str, Any], value: Any) -> bool:
     return math.isclose(steps_from_low, round(steps_from_low))
 
 
-def best_objective(result: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str]] | None:
-    """Return the source of the metric to optimize, and the field `objective`; None if no metric has a suitable name.
+def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str], str] | None:
+    """Return the source of the metric to optimize, the field `objective`, and the reason for it; None without such a metric.
 
-    If several sources have equally good metrics, it is the first one. The output comes before files.
+    The metric that an option of the script names comes first, then the one with the best name. If several sources have
+    equally good metrics, it is the first one. The output comes before files.
     """
     sources = result.metrics if result else {}
+    if (monitored := job.monitored) is not None:
+        source = next((source for source, metrics in sources.items() if monitored.metric in metrics), None)
+        if source is not None:
+            fields = {"metric": monitored.metric, "direction": monitored.direction}
+            return source, fields, f"from {monitored.option}"
     objectives = [(source, best) for source, metrics in sources.items() if (best := guess.objective(metrics))]
-    return max(objectives, key=lambda objective: guess.objective_rank(objective[1]["metric"]), default=None)
+    best_pair = max(objectives, key=lambda objective: guess.objective_rank(objective[1]["metric"]), default=None)
+    return None if best_pair is None else (*best_pair, "guessed from the metrics of one run")
 
 
 def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> str:
@@ -516,8 +526,8 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
 
     The objective is a metric of the smoke run, the value that the script returns, or a placeholder, in this order.
     """
-    if (chosen := best_objective(result)) is not None and result is not None:
-        source, best = chosen
+    if (chosen := best_objective(job, result)) is not None and result is not None:
+        source, best, reason = chosen
         other_names = ", ".join(sorted(name for name in result.metrics[source] if name != best["metric"])[:20])
         beside = f"; the others: {other_names}" if other_names else ""
         has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)  # reports the metrics by itself
@@ -528,7 +538,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         elif source.source == "file":
             source_field = {"from": "file", "path": source.path}
         lines = [] if is_default else [_field_line("metrics", source_field, "where they were found")]
-        return [*lines, _field_line("objective", best, f"guessed from the metrics of one run{beside}")]
+        return [*lines, _field_line("objective", best, f"{reason}{beside}")]
     if job.returned:
         guessed = guess.objective({job.returned.removeprefix("-"): 0.0})
         direction = guessed["direction"] if guessed else "minimize"

@@ -79,9 +79,27 @@ _SCORES = _word_set(
 _METRIC = re.compile(
     r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
 )
+_MONITORS = ("monitor", "monitor_metric", "monitored_metric", "metric_for_best_model")
+_MODES = ("mode", "monitor_mode")
+_MONITORED = re.compile(r"(?:(min|max)\w*\s+)?([A-Za-z][\w./@-]*)")
 _VALIDATION = ("val", "valid", "validation", "eval", "evaluation", "dev")
 _HELD_OUT = (*_VALIDATION, "test")
 _TRAINING = ("train", "training")
+
+
+@dataclasses.dataclass(frozen=True)
+class Monitored:
+    """The metric by which a script chooses its best model.
+
+    Attributes:
+        option: Name of the option that names the metric.
+        metric: Name of the metric.
+        direction: `maximize` or `minimize`.
+    """
+
+    option: str
+    metric: str
+    direction: str
 
 
 def _words(name: str) -> list[str]:
@@ -311,6 +329,22 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
     """
     best = max(filter(_is_measure, metrics), key=objective_rank, default=None)
     return None if best is None else {"metric": best, "direction": direction(best)}
+
+
+def monitored(options: Sequence[Option]) -> Monitored | None:
+    """Return the metric that an option names for the choice of the best model, as `monitor: min val_loss`; None without one.
+
+    The direction is in the option's value, in a `mode` beside it, or guessed from the metric's name.
+    """
+    texts = {option.name: option.default for option in options if isinstance(option.default, str)}
+    for name, text in texts.items():
+        section, dot, last_part = name.rpartition(".")
+        match = _MONITORED.fullmatch(text)
+        if last_part in _MONITORS and match:
+            mode = match[1] or next((texts[f"{section}{dot}{key}"] for key in _MODES if f"{section}{dot}{key}" in texts), "")
+            known_direction = {"min": "minimize", "max": "maximize"}.get(mode[:3])
+            return Monitored(name, match[2], known_direction or direction(match[2]))
+    return None
 
 
 def objective_rank(metric: str) -> tuple[int, bool, bool]:
