@@ -133,8 +133,10 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
             cuda: bool = True
             n_steps: int = 3
             name: Optional[str] = None
+            entity: str = ""
             sizes: Tuple[int, ...] = (4, 8)
         args = tyro.cli(Args)
+        assert args.entity == ""
         assert args.optimizer.lr == 0.1 and args.cuda and args.n_steps == 3 and args.name is None and args.sizes == (4, 8)
         """,
         {"optimizer.lr", "optimizer.kind"},
@@ -928,6 +930,29 @@ def test_arguments_that_a_typed_command_does_not_name_are_appended_to_it(
     shell = ("bash", "-c", 'cd run && python fit.py --config lego.txt -e {e} "$@" 2>&1 | cat', "bash")
     assert job.command == (shell if is_in_folder else ("python", "fit.py", "--config", "lego.txt", "-e", "{e}"))
     assert job.objectives[0].metric == "val_loss" and "its metrics: val_loss" in result.stderr
+
+
+def test_values_of_yacs_are_only_offered_in_a_form_that_the_script_takes(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = textwrap.dedent(
+        """
+        import argparse, sys, types
+        sys.modules["yacs.config"] = yacs = types.ModuleType("yacs.config")  # a double of it
+        class CfgNode(dict): ...
+        yacs.CfgNode = CfgNode
+        C = CfgNode(SOLVER=CfgNode(LR=0.1), MODEL=CfgNode(DROPOUT=0.5))
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--epochs", type=int, default=3)
+        parser.add_argument("opts", nargs=argparse.REMAINDER)
+        args = parser.parse_args()
+        print(f"val_loss={args.opts[1]}")
+        """
+    )
+    (written / "fit.py").write_text(text)
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py --epochs 3 SOLVER.LR 0.1", "--space", "SOLVER.LR=0.1..0.2")
+    assert result.exit_code == 0 and "--space MODEL.DROPOUT" not in result.stderr, result.output
 
 
 TYRO_ABOVE = """

@@ -165,6 +165,14 @@ def build(
             further_params.append(_field_line(option.name, option.default))
     passed_options = [option for option in options if option.name in space or option.name in params]
     items, last_items = _argument_items(passed_options, params, parsed_script, declared, form)
+    # A parameter that is added later gets the form of the others. So an option that needs an item must have one.
+    writable_options = [
+        option
+        for option in options
+        if option in passed_options
+        or option.name in parsed_script.in_file
+        or not _option_items(option, form, boolean_style, lacks_value=False)
+    ]
     field = _arguments_field(parsed_script, declared, space, params, form, items, last_items)
     command = _command(name, parsed_script, declared, start, options, items)
     late = [module for module in parsed_script.late if _is_heavy(module)]
@@ -179,7 +187,7 @@ def build(
         space=space,
         further_space=further_space,
         further_params=further_params,
-        searchable=[key for key in _number_names(options, list(likely)) if key not in space][:_MOST_SHOWN],
+        searchable=[key for key in _number_names(writable_options, list(likely)) if key not in space][:_MOST_SHOWN],
         defaults={option.name: option.default for option in options if option.default is not None and option.name in space},
         comments=_comments(name, parsed_script),
         preload=[*top, *late] if late else [],

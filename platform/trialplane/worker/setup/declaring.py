@@ -341,7 +341,7 @@ class _Parsers:
             destinations.add(action.dest)
             default_in_help = _DEFAULT.search(str(action.help))
             if action.default == argparse.SUPPRESS and default_in_help:  # the default is only in the help
-                action.default = default_in_help[1] if default_in_help[1] != "None" else None
+                action.default = _unquoted(default_in_help[1]) if default_in_help[1] != "None" else None
                 action.type = _HELP_TYPES.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
             flag = self._flag(action.option_strings)
             name = flag.lstrip("-") or action.dest
@@ -519,6 +519,11 @@ def _yacs_values() -> list[tuple[str, Any]]:
     nodes = [value for module in modules for value in list(vars(module).values()) if isinstance(value, config_class)]
     leaves = max((list(_leaves(node, "")) for node in nodes), key=len, default=[])
     return [(name, value) for name, value in leaves if type(value) in _KINDS]
+
+
+def _unquoted(text: str) -> str:
+    """Return a default in tyro's help without the quotation marks that the shell needs, as around an empty text."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
 
 
 def _scalar(text: Any) -> Any:
