@@ -416,7 +416,7 @@ print(f'loss={lr}', keys)
 
 def test_a_hidden_file_that_a_script_names_is_packed(platform, written: Path) -> None:
     (written / "fit.py").write_text(READS_HIDDEN)
-    texts = {".marker": "x\n", ".here": "x\n", ".env": "MODE=a\n", ".login": "API_KEY=hush1\n", ".other": "x\n"}
+    texts = {".marker": "x\n", ".here": "x\n", ".env": "MODE=a\n", ".login": '{"api_key": "hush1"}\n', ".other": "x\n"}
     for name, text in texts.items():
         (written / name).write_text(text)
     result = platform("init", "--from", "src/fit.py")
@@ -425,6 +425,14 @@ def test_a_hidden_file_that_a_script_names_is_packed(platform, written: Path) ->
     assert {name for name in pack.pack(written).files if name.startswith(".")} == {".marker", ".here"}
     for name in (".env", ".login"):
         assert f"fit.py reads {name}, which is not uploaded, as it may have secrets" in result.stderr
+
+
+def test_a_script_that_needs_a_secret_is_asked_with_it(platform, written: Path) -> None:
+    (written / "fit.py").write_text(f"import os\nos.environ['API_KEY']\n{ARGPARSE}")
+    result = platform("init", "--from", "API_KEY=hush1 python src/fit.py")
+    (job,) = Path().rglob("job.yaml")
+    assert "lr:" in job.read_text() and "read no arguments" not in result.stderr, result.output
+    assert "hush1" not in job.read_text()
 
 
 def test_an_ignore_file_of_the_user_is_left_alone(platform, written: Path) -> None:

@@ -182,6 +182,7 @@ def test_globals_are_what_the_script_assigns(job: Path, text: str, message: str)
         ("script: fit.py\n", "import wandb\nlr = wandb.config.lr\nlr = 0.1\n", ""),
         ("script: fit.py\n", "from tools.args import lr\nlr = lr or 0.1\n", ""),
         ("script: fit.py\n", "import sys\nlr = 0.1\nprint(sys.argv)\n", ""),
+        ("script: fit.py\n", "from lib import ArgumentParser\nlr = ArgumentParser().lr\nlr = lr or 0.1\n", ""),
         ("script: fit.py\narguments: globals\n", "lr = 0.1\n", ""),
     ],
 )

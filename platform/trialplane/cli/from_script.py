@@ -58,7 +58,8 @@ objective = objective_of("{name}")
 '''
 _HIDDEN_NAME = re.compile(r"""["'](?:\./)?(\.[A-Za-z][\w-]*(?:\.\w+)*)["']""")
 _SECRET_FILE = re.compile(
-    r"\.(?:env|netrc|pypirc|npmrc|pgpass|s3cfg|boto|git-credentials|.*(?:token|secret|credential|password))"
+    r"\.(?:env|netrc|pypirc|npmrc|pgpass|s3cfg|boto|kaggle|huggingface|.*(?:token|secret|credential|passw|key|\.pem))",
+    re.IGNORECASE,
 )
 
 
@@ -268,7 +269,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     origin = dataclasses.replace(origin, new_files=(*origin.new_files, *_ignore_file(folder, hidden_files)))
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         name = real.relative_to(folder).as_posix()
-        copy = ScriptCopy(origin.file, Path(scratch, "code"), name, start, Path(scratch))
+        copy = ScriptCopy(origin.file, Path(scratch, "code"), name, start, Path(scratch), request.secrets)
         smoke_folder = Path(scratch, "smoke")
         for target in (copy.folder, smoke_folder):  # a probe may change its copy
             _unpack(packed.data, target, origin, copy)
@@ -517,7 +518,7 @@ def _hidden_files(title: str, text: str, folder: Path) -> list[str]:
 
 def _has_secrets(file: Path) -> bool:
     """Return whether a hidden file may have secrets, by its name or its text."""
-    return bool(_SECRET_FILE.match(file.name)) or bool(credentials.extract(file.read_text(errors="replace"))[1])
+    return bool(_SECRET_FILE.match(file.name)) or credentials.has_secret(file.read_text(errors="replace"))
 
 
 def _ignore_file(folder: Path, names: Sequence[str]) -> list[_NewFile]:

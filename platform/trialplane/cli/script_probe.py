@@ -44,6 +44,7 @@ class ScriptCopy:
         name: Path of the script in the copy.
         start: Start of the script.
         scratch: Folder for the output of probes.
+        secrets: Secrets of the user's command, by environment variable.
     """
 
     file: Path
@@ -51,6 +52,7 @@ class ScriptCopy:
     name: str
     start: script_folder.Start
     scratch: Path
+    secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -351,7 +353,7 @@ def _probe_arguments(
         The arguments that the script declares, and a clause of a message that names the log of a failure; "" without one.
     """
     declared_file = copy.scratch / "declared.json"
-    variables = {**typed_variables, **_probe_environment(copy.scratch)}
+    variables = {**typed_variables, **copy.secrets, **_probe_environment(copy.scratch)}
     path = [typed_variables.get("PYTHONPATH", ""), *(str(copy.folder / entry) for entry in copy.start.path)]
     if any(path):
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))

@@ -15,9 +15,15 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRETS = ("password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials", "apikey")
 # A name that ends in "key" is a secret if it has one of these words or services: `--api-key`, but not `--label-key`.
 _KINDS_OF_KEYS = ("api", "access", "secret", "private", "account", "auth", "signing", "encryption", "license")
-_SERVICES = ("hf", "wandb", "openai", "anthropic", "comet", "neptune", "kaggle")
-# A name that ends in "token" is not a secret if it has one of these words, but a part of a text: `--pad-token "<pad>"`.
-_KINDS_OF_TEXT = ("pad", "mask", "eos", "bos", "unk", "sep", "cls", "special", "start", "end", "image", "stop", "oov")
+_SERVICES = (
+    *("hf", "hub", "huggingface", "wandb", "openai", "anthropic", "comet", "neptune", "kaggle", "github", "gh", "gitlab"),
+    *("mlflow", "aws", "azure", "google", "slack", "ngc", "bot", "telegram", "replicate", "clearml"),
+)
+# Variables that a shell sets by itself, which can stand for no secret.
+_SHELL_VARIABLES = frozenset({"PWD", "OLDPWD", "HOME", "PATH", "USER", "UID", "SHELL", "RANDOM"})
+# A name that ends in "token" is a secret if it has one of these words, a service or no other word. Otherwise it is a part of
+# a text: `--placeholder-token "<cat>"`.
+_KINDS_OF_TOKENS = ("api", "access", "auth", "bearer", "refresh", "session", "secret", "private", "personal", "id")
 _INHERITED = re.compile(r'^(?:(\w+)="\$\1"\s+)+')  # NAME="$NAME" before a command, which inherits the variable anyway
 _NUMBER_OR_SWITCH = re.compile(r"[-+]?[.\d]+(?:e[-+]?\d+)?|true|false|none|null|yes|no|on|off", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$.*|\{[^{}]*\}")  # $TOKEN of a shell, {token} of a job
@@ -27,6 +33,8 @@ _VALUE = re.compile(
     r"""(?<![^\s"'(;&|])(?:--?(?P<flag>[A-Za-z][\w.-]*)(?:=|[ \t]+(?!-))|\+{0,2}(?P<key>[A-Za-z_][\w./]*)=)"""
     r"""(?P<value>(?:'[^']*'|"[^"]*"|[^\s;|&'"]+)+)"""
 )
+# "api_key": "x" of JSON, api_key: x of YAML.
+_FIELD = re.compile(r"""["']?(?P<name>[A-Za-z_][\w.-]*)["']?\s*:\s*["']?(?P<value>[^\s"',}]+)""")
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -45,7 +53,7 @@ def is_secret(name: str, value: Any) -> bool:
     if _NUMBER_OR_SWITCH.fullmatch(value):
         return False
     if words[-1] == "token":
-        return not set(_KINDS_OF_TEXT) & set(words)
+        return len(words) == 1 or bool({*_KINDS_OF_TOKENS, *_SERVICES} & set(words))
     is_variable = last_part.isupper() and len(words) > 1  # WANDB_KEY
     return words[-1] == "key" and (is_variable or bool({*_KINDS_OF_KEYS, *_SERVICES} & set(words)))
 
@@ -67,7 +75,9 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
         name = match["flag"] or match["key"]
         value = re.sub(r"""['"]""", "", match["value"])
         if is_secret(name, value):
-            variable = re.sub(r"\W", "_", re.split(r"[./]", name)[-1]).upper()
+            variable = _variable(name)
+            if variables.get(variable, value) != value:
+                variable = _variable(name.replace(".", "_").replace("/", "_"))
             pieces += [command[end : match.start("value")], f'"${variable}"']
             end = match.end()
             variables[variable] = value
@@ -76,13 +86,24 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
     return _INHERITED.sub("", "".join([*pieces, command[end:]])), variables
 
 
+def has_secret(text: str) -> bool:
+    """Return whether a text has a secret, as an assignment, an option of a command, or a value of JSON or YAML."""
+    return bool(extract(text)[1]) or any(is_secret(match["name"], match["value"]) for match in _FIELD.finditer(text))
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable for the secret of this name."""
+    variable = re.sub(r"\W", "_", re.split(r"[./]", name)[-1]).upper()
+    return f"SECRET_{variable}" if variable in _SHELL_VARIABLES else variable
+
+
 def mask(words: Sequence[str]) -> list[str]:
     """Return the words of a command with `***` in place of secrets: `--param api_key=***`, `--api-key ***`."""
     shown: list[str] = []
     for word in words:
         if re.search(r"\s", word):  # a command line for a shell
             command_line, _ = extract(word)
-            shown.append(command_line)
+            shown.append(_PASSWORD_IN_URL.sub(r"\1***", command_line))
             continue
         previous = shown[-1] if shown else ""
         # A word may have several "=" with a name before each. In `--set=params.api_key=x`, the second one is a secret's.

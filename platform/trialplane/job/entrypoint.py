@@ -26,7 +26,7 @@ _CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", 
 _READS_PARAMETERS = re.compile(r"trialplane|wandb\.(?:config|sweep|agent)\b", re.IGNORECASE)
 # A script whose text has none of these reads no arguments.
 _READS_ARGUMENTS = re.compile(
-    r"argv|arg_?pars|optparse|getopt|docopt|click|typer|tyro|fire\b|absl|hydra|sacred|plac\b|parsing|cli\b|settings",
+    r"argv|arg(?:ument)?_?pars|parse_(?:known_)?args|\btap\b|optparse|getopt|docopt|click|typer|tyro|fire\b|absl|hydra|sacred|plac\b|parsing|cli\b|settings",
     re.IGNORECASE,
 )
 _LARGEST_TEXT = 1 << 20  # bytes of a file that is searched for these
@@ -213,7 +213,7 @@ def _unreached_issues(job: Job, folder: Path, broken: Collection[Place]) -> Iter
         return
     if not unreached or "wandb" in (getattr(job, "capture", None) or ()) or readers.search(text):
         return
-    if not _is_in_files(readers, folder):
+    if not any(_is_in_files(readers, root) for root in (folder, *packages(job, folder))):
         for name in unreached:
             yield Issue(("space", name), f"has no effect, because it does not reach the program: {remedy % (name, name)}")
 
