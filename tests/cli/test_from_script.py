@@ -430,8 +430,8 @@ def test_a_hidden_file_that_a_script_names_is_packed(platform, written: Path) ->
 def test_a_script_that_needs_a_secret_is_asked_with_it(platform, written: Path) -> None:
     (written / "fit.py").write_text(f"import os\nos.environ['API_KEY']\n{ARGPARSE}")
     result = platform("init", "--from", "API_KEY=hush1 python src/fit.py")
-    (job,) = Path().rglob("job.yaml")
-    assert "lr:" in job.read_text() and "read no arguments" not in result.stderr, result.output
+    job = written / "job.yaml"
+    assert "4 parameters to search" in result.stderr and "read no arguments" not in result.stderr, result.output
     assert "hush1" not in job.read_text()
 
 
