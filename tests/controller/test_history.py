@@ -68,6 +68,18 @@ def test_what_no_sampler_reads_takes_no_room() -> None:
     assert {trial.state for trial in seen} == {TrialState.COMPLETE}
 
 
+def test_trials_of_one_space_share_its_distributions() -> None:
+    memory = filled([])
+    for number in range(2):
+        trial_id = memory.create_new_trial(0)
+        for name in ("x", "y"):
+            memory.set_trial_param(trial_id, name, 0.5, optuna.distributions.FloatDistribution(0, 1))
+        memory.record_end(memory.get_trial(number), False)
+    first, second = memory.get_all_trials(0, deepcopy=False)
+    assert first.distributions is second.distributions
+    assert first.distributions["x"] is first.distributions["y"]
+
+
 def test_gp_has_room_for_all_that_completed() -> None:
     """It reads no pruned trials."""
     pruned = {"state": TrialState.PRUNED, "intermediate_values": {1: 0.5}}
