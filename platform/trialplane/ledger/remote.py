@@ -53,7 +53,8 @@ class Reader:
 
     def __init__(self, url: str, run: str) -> None:
         parts = urllib.parse.urlsplit(url)
-        self._scheme, self._host, self._port = parts.scheme, parts.hostname or "", parts.port or 80
+        self._scheme, self._host = parts.scheme, parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._headers = {cluster.TOKEN_HEADER: parts.password or ""}
         self._path = ledger.path(parts.path, run)
         self._run = run
