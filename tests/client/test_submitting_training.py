@@ -52,7 +52,7 @@ def platform(target, namespace, planned):
 
 
 def test_a_checkpoint_is_looked_for_where_it_would_be(platform, namespace, chart):
-    went = "resume: the checkpoints of a were lost with its pods, as the chart has no volume for them"
+    went = "resume: the checkpoints of a were lost with its pods, because the chart has no volume for them"
     assert said(platform, resume="a") == [went]
     chart(checkpoints={"claim": "saved"})
     study = namespace.studies["a"]
