@@ -42,6 +42,10 @@ class Ledger:
         self.reported: list[int] = []
         self.promotion = None
         self.saved = SavedCheckpoints()
+        self.workers: list[int] = []
+
+    def record_workers(self, number: int) -> None:
+        self.workers.append(number)
 
     def report(self, report: TrialReport) -> bool:
         self.reported.append(report.step)
@@ -202,7 +206,9 @@ def test_a_run_starts_with_as_many_slots_as_it_can_use(
 
 def test_of_a_resumed_collection_one_bad_worker_is_one_bad_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     of = collecting.job()
-    assert started(monkeypatch, Ledger(of), 3) == [("learner", 1, LONG, False), ("worker", 3, LONG, False)]
+    ledger = Ledger(of)
+    assert started(monkeypatch, ledger, 3) == [("learner", 1, LONG, False), ("worker", 3, LONG, False)]
+    assert ledger.workers == [3], "by which hours are counted"
     assert started(monkeypatch, Ledger(of, complete=1), 3) == [("learner", 1, LONG, True), ("worker", 3, LONG, True)]
     assert started(monkeypatch, Ledger(of), None) == [("learner", 1, 0.0, False), ("worker", 2, 0.0, False)]
 
