@@ -29,9 +29,9 @@ def measure(place: Workplace) -> Iterator[Row]:
         cpu = answer["cpu"]
         shares.append(100 * (cpu[-1] - answer["begun"][1]) / (told[-1] - answer["begun"][0]))
         lags.append(answer["recorded"][0] - told[-1])
-    what = f"{SLOTS * RATE:,.0f} reports of 5 metrics per second from {SLOTS} slots"
-    yield Row("controller", f"{what}: processor time", "% of a core", tuple(shares), goal=Goal(value=60))
-    yield Row("controller", f"{what}: until MLflow has the last", "s", tuple(lags), goal=Goal(value=5))
+    what = f"{SLOTS * RATE:,.0f} reports/s of {SLOTS} slots"
+    yield Row("controller", f"{what}, processor time", "% of a core", tuple(shares), goal=Goal(value=60))
+    yield Row("controller", f"{what}, until MLflow has all", "s", tuple(lags), goal=Goal(value=5))
 
     trials = place.size(20_000, 500)
     each: list[float] = []
@@ -45,13 +45,13 @@ def measure(place: Workplace) -> Iterator[Row]:
         growth.append(_growth(answer["memory"]))
         peer = place.call("remembering", {"parameters": PARAMETERS, "trials": trials, "every": trials // 10}, timeout=300)
         theirs.append(_growth(peer["memory"]))
-    what = f"{trials:,} trials of 10 parameters that end at once on 1,000 slots"
-    yield Row("controller", f"{what}: one", "ms", tuple(each), goal=Goal(value=10))
+    what = f"{trials:,} trials on 1,000 slots that answer at once"
+    yield Row("controller", f"{what}, each", "ms", tuple(each), goal=Goal(value=10))
     peer = "Optuna in memory, which keeps nothing else"
     note = "Optuna's trial is part of ours"
     yield Row(
         "controller",
-        f"{what}: memory of one",
+        f"{what}, memory",
         "KiB",
         tuple(growth),
         peer,

@@ -25,7 +25,7 @@ def main() -> None:
         weights, state = learned["weights"], learned["state"]
     params = playing.params | params | arguments["match"]
     trained, untrained = (network.Evaluator(network.build(params, tree), params["batch"]) for tree in (weights, None))
-    points = rating.match(trained, untrained, params, arguments["seed"])
+    points = rating.play_match(trained, untrained, params, arguments["seed"])
     elo, low, high = rating.elo(points)
     answer = {"elo": elo, "low": low, "high": high, "points": sum(points), "games": len(points)}
     print(json.dumps(answer))  # noqa: T201  the answer
