@@ -103,7 +103,7 @@ def test_a_command_line_with_a_secret_and_without_arguments_is_its_script(platfo
     write(written, {"fit.py": "import os\nlr = 0.1\nprint(f'loss={lr}', len(os.environ['HF_TOKEN']))\n"})
     result = platform("init", "--from", "HF_TOKEN=hush1 python src/fit.py")
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
-    assert made().script == "fit.py" and "hush1" not in (written / "job.yaml").read_text()
+    assert job_in(".").script == "src/fit.py" and "hush1" not in Path("job.yaml").read_text()
 
 
 def test_defaults_that_are_secrets_stay_out_of_the_job(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,7 +514,7 @@ def test_values_of_a_settings_file_that_a_command_line_names_are_searched(platfo
 def test_a_command_line_without_arguments_is_its_script(platform, written: Path, line: str) -> None:
     write(written, {"fit.py": "lr = 0.1\nprint(f'loss={lr}')\n"})
     assert platform("init", "--from", line).exit_code == 0
-    assert made().script == "fit.py"
+    assert job_in(".").script == "src/fit.py"
 
 
 def test_values_that_arguments_need_are_guessed_by_their_names(platform, written: Path) -> None:
