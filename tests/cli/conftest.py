@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,14 @@ def written(workplace: Path) -> Path:
         (folder / "conf" / "model" / f"{name}.yaml").write_text(f"layers: {layers}\n")
     (folder / "own.py").write_text("def helper(): ...\n")
     (folder / "table.csv").write_text("a,b\n")
+    return folder
+
+
+def write(folder: Path, files: Mapping[str, str]) -> Path:
+    """Writes files below a folder, and gives the folder."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(textwrap.dedent(text))
     return folder
 
 

@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import write
 
 from trialplane.job import load
 
@@ -105,9 +106,7 @@ def test_the_modules_that_a_script_imports_come_along(platform, workplace: Path)
         "code/lib/other.py": "",
         "code/unused.py": "",
     }
-    for name, text in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text)
+    write(Path(), files)
     result = platform("import", "wandb", "sweep.yaml")
     assert result.exit_code == 0, result.output
     there = {str(file.relative_to("jobs/sweep")) for file in Path("jobs/sweep").rglob("*.py")}
@@ -124,9 +123,7 @@ def test_modules_of_the_folder_above_lie_beside_the_script(platform, workplace: 
         "project/losses.py": "",
         "project/unused.py": "",
     }
-    for name, text in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text)
+    write(Path(), files)
     result = platform("import", "ray", "project/search/tune_it.py")
     assert result.exit_code == 0, result.output
     copied_files = {str(file.relative_to("jobs/tune_it")) for file in Path("jobs/tune_it").rglob("*.py")}

@@ -6,11 +6,10 @@ Not checked here: how one script takes its arguments (test_script_styles.py).
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import made
+from tests.cli.conftest import made, write
 
 from trialplane.job import load, settings
 from trialplane.job.kinds import Study
@@ -23,12 +22,6 @@ parser.add_argument("--layers", type=int, required=True)
 args = parser.parse_args()
 print(f"val_loss={args.lr * args.layers}")
 """
-
-
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(textwrap.dedent(text))
 
 
 def job_in(folder: str) -> Study:

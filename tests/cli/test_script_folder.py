@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import write
 
 from trialplane.cli import script_folder
 from trialplane.errors import SpecError
@@ -35,13 +36,6 @@ FILES = {
     "conf/opt/adam.yaml": "lr: 0.25\n",
     "conf/opt/sgd.yaml": "lr: 0.5\n",
 }
-
-
-def write(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
 
 
 def test_a_configuration_above_the_script_makes_the_folder_above_the_jobs(platform, workplace: Path) -> None:

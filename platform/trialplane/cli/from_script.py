@@ -249,9 +249,8 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     folder = start.folder
     call = parsed_script.call
     if call is not None and (start.cwd != "." or not (folder / call.folder / call.script).is_file()):
-        parsed_script = dataclasses.replace(
-            parsed_script, call=None
-        )  # the call has paths from another folder than the job's
+        # The call has paths from another folder than the job's.
+        parsed_script = dataclasses.replace(parsed_script, call=None)
     job_file = folder / load.FILE
     if job_file.is_symlink() or job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")
