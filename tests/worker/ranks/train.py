@@ -93,6 +93,7 @@ def accelerates(ctx):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
+    accelerator.wait_for_everyone()  # a rank that leaves while others connect to it leaves them waiting
     note(ctx, place=[accelerator.process_index, accelerator.num_processes, accelerator.local_process_index])
     return 1.0
 
