@@ -19,8 +19,16 @@ Platform = Callable[..., Result]
 def script(workplace: Path) -> Path:
     file = Path("loose") / "fit.py"
     file.parent.mkdir()
-    file.write_text("print('accuracy=1')\n")
+    file.write_text("import sys\nprint('accuracy=1', sys.argv)\n")
     return file
+
+
+def test_a_script_that_reads_no_arguments_is_refused(platform: Platform, script: Path) -> None:
+    script.write_text("rate = 0.1\nprint('accuracy=1')\n")
+    words = ("--space", "zzz=0..1", "--param", "steps=1", "--objective", "accuracy:max", "--local")
+    result = platform("submit", "hpo", f"./{script}", *words)
+    assert result.exit_code == 2 and "--space zzz=0..1: space.zzz: has no effect" in result.stderr, result.stderr
+    assert "--params: params.steps: has no effect" in result.stderr
 
 
 def test_a_script_needs_no_file(platform: Platform, script: Path) -> None:

@@ -67,7 +67,7 @@ def test_the_dockerfile_installs_what_the_files_say_and_checks_the_image(job: Pa
 
 def test_a_script_needs_no_file(machine: Machine, job: Path) -> None:
     (job / "job.yaml").write_text(f"{JOB}{SPACE}script: train.py\n")
-    (job / "train.py").write_text(SCRIPT.replace("it's<2", "click"))
+    (job / "train.py").write_text(SCRIPT.replace("it's<2", "click") + "import argparse\n")
     said = machine.type("build", "--job", "mine")
     assert said.exit_code == 0, said.output
     text = json.loads(machine.state.read_text())["stdin"]

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from tests.job.conftest import found
 
+from trialplane import errors
 from trialplane.job import document, kinds, load, schema
 from trialplane.job.kinds import program
 
@@ -23,6 +24,7 @@ objective: {metric: f1, direction: maximize}
 @pytest.fixture
 def job(folder: Path) -> Path:
     (folder / "go.sh").write_text("#!/bin/sh\n")
+    (folder / "train.py").write_text(f"import argparse\n{(folder / 'train.py').read_text()}")
     (folder / "tools").mkdir()
     (folder / "conf").mkdir()
     (folder / "conf" / "params.yaml").write_text("lr: 0.1\n")
@@ -127,7 +129,7 @@ def test_sources_of_metrics(job: Path) -> None:
         ("script: train.py\nmetrics: {from: stdoot}\n", "metrics.0.from", 6, "'stdoot' is not 'stdout'"),
         ("script: train.py\ncapture: wandbb\n", "capture.0", 6, "'wandbb' is not 'wandb'"),
         (
-            "command: [sh, x]\ncapture: [wandb, hf]\n",
+            "command: [sh, '{lr}']\ncapture: [wandb, hf]\n",
             "capture",
             6,
             "hf reaches into a script, and a command is a process of its own",
@@ -175,11 +177,25 @@ def test_globals_are_what_the_script_assigns(job: Path, text: str, message: str)
     [
         ("command: [python, fit.py]\n", "", "write {lr} into command, or `arguments: flags` for --lr=VALUE at its end"),
         ("command: [python, fit.py]\narguments: none\n", "", ""),
-        ("command: [python, fit.py]\ncapture: wandb\n", "", ""),
+        ("command: [python, fit.py]\ncapture: wandb\n", "import wandb\nwandb.init()\n", "write {lr} into command"),
+        ("command: [python, fit.py]\n", "import wandb\nlr = wandb.init().config.lr\n", ""),
         ("command: [python, fit.py]\n", "from trialplane import params\n", ""),
         ("script: fit.py\n", "lr = 0.1\n", "fit.py reads no --lr; write `arguments: globals`"),
         ("script: fit.py\n", "import wandb\nwandb.init()\nlr = 0.1\n", "fit.py reads no --lr; write `arguments: globals`"),
+        ("script: fit.py\ncapture: wandb\n", "import wandb\nwandb.init()\n", "fit.py reads no --lr; let it read --lr"),
         ("script: fit.py\n", "import wandb\nlr = wandb.config.lr\nlr = 0.1\n", ""),
+        ("script: fit.py\n", "import wandb\nrun = wandb.init()\nlr = run.config.lr\n", ""),
+        ("script: fit.py\n", "", "fit.py reads no --lr; let it read --lr, for example by argparse"),
+        (
+            "script: fit.py\n",
+            "lrs = 0.1\n",
+            "did you mean lrs in its text, with `--set arguments=globals`? Or let it read --lr",
+        ),
+        ("script: fit.py\n", "from torch.nn.utils import clip_grad_norm_\n# argparse\n", "fit.py reads no --lr"),
+        ("script: fit.py\n", "import numpy\n", "fit.py reads no --lr"),
+        ("script: fit.py\n", "exec(open('tools/args.py').read())\n", ""),
+        ("script: fit.py\n", "import importlib\nimportlib.import_module('tools.' + 'args')\n", ""),
+        ("script: fit.py\n", "from lightning.pytorch.cli import LightningCLI\n", ""),
         ("script: fit.py\n", "from tools.args import lr\nlr = lr or 0.1\n", ""),
         ("script: fit.py\n", "import sys\nlr = 0.1\nprint(sys.argv)\n", ""),
         ("script: fit.py\n", "from lib import ArgumentParser\nlr = ArgumentParser().lr\nlr = lr or 0.1\n", ""),
@@ -189,6 +205,9 @@ def test_globals_are_what_the_script_assigns(job: Path, text: str, message: str)
 def test_a_searched_parameter_that_does_not_reach_the_program_is_refused(
     job: Path, text: str, code: str, message: str
 ) -> None:
+    (job / "train.py").unlink()
+    (job / "venv" / "site-packages").mkdir(parents=True)
+    (job / "venv" / "site-packages" / "numpy.py").write_text("import argparse\n")
     (job / "tools" / "args.py").write_text("import argparse\n" if "tools" in code else "")
     (job / "fit.py").write_text(f"{code}print('f1=0.5')\n")
     write(job, text)
@@ -197,6 +216,15 @@ def test_a_searched_parameter_that_does_not_reach_the_program_is_refused(
         assert at == "space.lr" and "it does not reach the program: " in told and message in told
     else:
         assert load.load_job(job).kind == "hpo"
+
+
+def test_a_fixed_parameter_that_does_not_reach_the_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "fit.py").write_text("print('f1=0.5')\n")
+    objective = {"objectives": [{"metric": "f1", "direction": "maximize"}]}
+    with pytest.raises(errors.SpecError) as caught:
+        load.load_job(tmp_path, kind="hpo", script="fit.py", params={"zzz": 1}, overrides=objective)
+    issues = [issue for issue in caught.value.issues if issue.field == "params.zzz"]
+    assert len(issues) == 1 and "fit.py reads no --zzz" in issues[0].message
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_what_is_no_objective(text: str, advice: str) -> None:
 
 
 def test_a_script_is_a_job_without_a_file(tmp_path: Path) -> None:
-    (tmp_path / "My Train.py").write_text("print('loss=1')\n")
+    (tmp_path / "My Train.py").write_text("import sys\nprint('loss=1', sys.argv)\n")
     name, fields = short_forms.parameter("lr=0.1..1", "")
     flags = {
         f"space.{name}": Flag(fields, "--space"),

@@ -14,22 +14,12 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import arguments, notebook, settings
+from trialplane.job import arguments, notebook, reach, settings
 from trialplane.job.kinds import Job
 from trialplane.job.kinds.base import Function
 
 # Code with one of these names probably saves checkpoints, through the platform or a library.
 _CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
-
-
-# A program whose text has none of these reads its parameters from nowhere but its arguments.
-_READS_PARAMETERS = re.compile(r"trialplane|wandb\.(?:config|sweep|agent)\b", re.IGNORECASE)
-# A script whose text has none of these reads no arguments.
-_READS_ARGUMENTS = re.compile(
-    r"argv|arg(?:ument)?_?pars|parse_(?:known_)?args|\btap\b|optparse|getopt|docopt|click|typer|tyro|fire\b|absl|hydra|sacred|plac\b|parsing|cli\b|settings",
-    re.IGNORECASE,
-)
-_LARGEST_TEXT = 1 << 20  # bytes of a file that is searched for these
 
 
 def packages(job: Job, folder: Path) -> list[Path]:
@@ -70,7 +60,7 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
     if ("arguments",) not in broken:
         yield from _settings_issues(job, folder, broken)
-        yield from _unreached_issues(job, folder, broken)
+        yield from reach.issues(job, folder, packages(job, folder), broken)
     if not {("pruner",), ("population",), ("packages",)} & set(broken):
         yield from _checkpoint_issues(job, folder)
     for field_path, text, is_python in job.programs():
@@ -187,45 +177,6 @@ def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator
             if (field,) not in broken and name not in spots and name not in placeholders:
                 text = f"{file.name} gives {name} no single value; {errors.nearest(name, spots)}".rstrip("; ")
                 yield Issue((field, name), text)
-
-
-def _unreached_issues(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of searched parameters that do not reach the program, so that all trials would be the same.
-
-    These are parameters that a command does not name, and those with a value in the text of a script without arguments. A
-    job with `arguments` is not checked: `none` says that the program reads `$TRIALPLANE_PARAMS`.
-    """
-    command, script = getattr(job, "command", None), getattr(job, "script", None)
-    fields = {("space",), ("command",), ("script",)}
-    if getattr(job, "arguments", None) is not None or job.search.function or fields & set(broken) or (command and script):
-        return
-    if command:
-        named = {name for _, name in arguments.placeholders(command)}
-        unreached = [name for name in job.search.names if name not in named]
-        text = " ".join(command)
-        readers, remedy = _READS_PARAMETERS, "write {%s} into command, or `arguments: flags` for --%s=VALUE at its end"
-    elif script and (folder / script).is_file() and isinstance(tree := _parse(folder / script, script), ast.Module):
-        text = ast.unparse(tree)
-        unreached = [name for name in job.search.names if name in arguments.spots(tree)]
-        readers = re.compile(f"{_READS_PARAMETERS.pattern}|{_READS_ARGUMENTS.pattern}", re.IGNORECASE)
-        remedy = f"{script} reads no --%s; write `arguments: globals` to replace the value of %s in its text"
-    else:
-        return
-    if not unreached or "wandb" in (getattr(job, "capture", None) or ()) or readers.search(text):
-        return
-    if not any(_is_in_files(readers, root) for root in (folder, *packages(job, folder))):
-        for name in unreached:
-            yield Issue(("space", name), f"has no effect, because it does not reach the program: {remedy % (name, name)}")
-
-
-def _is_in_files(pattern: re.Pattern[str], folder: Path) -> bool:
-    """Return whether a pattern matches in a file of a folder or below, except in job.yaml."""
-    for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            is_text = file.is_file() and file.name != "job.yaml" and file.stat().st_size <= _LARGEST_TEXT
-            if is_text and pattern.search(file.read_text(encoding="utf-8", errors="replace")):
-                return True
-    return False
 
 
 def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
