@@ -5,21 +5,27 @@ KubeRay's init container of a worker runs only `ray health-check --address HOST:
 imports modules for three seconds of CPU time first: 15 to 20 s for every new pod. The command checks whether Ray's control
 service (GCS), a gRPC server, answers. The first bytes of an HTTP/2 connection, on which gRPC is based, check the same.
 
-Every other command is passed to Ray, but without the subcommands of Ray Serve, whose import takes half of the time. Ray's
-processes use the fast protobuf. The slow one is for trials, and a slot sets it for its template.
+`ray start --address HOST:PORT` waits for the GCS while it imports Ray, so a worker needs no init container: a cluster whose
+KubeRay has ENABLE_INIT_CONTAINER_INJECTION=false starts trials sooner.
+
+Every command except the check is passed to Ray, but without the subcommands of Ray Serve, whose import takes half of the
+time. Ray's processes use the fast protobuf. The slow one is for trials, and a slot sets it for its template.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 import sys
+import time
 
 # RFC 9113, 3.4: a client begins with this text and a SETTINGS frame, here an empty one. A server begins with such a frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADER = 9  # bytes before a frame's payload: length (3), type (1), flags (1), stream (4)
 _SETTINGS = 4
 _PATIENCE = 5.0  # seconds; the caller repeats the check
+_HEAD_PATIENCE = 600.0  # seconds; then Ray fails with its own message, and the kubelet starts the container again
 _PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"  # as in trialplane.policies.protobuf, whose import would take time
 
 
@@ -34,17 +40,36 @@ def speaks_http2(host: str, port: int) -> bool:
     return len(header) == _HEADER and header[3] == _SETTINGS
 
 
+def head_address(words: list[str]) -> tuple[str, int] | None:
+    """Return host and port in the option --address of a command line of `ray`; None if it is another form of address."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--address", default="")
+    host, _, port = parser.parse_known_args(words)[0].address.rpartition(":")
+    return (host, int(port)) if port.isdigit() else None
+
+
+def wait_for_head(host: str, port: int) -> None:
+    """Wait until the GCS answers, for `_HEAD_PATIENCE` at most."""
+    deadline = time.monotonic() + _HEAD_PATIENCE
+    if not speaks_http2(host, port):
+        print(f"waiting for Ray's head at {host}:{port}", flush=True)
+    while not speaks_http2(host, port) and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
 def main(words: list[str]) -> int:
     """Run a command line of `ray`, and return its exit code."""
-    if words[:2] == ["health-check", "--address"] and len(words) == 3 and os.environ.get("RAY_USE_TLS", "0") == "0":
-        host, _, port = words[2].rpartition(":")
-        if port.isdigit():
-            return 0 if speaks_http2(host, int(port)) else 1
+    # The check does not speak TLS. With TLS, workers need KubeRay's init container and Ray's own check.
+    head = head_address(words) if os.environ.get("RAY_USE_TLS", "0") == "0" else None
+    if words[:2] == ["health-check", "--address"] and len(words) == 3 and head:
+        return 0 if speaks_http2(*head) else 1
     if os.environ.get(_PROTOBUF) == "python":  # any other value was set by the user
         del os.environ[_PROTOBUF]
     sys.modules["ray.serve.scripts"] = None  # type: ignore[assignment]  # Ray works without it
     from ray.scripts.scripts import main as ray
 
+    if words[:1] == ["start"] and head:
+        wait_for_head(*head)
     return int(ray() or 0)
 
 

@@ -19,6 +19,7 @@ import grpc
 import pytest
 import ray
 from tests.images import programs
+from tests.ports import free_port
 
 from trialplane.policies import protobuf
 
@@ -117,3 +118,32 @@ def test_a_health_check_of_another_kind_is_rays_own(gcs) -> None:
     done = run("health-check", "--address", f"127.0.0.1:{gcs}", "--help")
     assert done.returncode == 0
     assert "--component" in done.stdout
+
+
+def test_a_worker_waits_for_its_head() -> None:
+    port = free_port()
+    environ = {name: value for name, value in os.environ.items() if name != "RAY_USE_TLS"} | {"RAY_AUTH_MODE": "disabled"}
+    # The help is printed by Ray's own command, once the wait is over.
+    command = [sys.executable, str(PROGRAM), "start", f"--address=127.0.0.1:{port}", "--num-cpus=1", "--help"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == f"waiting for Ray's head at 127.0.0.1:{port}\n"
+        assert worker.poll() is None
+        server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
+        assert server.add_insecure_port(f"127.0.0.1:{port}") == port
+        server.start()
+        assert worker.stdout.readline().startswith("Usage:")
+        worker.stdout.read()
+    server.stop(None)
+    assert worker.returncode == 0
+
+
+def test_a_worker_whose_head_does_not_come_is_left_to_ray(quick_ray, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(quick_ray, "_HEAD_PATIENCE", 0.0)
+    quick_ray.wait_for_head("127.0.0.1", free_port())
+    assert "waiting for Ray's head" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["start", "--head"], ["start", "--address=auto"], ["status"]])
+def test_other_commands_wait_for_nobody(quick_ray, words) -> None:
+    assert quick_ray.head_address(words) is None
