@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import BODY, given, made
 
-from trialplane.job import load
+from trialplane.job import arguments, load
+from trialplane.job.kinds import program
 
 STYLES: dict[str, tuple[str, set[str], list[str]]] = {
     "pre-parser": (
@@ -932,27 +933,43 @@ def test_arguments_that_a_typed_command_does_not_name_are_appended_to_it(
     assert job.objectives[0].metric == "val_loss" and "its metrics: val_loss" in result.stderr
 
 
-def test_values_of_yacs_are_only_offered_in_a_form_that_the_script_takes(
-    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+YACS = """
+import argparse, sys, types
+sys.modules["yacs.config"] = yacs = types.ModuleType("yacs.config")  # a double of it
+class CfgNode(dict): ...
+yacs.CfgNode = CfgNode
+C = CfgNode(SOLVER=CfgNode(LR=0.1), MODEL=CfgNode(DROPOUT=0.5))
+parser = argparse.ArgumentParser()
+parser.add_argument("--temperature", type=float, default=0.5)
+parser.add_argument("--amp", action="store_true")
+parser.add_argument("opts", nargs=argparse.REMAINDER)
+args = parser.parse_args()
+values = dict(zip(args.opts[::2], args.opts[1::2], strict=True))
+assert set(values) <= {"SOLVER.LR", "MODEL.DROPOUT"}, values
+print(f"val_loss={values.get('SOLVER.LR', 1)}")
+"""
+
+
+@pytest.mark.parametrize("typed", ["--temperature 0.4 SOLVER.LR 0.1", "--temperature 0.4", ""])
+@pytest.mark.parametrize("has_values", [True, False])
+def test_keys_of_yacs_are_appended_as_pairs_also_those_that_are_added_later(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, typed: str, has_values: bool
 ) -> None:
-    text = textwrap.dedent(
-        """
-        import argparse, sys, types
-        sys.modules["yacs.config"] = yacs = types.ModuleType("yacs.config")  # a double of it
-        class CfgNode(dict): ...
-        yacs.CfgNode = CfgNode
-        C = CfgNode(SOLVER=CfgNode(LR=0.1), MODEL=CfgNode(DROPOUT=0.5))
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--epochs", type=int, default=3)
-        parser.add_argument("opts", nargs=argparse.REMAINDER)
-        args = parser.parse_args()
-        print(f"val_loss={args.opts[1]}")
-        """
-    )
-    (written / "fit.py").write_text(text)
+    hidden_values = YACS.replace("C = ", "def defaults(): return ").replace("args =", "# merge_from_list\nargs =")
+    (written / "fit.py").write_text(YACS if has_values else hidden_values)
     monkeypatch.chdir(written)
-    result = platform("init", "--from", "python fit.py --epochs 3 SOLVER.LR 0.1", "--space", "SOLVER.LR=0.1..0.2")
-    assert result.exit_code == 0 and "--space MODEL.DROPOUT" not in result.stderr, result.output
+    space = "MODEL.DROPOUT=0.1..0.2"
+    result = platform("init", "--from", f"python fit.py {typed}".strip(), "--space", space)
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    monkeypatch.chdir(written.parent)
+    job, added = made(), {"MODEL.DROPOUT": 0.15, "SOLVER.LR": 0.2}
+    plan = program.from_job(job)
+    assert plan is not None
+    words = arguments.build((*plan.command, *plan.arguments), {**job.params, **added}, {})
+    first = min(words.index("SOLVER.LR"), words.index("MODEL.DROPOUT"))
+    pairs = words[first:]
+    assert dict(zip(pairs[::2], pairs[1::2], strict=True)) == {"SOLVER.LR": "0.2", "MODEL.DROPOUT": "0.15"}, words
+    assert typed == "" or words[:4] == ["python", "fit.py", "--temperature", "0.4"]
 
 
 TYRO_ABOVE = """

@@ -148,6 +148,12 @@ def test_globals_replace_the_one_value_of_a_name(text: str, made: str) -> None:
     assert ast.unparse(tree) == made
 
 
+def test_pairs_are_a_key_and_a_value_each() -> None:
+    params = {"epochs": 3, "SOLVER.LR": 0.1, "INPUT.FLIP": True, "MODEL.NAME": None, "SIZES": [1, 2]}
+    built = arguments.build(["--epochs", "{epochs}", "{pairs}"], params, {})
+    assert built == ["--epochs", "3", "SOLVER.LR", "0.1", "INPUT.FLIP", "True", "SIZES", "[1, 2]"]
+
+
 _TEXTS = given.text(given.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=12)
 _NUMBERS = given.one_of(given.integers(-(2**53), 2**53), given.floats(allow_nan=False, allow_infinity=False))
 _SCALARS = given.one_of(given.booleans(), _NUMBERS, _TEXTS, given.none())

@@ -112,7 +112,7 @@ def test_sources_of_metrics(job: Path) -> None:
             "script: train.py\narguments: falgs\n",
             "arguments",
             6,
-            "is not flags, hydra, globals, none, a settings file or a list",
+            "is not flags, hydra, pairs, globals, none, a settings file or a list",
         ),
         ("script: train.py\narguments: conf/parms.yaml\n", "arguments.file", 6, "did you mean conf/params.yaml"),
         ("script: train.py\narguments: ../params.yaml\n", "arguments", 6, "is no settings file of the job's folder"),

@@ -134,10 +134,12 @@ def build(
         requested_space: Parameters to search in place of guessed ones; empty to guess.
     """
     style = parsed_script.style
-    form = parsed_script.appended or _FORMS.get(style, arguments.FLAGS)
+    form = parsed_script.appended or (arguments.PAIRS if declared.pairs else _FORMS.get(style, arguments.FLAGS))
     boolean_style = _boolean_style(declared)
     # A switch is off by default, and a job has one style for all booleans.
     options = [option for option in declared.options if not (option.style == "switch" and boolean_style == "negated")]
+    if form == arguments.PAIRS:  # in which no item can leave out a switch
+        options = [option for option in options if not (option.flag.startswith("-") and option.kind == "bool")]
     options = [_with_value(option, start.folder) for option in options if not _is_secret(option)]
     likely = guess.space(options) or guess.any_float(options)
     space = {key: likely[key] for key in guess.without_variants(likely)[:_MOST_SEARCHED]}
@@ -161,10 +163,10 @@ def build(
             further_space.append(_field_line(option.name, parameter, f"guessed: {reason}"))
         if option.name in in_command or (option.default is not None and gets_defaults):
             params[option.name] = (option.default, "")
-        else:
+        elif form != arguments.PAIRS or not option.flag.startswith("-"):  # which need an item
             further_params.append(_field_line(option.name, option.default))
     passed_options = [option for option in options if option.name in space or option.name in params]
-    items, last_items = _argument_items(passed_options, params, parsed_script, declared, form)
+    items = _argument_items(passed_options, params, parsed_script, declared, form)
     # A parameter that is added later gets the form of the others. So an option that needs an item must have one.
     writable_options = [
         option
@@ -173,7 +175,7 @@ def build(
         or option.name in parsed_script.in_file
         or not _option_items(option, form, boolean_style, lacks_value=False)
     ]
-    field = _arguments_field(parsed_script, declared, space, params, form, items, last_items)
+    field = _arguments_field(parsed_script, declared, space, params, form, items)
     command = _command(name, parsed_script, declared, start, options, items)
     late = [module for module in parsed_script.late if _is_heavy(module)]
     top = [module for module in parsed_script.top if _is_heavy(module)]
@@ -223,7 +225,7 @@ def _boolean_style(declared: Declared) -> str:
 def _gets_defaults(parsed_script: Script, form: str) -> bool:
     """Return whether the job writes out the script's defaults. Otherwise the script or the command line sets them."""
     is_open = not parsed_script.config and not parsed_script.call and parsed_script.style is not Style.ATTRIBUTES
-    return is_open and form in (arguments.FLAGS, Style.COMMAND, Style.PROMPTS)
+    return is_open and form in (arguments.FLAGS, arguments.PAIRS, Style.COMMAND, Style.PROMPTS)
 
 
 def _comments(name: str, parsed_script: Script) -> list[str]:
@@ -246,8 +248,8 @@ def _argument_items(
     parsed_script: Script,
     declared: Declared,
     form: str,
-) -> tuple[list[str], list[str]]:
-    """Return the items of `arguments` for options that their form cannot write, and those that must follow all flags.
+) -> list[str]:
+    """Return the items of `arguments` for options that their form cannot write.
 
     Args:
         options: Options that a trial sets.
@@ -260,7 +262,6 @@ def _argument_items(
     in_subcommands = {key for _, key in arguments.placeholders(declared.subcommands)}
     boolean_style = _boolean_style(declared)
     items: list[str] = []
-    last_items: list[str] = []
     for option in options:
         if option.name in in_subcommands or (parsed_script.call is not None and option.name in in_command):
             continue  # it has a placeholder already
@@ -268,10 +269,8 @@ def _argument_items(
             items += [f"{option.flag}={{{option.name}}}"] if option.flag.startswith("-") else []
             continue
         lacks_value = option.name in params and params[option.name][0] is None and option.lists != "repeat"
-        words = _option_items(option, form, boolean_style, lacks_value=lacks_value)
-        is_after_flags = bool(option.flag) and not option.flag.startswith("-") and form == arguments.FLAGS
-        (last_items if is_after_flags else items).extend(words)
-    return items, last_items
+        items += _option_items(option, form, boolean_style, lacks_value=lacks_value)
+    return items
 
 
 def _option_items(option: Option, form: str, boolean_style: str, *, lacks_value: bool) -> list[str]:
@@ -288,7 +287,9 @@ def _option_items(option: Option, form: str, boolean_style: str, *, lacks_value:
         return [f"{option.name}={{{option.name}}}"]
     if form in (Style.COMMAND, Style.PROMPTS):
         return []
-    if form != arguments.FLAGS:
+    if form == arguments.PAIRS and option.flag:
+        return [option.flag, f"{{{option.name}}}"] if option.flag.startswith("-") else []
+    if form not in (arguments.FLAGS, arguments.PAIRS):
         is_python_boolean = option.kind == "bool" and not option.style  # Sacred's True, and not Hydra's true
         needs_item = lacks_value or (form == arguments.HYDRA and is_python_boolean)
         return [f"{option.name}={{{option.name}}}"] if needs_item else []
@@ -307,7 +308,6 @@ def _arguments_field(
     params: Collection[str],
     form: str,
     items: Sequence[str],
-    last_items: Sequence[str],
 ) -> Any:
     """Return the field `arguments` of a script that gets its parameters as arguments.
 
@@ -318,7 +318,6 @@ def _arguments_field(
         params: Names of the other parameters that a trial sets.
         form: Form in which the parameters without an item are passed.
         items: Items before these.
-        last_items: Items after these.
     """
     first = [
         word
@@ -326,8 +325,8 @@ def _arguments_field(
         if all(key in space or key in params for _, key in arguments.placeholders([word]))
     ]
     first += ["with"] if parsed_script.style is Style.SACRED else []
-    last = [*declared.trailing, *last_items]
-    field: dict[str, Any] = {"items": [*first, *items, f"{{{form}}}", *last] if first or items or last else form}
+    items = [*first, *items, *declared.trailing]
+    field: dict[str, Any] = {"items": [*items, f"{{{form}}}"] if items else form}
     boolean_style = _boolean_style(declared)
     if form == arguments.FLAGS and boolean_style != "switch":
         field["booleans"] = boolean_style

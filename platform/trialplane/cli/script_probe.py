@@ -31,6 +31,7 @@ BY_COMMAND = (
     "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
 )
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
+_PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
 
 
@@ -159,7 +160,8 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
         raise launcher.without_parameters(str(copy.file))
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
-    return command, Declared(options, (*declared.left_out, *left_out), declared.failure)
+    declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
+    return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 
 
 def _appendable_options(declared: Declared, command: Script, typed: Collection[str], appended: str) -> dict[str, Option]:
@@ -209,7 +211,8 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
         declared, log_clause = _probe_arguments(dataclasses.replace(copy, start=start), call.arguments, call.variables)
         if declared.failure:
             return Declared(failure=f"{errors.shortened(declared.failure, 300)}{log_clause}"), ""
-        return _with_choices(declared, called_script), arguments.HYDRA if declared.overrides else arguments.FLAGS
+        declared = _with_choices(_without_flags_after_pairs(declared, call), called_script)
+        return declared, arguments.HYDRA if declared.overrides else arguments.PAIRS if declared.pairs else arguments.FLAGS
     if called_script.style is Style.HYDRA:
         hydra_copy = dataclasses.replace(copy, file=Path(call.script), folder=folder, name=call.script)
         return _hydra_parameters(hydra_copy, called_script), arguments.HYDRA
@@ -218,6 +221,18 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
     if called_script.style is Style.ATTRIBUTES:
         return Declared(called_script.options), arguments.FLAGS
     return Declared(), ""
+
+
+def _without_flags_after_pairs(declared: Declared, call: script.Call) -> Declared:
+    """Return the arguments of a script that can follow those of its call.
+
+    After the pairs of yacs, there can only be further pairs, because these are all arguments that follow.
+    """
+    has_flag = bool(set(declared.trailing) & set(call.arguments))
+    if not declared.pairs or not (has_flag or (not declared.trailing and _PAIR.search(" ".join(call.arguments)))):
+        return declared
+    options = tuple(option for option in declared.options if not option.flag.startswith("-"))
+    return dataclasses.replace(declared, options=options, trailing=())
 
 
 def _with_declared_type(option: Option, declared: Option | None) -> Option:
@@ -386,7 +401,9 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
     """
     known_names = {option.name for option in declared.options}
     unknown_names = [name for name in names if name not in known_names]
-    if not unknown_names or declared_arguments.LIGHTNING_CALLBACK in declared.subcommands:
+    flags = [option.flag for option in declared.options if option.flag]
+    has_unknown_keys = declared.pairs and all(flag.startswith("-") for flag in flags)  # of yacs
+    if not unknown_names or has_unknown_keys or declared_arguments.LIGHTNING_CALLBACK in declared.subcommands:
         return  # arguments of the Trainer are not among the options of a LightningCLI
     reason = ""
     if parsed_script.style is Style.HYDRA and parsed_script.config:

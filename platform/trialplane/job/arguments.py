@@ -1,9 +1,9 @@
 """The command line of a script or command, built from the parameters of a trial.
 
 An argument may contain placeholders: `{lr}` is the value of a parameter, `{checkpoints}` a fact about the trial (`FACTS`),
-and `{{` a brace. An argument `{flags}` or `{hydra}` expands to arguments for all parameters that no other placeholder names:
-`--lr=0.1`, or `lr=0.1` in Hydra's grammar. With `{globals}`, parameters replace the values that the script gives to their
-names. Pure, and imports nothing heavy.
+and `{{` a brace. An argument `{flags}`, `{hydra}` or `{pairs}` expands to arguments for all parameters that no other
+placeholder names: `--lr=0.1`, `lr=0.1` in Hydra's grammar, or `SOLVER.LR 0.1` as yacs reads it. With `{globals}`, parameters
+replace the values that the script gives to their names. Pure, and imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FACTS: Mapping[str, str] = {
     "cpus": "cores of the trial",
     "gpus": "GPUs of the trial",
 }
-FLAGS, HYDRA, GLOBALS = "flags", "hydra", "globals"
-_FOR_ALL = (FLAGS, HYDRA, GLOBALS)  # placeholders for all parameters that no other placeholder names
+FLAGS, HYDRA, PAIRS, GLOBALS = "flags", "hydra", "pairs", "globals"
+FOR_ALL = (FLAGS, HYDRA, PAIRS, GLOBALS)  # placeholders for all parameters that no other placeholder names
 BOOLEANS = ("switch", "value", "negated")  # formats of booleans in flags; see `build`
 LISTS = ("spread", "repeat", "comma", "literal")  # formats of lists in flags; see `build`
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")  # the group is the name; there is none for a doubled brace
@@ -53,7 +53,7 @@ def is_known(name: str, argument: str, parameters: Collection[str]) -> bool:
         argument: The whole argument. A placeholder for all parameters must be one by itself.
         parameters: Names of the parameters.
     """
-    return name in parameters or name in FACTS or (name in _FOR_ALL and argument == f"{{{name}}}")
+    return name in parameters or name in FACTS or (name in FOR_ALL and argument == f"{{{name}}}")
 
 
 def build(
@@ -95,6 +95,9 @@ def build(
             command_line += _flags(_flatten(other_params), booleans, lists)
         elif name == HYDRA and HYDRA not in params:
             command_line += [f"{key}={_hydra_text(value)}" for key, value in other_params.items()]
+        elif name == PAIRS and PAIRS not in params:
+            filled_params = {key: value for key, value in other_params.items() if value is not None}
+            command_line += [word for key, value in filled_params.items() for word in (key, str(value))]
         elif name == GLOBALS and GLOBALS not in params:
             continue  # parameters replace values in the script and are not arguments
         elif name is not None and isinstance(available[name], (list, tuple)):

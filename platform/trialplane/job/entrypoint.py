@@ -202,7 +202,7 @@ def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Itera
         if ("space",) not in broken and name in job.search.names and name not in placeholders:
             text = f"has no effect, because {flag} in the command overrides {name} in {job_arguments.file}"
             yield Issue(("space", name), f"{text}; search the parameter of {flag}, or remove {flag} from the command")
-    if placeholders & {arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS}:
+    if placeholders & set(arguments.FOR_ALL):
         return  # one of these takes all parameters that are not in the file
     for field, parameters in (("params", job.params), ("space", job.search.names)):
         for name in parameters:

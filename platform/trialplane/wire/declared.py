@@ -21,8 +21,8 @@ class Option:
         name: Name of the parameter. For an option, this is its long flag without dashes; otherwise the script's name for it.
         default: Number, text, boolean, or list of these. None without a default, or if a job file cannot hold it.
         kind: Type of the value: "int", "float", "str" or "bool".
-        flag: Flag before the value on the command line. "" for a positional argument. A flag without a dash, as of yacs,
-            comes after all arguments.
+        flag: Flag before the value on the command line. "" for a positional argument. A flag without a dash is a key of
+            yacs, which comes after all arguments.
         choices: Allowed values. Empty if any value is allowed.
         style: Form of a boolean: "switch" (`--amp` or nothing), "negated" (`--amp` or `--no-amp`), "value" (`--amp=True`).
         required: Whether the script refuses to run without it.
@@ -58,7 +58,8 @@ class Declared:
         left_out: Arguments that a job cannot set, each with the reason, for users.
         failure: Error with which the script ended before it parsed its arguments. "" if it parsed them.
         subcommands: Words before the arguments, which may name options: `--lr={lr}`.
-        trailing: Words after the arguments, and before those without a dash.
+        pairs: Whether the script takes `SOLVER.LR 0.1` after its other arguments, as yacs does.
+        trailing: Words before these pairs.
         overrides: Whether the script takes `lr=0.1`, as OmegaConf does.
         function: Function that reads the arguments and that the script itself does not call.
     """
@@ -67,6 +68,7 @@ class Declared:
     left_out: tuple[str, ...] = ()
     failure: str = ""
     subcommands: tuple[str, ...] = ()
+    pairs: bool = False
     trailing: tuple[str, ...] = ()
     overrides: bool = False
     function: str = ""

@@ -20,7 +20,7 @@ from trialplane.job.program import Program
 if TYPE_CHECKING:
     from trialplane.job.kinds.ranked import Ranked
 
-STYLES = (arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS, "none")
+STYLES = (*arguments.FOR_ALL, "none")
 _DEFAULT_SOURCES = ("stdout", "mlflow")  # default sources of metrics
 _SOURCES_WITH_PATH = ("file", "tensorboard")
 
@@ -29,7 +29,8 @@ class Arguments(models.Model):
     """The arguments of a script or command, and how parameters become flags."""
 
     items: tuple[str, ...] = Field(
-        default=("{flags}",), description="Arguments. {lr} is a parameter, and {flags} or {hydra} stands for all others."
+        default=("{flags}",),
+        description="Arguments. {lr} is a parameter, and {flags}, {hydra} or {pairs} stands for all others.",
     )
     booleans: Literal["switch", "value", "negated"] = Field(
         default="switch",
@@ -60,7 +61,7 @@ def _expand_arguments(value: Any) -> Any:
         if value.endswith(settings.SUFFIXES):
             return {"items": [], "file": _settings_path(value)}
         if value not in STYLES:
-            raise ValueError(f"{value!r} is not flags, hydra, globals, none, a settings file or a list of arguments")
+            raise ValueError(f"{value!r} is not flags, hydra, pairs, globals, none, a settings file or a list of arguments")
         return {"items": [] if value == "none" else [f"{{{value}}}"]}
     if isinstance(value, (list, tuple)):
         return {"items": _parse_texts(value)}

@@ -49,9 +49,9 @@ class Ranked(Base):
     )
     arguments: program.ArgumentsField | None = Field(
         default=None,
-        description="Arguments of the script or command: flags (--lr 0.1), hydra (lr=0.1), globals (parameters replace "
-        "what the script assigns to their names), a settings file (params.yaml: parameters replace its values), none, or a "
-        "list. Default: flags for a script, none for a command.",
+        description="Arguments of the script or command: flags (--lr 0.1), hydra (lr=0.1), pairs (SOLVER.LR 0.1), "
+        "globals (parameters replace what the script assigns to their names), a settings file (params.yaml: parameters "
+        "replace its values), none, or a list. Default: flags for a script, none for a command.",
     )
     cwd: Literal["code", "workdir"] | None = Field(
         default=None,

@@ -27,10 +27,11 @@ import os
 import re
 import runpy
 import sys
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn, cast
 
 from trialplane.training import process
@@ -58,6 +59,7 @@ class _Parsers:
         self._options: list[Option] = []
         self._left_out: list[str] = []
         self._subcommands: list[str] = []
+        self._pairs = False
         self._trailing: list[str] = []
         self._overrides = False
         self.function = ""
@@ -319,6 +321,7 @@ class _Parsers:
             tuple(self._left_out),
             failure,
             tuple(self._subcommands),
+            self._pairs,
             tuple(self._trailing),
             self._overrides,
             self.function,
@@ -357,9 +360,11 @@ class _Parsers:
                 self._descend(chosen)
                 self._add_argparse(action.choices[chosen], values)
                 return
-            if action.nargs in (argparse.REMAINDER, "+", "*") and (settings := _yacs_values()):  # `NAME VALUE …` for yacs
+            yacs_values = _yacs_values() if action.nargs in (argparse.REMAINDER, "+", "*") else []
+            if yacs_values or (action.nargs == argparse.REMAINDER and _merges_pairs()):  # `NAME VALUE …`
+                self._pairs = True
                 self._trailing += [flag] if flag else []
-                for name, value in settings:
+                for name, value in yacs_values:
                     kind = _kind(value)
                     self._options.append(Option(name, value, kind, name, (), "value" if kind == "bool" else ""))
                 continue
@@ -514,11 +519,26 @@ def _yacs_values() -> list[tuple[str, Any]]:
     config_class = getattr(sys.modules.get("yacs.config"), "CfgNode", None)
     if config_class is None:
         return []
-    files = [(module, str(getattr(module, "__file__", None) or "")) for module in list(sys.modules.values())]
-    modules = [module for module, file in files if file and "site-packages" not in file]
-    nodes = [value for module in modules for value in list(vars(module).values()) if isinstance(value, config_class)]
+    nodes = [value for module in _own_modules() for value in list(vars(module).values()) if isinstance(value, config_class)]
     leaves = max((list(_leaves(node, "")) for node in nodes), key=len, default=[])
     return [(name, value) for name, value in leaves if type(value) in _KINDS]
+
+
+def _merges_pairs() -> bool:
+    """Return whether a module of the script calls `merge_from_list`, by which a configuration of yacs takes pairs."""
+    texts = (Path(str(module.__file__)).read_text(encoding="utf-8", errors="replace") for module in _own_modules())
+    return any("merge_from_list" in text for text in texts)
+
+
+def _own_modules() -> list[ModuleType]:
+    """Return the modules of the script: those from Python files that are neither installed nor part of this program."""
+    own_modules = []
+    for name, module in list(sys.modules.items()):
+        file = Path(str(getattr(module, "__file__", None) or ""))
+        is_installed = "site-packages" in file.parts or file.is_relative_to(sysconfig.get_path("stdlib"))
+        if file.suffix == ".py" and file.is_file() and not is_installed and name.partition(".")[0] != "trialplane":
+            own_modules.append(module)
+    return own_modules
 
 
 def _unquoted(text: str) -> str:
