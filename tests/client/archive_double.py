@@ -14,7 +14,9 @@ from tests.client.kuberay_double import NamespaceDouble
 from trialplane import errors
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
+from trialplane.ledger import run_status
 from trialplane.ledger.archive import Snapshot
+from trialplane.ledger.run_status import Counts
 from trialplane.plan import plan as planning
 from trialplane.wire import labels, ledger
 from trialplane.wire.records import Change, Desired
@@ -44,6 +46,10 @@ class ArchiveDouble:
             study.changes[-1] if study.changes else None,
             study.images,
         )
+
+    def counts(self, run: str) -> Counts:
+        study = self._namespace.studies[run]
+        return run_status.recount(kinds.read(study.job), study.rows)
 
     def record_run(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
         study = self._namespace.studies.get(run)

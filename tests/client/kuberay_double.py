@@ -261,7 +261,7 @@ class NamespaceDouble:
         if resource == "status":
             status = run_status.current(view := LedgerView(study.status, study.desired, study.alive))
             if view.is_killed:
-                status = run_status.recounted(status, kinds.read(study.job), study.rows)
+                status = run_status.recounted(status, run_status.recount(kinds.read(study.job), study.rows))
             status = dataclasses.replace(status, images=study.images)
             recorded = {"state": study.desired, "parallel": study.parallel}
             return _json({"status": records.to_dict(status), "alive": study.alive, "desired": recorded})

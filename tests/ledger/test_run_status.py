@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
+from tests.contracts.conftest import make_job
 
 from trialplane.ledger import run_status
 from trialplane.ledger.run_status import LedgerView, OperatorView
-from trialplane.wire.records import RunStatus
-from trialplane.wire.states import RunState
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import RunState, TrialState
 
 PENDING, RUNNING, PAUSED = RunState.PENDING, RunState.RUNNING, RunState.PAUSED
 SUCCEEDED, FAILED, CANCELLED = RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED
@@ -82,3 +85,32 @@ def test_the_end_is_the_operators_or_the_last_sign_of_a_cancelled_run() -> None:
 
 def test_a_reason_of_both_sources_is_shown_once() -> None:
     assert run_status.join_reasons("a; b", "", "b; c") == "a; b; c"
+
+
+def test_the_best_trial_has_the_start_and_the_duration_of_its_series() -> None:
+    segments = [
+        TrialRow(0, TrialState.PAUSED, 1, 0, seconds=5.0, started=100.0),
+        TrialRow(1, TrialState.COMPLETE, 1, 1, values=(0.1,), params={"x": 0.1}, seconds=9.0, started=100.0),
+        TrialRow(0, TrialState.COMPLETE, 1, 2, values=(0.9,), params={"x": 0.9}, series=0, seconds=7.0, started=200.0),
+    ]
+    best = run_status.recount(make_job(), segments).best
+    assert best is not None
+    assert (best.number, best.started, best.seconds, best.params) == (2, 100.0, 12.0, {"x": 0.9})
+
+
+def test_a_recount_keeps_little_of_each_attempt() -> None:
+    """The operator and the gateway count runs of any size in a pod of some hundred megabytes."""
+    count, returned = 1000, 10_000
+    attempts = (
+        TrialRow(
+            trial, TrialState.COMPLETE, 1, trial, values=(float(trial),), returned={"text": " " * returned + str(trial)}
+        )
+        for trial in range(count)
+    )
+    job = make_job()
+    tracemalloc.start()
+    counts = run_status.recount(job, attempts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert counts.complete == count
+    assert peak < count * returned / 5

@@ -151,7 +151,7 @@ class LocalTarget:
                 reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
                 status = dataclasses.replace(status, reason=reason)
             else:
-                status = run_status.recounted(status, job, ledger_rows)
+                status = run_status.recounted(status, run_status.recount(job, ledger_rows))
         self._find(run)  # raises if the run was deleted in the meantime, as the counts would be wrong
         return status
 

@@ -8,6 +8,7 @@ lock that its controller holds while it works.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hmac
 import json
 import secrets
@@ -24,9 +25,10 @@ from trialplane.job import kinds
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import budget as budgets
-from trialplane.ledger import locking, tables
+from trialplane.ledger import locking, run_status, tables
 from trialplane.ledger.attempts import Attempt, AttemptTexts, Page, Reports
 from trialplane.ledger.budget import Budget
+from trialplane.ledger.run_status import Counts
 from trialplane.ledger.tables import attempts, changes, codes, reports, runs, sizes
 from trialplane.plan import plan as planning
 from trialplane.wire import labels, ledger, mlflow, records
@@ -38,6 +40,7 @@ DATABASE_ERRORS = tables.DATABASE_ERRORS  # any method may raise them
 reason = tables.reason
 
 PAGE = 1 << 20  # bytes of attempts that are read at a time; the last attempt may exceed it
+COUNTS = 1000  # number of runs without a controller whose counts are kept; each takes at most some 50 KB
 CHANGES = 1000  # number of a run's newest changes that are kept
 _NO_TOKEN = "0" * 64  # compared instead of a missing hash, so that the comparison takes equally long
 
@@ -121,6 +124,8 @@ class Archive:
         # Bytes that are counted in the database, but not spent yet.
         self._reserved: dict[budgets.Category, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
         self._has_tables = False
+        # Only a controller writes attempts, and each one raises the epoch. So the attempts of a killed one are read once.
+        self._kept_counts = functools.lru_cache(COUNTS)(self._count)
 
     def runs(self) -> list[RunEntry]:
         """Return all runs, the newest first."""
@@ -200,12 +205,24 @@ class Archive:
             page = reading.page(tables.select(connection), run, after, PAGE)
             return [reading.row(job, attempt, alive) for attempt in page.attempts], _end_of_page(page, "number")
 
-    def job_and_attempts(self, run: str) -> tuple[Job, list[TrialRow]]:
-        """Return the job and all attempts of a run without a controller, to recount its status."""
+    def counts(self, run: str) -> Counts:
+        """Return the counts of the attempts of a run without a controller.
+
+        Raises:
+            RunNotFound: There is no such run.
+            ValueError: An attempt cannot be read.
+        """
+        with self._connect(run) as (connection, this_run):
+            # Read first: if a controller starts in the meantime, its counts may be kept, but under an epoch that is over.
+            run_id, epoch = connection.execute(sa.select(runs.c.id, runs.c.epoch).where(this_run)).one()
+        return self._kept_counts(run, run_id, epoch)
+
+    def _count(self, run: str, run_id: int, epoch: int) -> Counts:
+        """Read the attempts of a run and count them. Row and epoch of the run only identify the result in the cache."""
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             pages = reading.pages(tables.select(connection), run, PAGE)
-            return job, [reading.row(job, attempt, alive=False) for attempt in pages]
+            return run_status.recount(job, (reading.row(job, attempt, alive=False) for attempt in pages))
 
     def attempt(self, run: str, trial: int, attempt: int | None = None) -> TrialRow | None:
         """Return an attempt at a trial; None if there is no such attempt.

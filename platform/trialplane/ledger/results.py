@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from trialplane import errors
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger.attempts import Attempt, Select
-from trialplane.wire import rows
 from trialplane.wire.records import ReportRow, TrialRow
-from trialplane.wire.states import TrialState
 
 
 def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
@@ -134,28 +131,6 @@ def _open(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
                 reading.check_version(0, str(ledger))
             reading.check_version(connection.execute("SELECT version FROM schema_version").fetchone()[0], str(ledger))
             yield lambda query, values: connection.execute(query, values).fetchall()
-
-
-def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
-    """Return the fields of `RunStatus` that count trials, from all attempts of a run without a controller."""
-    all_rows = list(attempt_rows)
-    newest = rows.newest_attempts(all_rows)
-    states = [row.state for row in newest]
-    failed = [row for row in newest if row.state is TrialState.FAILED]
-    failures: dict[str, int] = {}
-    for row in failed:
-        if row.failure is not None:
-            failures[row.failure.value] = failures.get(row.failure.value, 0) + 1
-    return {
-        "complete": states.count(TrialState.COMPLETE),
-        "pruned": states.count(TrialState.PRUNED),
-        "failed": len(failed),
-        "failures": failures,
-        # Also counts an attempt that had failed for good, if it was retried after the run was resumed.
-        "retried": sum(row.failure is not None for row in all_rows) - len(failed),
-        "running": 0,
-        "paused": sum(row.state is TrialState.PAUSED and row.failure is None for row in newest),
-    }
 
 
 @contextlib.contextmanager

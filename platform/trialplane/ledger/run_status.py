@@ -4,19 +4,20 @@ Only this module decides the status that the laptop, the gateway, the operator a
 working controller reports itself.
 
 The status in the ledger is not enough, because only a controller writes it. It is outdated if the run was started again and
-the new controller has not reported yet, or if the run was paused or cancelled while no controller worked on it.
+the new controller has not reported yet, or if the run was paused or cancelled while no controller worked on it. The counts
+of a controller that was killed are those of its last status, so all of them count its attempts in the ledger instead.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 from trialplane.job.kinds import Job
-from trialplane.ledger import results
 from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
-from trialplane.wire.states import RunState
+from trialplane.wire.states import RunState, TrialState
 
 STARTING = "the controller is starting"
 
@@ -61,6 +62,19 @@ class OperatorView:
     waits: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Counts of the trials of a run, and its best one. For the fields see `RunStatus`."""
+
+    complete: int
+    pruned: int
+    failed: int
+    retried: int
+    paused: int
+    failures: Mapping[str, int]
+    best: TrialRow | None
+
+
 def current(ledger: LedgerView, operator: OperatorView | None = None) -> RunStatus:
     """Return the current status of a run.
 
@@ -100,10 +114,42 @@ def reported_status(ledger: LedgerView, waits: str = "") -> RunStatus | None:
     return status if status.has_ended(ledger.begun) else None
 
 
-def recounted(status: RunStatus, job: Job, attempts: Sequence[TrialRow]) -> RunStatus:
-    """Return the status of a run without a controller, with counts and the best trial computed from the run's attempts."""
-    best = rows.best_trial(job, rows.newest_attempts(attempts))
-    return dataclasses.replace(status, **results.counts(attempts), best=best)
+def recount(job: Job, attempts: Iterable[TrialRow]) -> Counts:
+    """Return the counts and the best trial of a run without a controller.
+
+    The best trial has its long fields shortened, as in every status.
+
+    Args:
+        job: Job with the objectives.
+        attempts: All attempts of the run. Each may be discarded once it is read: only what is counted of it is kept.
+    """
+    small_rows, best = [], None
+    for attempt in attempts:
+        if attempt.state is TrialState.COMPLETE and attempt.feasible:
+            best = rows.best_trial(job, [attempt] if best is None else [best, attempt])
+        small_rows.append(dataclasses.replace(attempt, params={}, metrics={}, returned={}, message="", best_steps={}))
+    newest = {row.trial: row for row in rows.newest_attempts(small_rows)}
+    if best is not None:  # its start and duration are those of its series
+        row = newest[best.trial]
+        best = rows.shorten(dataclasses.replace(best, started=row.started, seconds=row.seconds))
+    states = collections.Counter(row.state for row in newest.values())
+    failures = [row.failure.value for row in newest.values() if row.state is TrialState.FAILED and row.failure is not None]
+    return Counts(
+        complete=states[TrialState.COMPLETE],
+        pruned=states[TrialState.PRUNED],
+        failed=states[TrialState.FAILED],
+        # Also counts an attempt that had failed for good, if it was retried after the run was resumed.
+        retried=sum(row.failure is not None for row in small_rows) - states[TrialState.FAILED],
+        paused=sum(row.state is TrialState.PAUSED and row.failure is None for row in newest.values()),
+        failures=dict(collections.Counter(failures)),
+        best=best,
+    )
+
+
+def recounted(status: RunStatus, counts: Counts) -> RunStatus:
+    """Return the status of a run without a controller, with other counts."""
+    fields = {field.name: getattr(counts, field.name) for field in dataclasses.fields(counts)}
+    return dataclasses.replace(status, running=0, **fields)
 
 
 def stop_reason(run: str, state: RunState) -> str:

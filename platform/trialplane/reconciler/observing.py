@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 from trialplane.errors import InputError, SpecError, TargetError
 from trialplane.kube import kinds, metadata, preflight, waiting
 from trialplane.kube.cluster import Cluster
-from trialplane.ledger import archive
+from trialplane.ledger import archive, run_status
 from trialplane.ledger.archive import Archive
+from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import network, pods
 from trialplane.plan import pack as packing
 from trialplane.plan import run as runs
@@ -28,6 +30,7 @@ _EVENTS = 500  # limit of the events that are read; enough for the pods of a lar
 _EVENTS_AGE = 5.0  # time for which all runs share one list of events: reading it takes as long as the rest of an observation
 _NEW_SECONDS = 30.0  # age of a RayCluster up to which its pods may still be created or refused
 _CONTAINERS = ("ray-head", "ray-worker", names.CONTROLLER)  # containers whose images an administrator or a job chooses
+_logger = logging.getLogger(__name__)
 _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})")
 
 
@@ -69,6 +72,20 @@ class Observer:
         if observation.own_cluster is None:
             return observation
         return self._with_ray_cluster(observation, observation.own_cluster)
+
+    def recounted(self, observation: Observation) -> Observation:
+        """Return the observation with the counts of the ledger's attempts, if the run's last controller was killed."""
+        record = observation.record
+        if record is None or not observation.is_recorded or not LedgerView(record.status, alive=record.alive).is_killed:
+            return observation
+        try:
+            counts = self._archive.counts(observation.name)
+        except ValueError as error:  # a damaged attempt must not keep the Run from being paused or cancelled
+            text = "%s: the attempts in the ledger cannot be counted, so its status has the controller's last counts: %s"
+            _logger.warning(text, observation.name, error)
+            return observation
+        status = run_status.recounted(record.status, counts)
+        return dataclasses.replace(observation, record=dataclasses.replace(record, status=status))
 
     def _without_ray_cluster(self, observation: Observation) -> Observation:
         """Return the observation of a Run without a RayCluster. If it must be started, with its code and any problem."""

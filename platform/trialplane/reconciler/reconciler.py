@@ -131,6 +131,7 @@ class Reconciler:
                 for action in actions:
                     self._do(observed, action)
                 observed = self.observer.observe(observed)
+            observed = self.observer.recounted(observed)
         except LedgerCorrupt as error:  # the record of this run is damaged, not those of others
             self._explain(observed, "LedgerUnreadable", str(error))
             return self._back_off(observed, Problem("LedgerUnreadable", str(error)))
