@@ -6,14 +6,19 @@ Not checked here: the page in a browser (tests/pages/test_page.py).
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.conftest import complete, failed
 
-from trialplane.wire.states import RunState
+from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.wire.states import RunState, TrialState
 
 
 @pytest.fixture
@@ -67,6 +72,89 @@ def test_it_is_opened_in_a_browser(platform, run, monkeypatch):
 def test_a_run_without_trials_has_a_report_too(platform, runs):
     runs.make("none")
     assert platform("report", "none").exit_code == 0
+
+
+def every_third_fails(request: TrialRequest) -> TrialOutcome:
+    outcome = dataclasses.replace(complete(request), metrics={"loss": request.params.get("lr", 0.5), "size": 1.0})
+    return failed(request) if request.trial % 3 == 1 else outcome
+
+
+def segment(request: TrialRequest) -> TrialOutcome:
+    state = TrialState.PAUSED if request.segment and request.segment.rung else TrialState.COMPLETE
+    return dataclasses.replace(complete(request), state=state, step=request.segment.rung or 12)
+
+
+LOSS, SIZE = ({"metric": name, "direction": "minimize"} for name in ("loss", "size"))
+STEPPED = {"space.lr": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}}  # 9 points
+POPULATION = {"population": {"interval": 4, "steps": 12}, "trials": 4, "pruner": "none"}
+PROMOTION = {"pruner": {"name": "asha", "promote": True, "max_resource": 12}}
+CODE = "def space(trial): return {'lr': trial.suggest_float('lr', 0, 1, step=0.1)}\n"
+BEST = ("submit hpo --from", "refit")
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "verbs"),
+    [
+        ({}, {}, {*BEST, "retry", "resume --trials 12"}),
+        ({}, {"tell": complete, "failed": 0}, {*BEST, "resume --trials 12"}),
+        ({}, {"tell": failed, "complete": 0, "failed": 6}, {"retry", "resume --trials 12"}),
+        ({}, {"asks": 4, "state": RunState.PAUSED, "complete": 3, "failed": 1}, {*BEST, "retry", "resume"}),
+        ({"budget.time": "10s"}, {"asks": 4, "complete": 3, "worked": 11.0}, {*BEST, "resume --set budget.time=20"}),
+        ({"budget.target": 1.0}, {"asks": 4, "complete": 3}, {*BEST, "resume --set budget.target=null"}),
+        (PROMOTION | {"budget.steps": 99}, {"asks": 4, "complete": 3}, {*BEST, "retry", "resume --set budget.steps=198"}),
+        (STEPPED | {"sampler": "grid"}, {}, {*BEST, "retry", "resume --trials 9"}),
+        (STEPPED | {"sampler": "bruteforce", "trials": 9}, {"complete": 6, "failed": 3}, {*BEST, "retry"}),
+        ({"sampler": {"name": "cmaes", "x0": {"lr": 0.5}}}, {}, {*BEST, "retry", "resume --trials 12"}),
+        ({"space": "train:space", "sampler": "bruteforce"}, {}, {*BEST, "retry", "resume --trials 12"}),
+        ({"objectives": [LOSS, SIZE]}, {}, {"submit hpo --from", "retry", "resume --trials 12"}),
+        (POPULATION, {"tell": segment, "complete": 4, "failed": 0}, {"best --schedule"}),
+        (POPULATION, {"asks": 4, "tell": segment, "state": RunState.PAUSED, "complete": 0, "failed": 0}, {"resume"}),
+    ],
+    ids=str,
+)
+def test_the_next_steps_on_the_page_are_commands_that_run(platform, runs, double, fields, changes, verbs):
+    train = runs.jobs / "demo" / "train.py"
+    train.write_text(f"{train.read_text()}{CODE}# continues from ctx.restored\n")
+    changes = {"tell": every_third_fails, "asks": None, "state": RunState.SUCCEEDED, "complete": 4, "failed": 2} | changes
+    tell, asks, state = (changes.pop(name) for name in ("tell", "asks", "state"))
+    for number, verb in enumerate(sorted(verbs)):
+        name = f"run-{number}"
+        run = runs.make(name, tell=tell, asks=asks, **fields)
+        runs.say(run, state, best=next(iter(best_rows(runs, name)), None), **changes)
+        assert platform("report", name).exit_code == 0
+        commands = {verb_of(text, name): text for text in next_steps(Path(f"{name}.html"))}
+        assert {*commands} == verbs
+        words = shlex.split(commands[verb])[1:]
+        words += {"best": [], "retry": ["--detach"], "resume": ["--detach"]}.get(
+            words[0], ["--detach", "--name", f"{name}-again"]
+        )
+        done = platform(*words)
+        assert done.exit_code == 0, done.stderr
+
+
+def best_rows(runs, name: str) -> list[Any]:
+    return sorted((row for row in runs.target.rows(name)[1] if row.values), key=lambda row: row.values)
+
+
+def next_steps(file: Path) -> list[str]:
+    """The commands of a page that start something or print a schedule, without what is redirected to a file."""
+    facts = re.search(r'id="facts">(.*?)</script>', file.read_text(), re.DOTALL)
+    assert facts is not None
+    texts = [text.partition(" >")[0] for _, text in json.loads(facts[1])["runs"][0]["commands"]]
+    return [text for text in texts if re.match("platform (submit|refit|retry|resume|best .*--schedule)", text)]
+
+
+def verb_of(text: str, run: str) -> str:
+    """A command without its program, run, target and numbers of trials: `resume --trials 12`."""
+    return re.sub(rf"^platform | {run}(:\d+)?| --local| --top 3 --seeds 5| --failed", "", text)
+
+
+def test_a_population_is_not_refitted(platform, runs):
+    train = runs.jobs / "demo" / "train.py"
+    train.write_text(f"{train.read_text()}# continues from ctx.restored\n")
+    runs.say(runs.make("herd", tell=segment, **POPULATION), RunState.SUCCEEDED, complete=4)
+    done = platform("refit", "herd", "--local", "--detach")
+    assert (done.exit_code, "the members of herd change their parameters" in done.stderr) == (2, True), done.stderr
 
 
 def test_runs_with_different_objectives_are_refused(platform, runs, run):

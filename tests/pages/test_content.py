@@ -201,12 +201,15 @@ def test_commands_are_those_that_the_run_can_use():
     ended, _ = unpacked(studies.study(30))
     texts = [text for _, text in ended["commands"]]
     assert "platform best study-30 --local > best.yaml" in texts
-    assert "platform submit hpo demo --params best.yaml --trials 1 --local" in texts
+    best = ended["best"][0]["trial"]
+    assert f"platform submit hpo --from study-30:{best} --local" in texts
+    assert "platform refit study-30 --top 3 --seeds 5 --local" in texts
     assert "platform resume study-30 --trials 60 --local" in texts
-    unnamed = dataclasses.replace(studies.AROUND, is_named=False, flags="--context c --namespace n")
-    texts = [text for _, text in unpacked(studies.study(30, state=RunState.RUNNING), unnamed)[0]["commands"]]
+    on_cluster = dataclasses.replace(studies.AROUND, flags="--context c --namespace n")
+    texts = [text for _, text in unpacked(studies.study(30, state=RunState.RUNNING), on_cluster)[0]["commands"]]
     assert "platform status study-30 --watch --context c --namespace n" in texts
-    assert not [text for text in texts if text.startswith(("platform submit", "platform resume"))]
+    assert f"platform submit hpo --from study-30:{best} --context c --namespace n" in texts
+    assert not [text for text in texts if text.startswith(("platform retry", "platform resume"))]
 
 
 def test_no_text_of_a_run_can_end_the_data_of_the_page():

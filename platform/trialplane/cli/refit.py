@@ -66,6 +66,11 @@ def refit_command(
     job = handle.job
     if job.kind != "hpo" or len(job.objectives) != 1:
         raise InputError(f"a refit compares trials of a study with one objective, and {handle.name} is not such a study")
+    if job.search.population is not None:
+        raise InputError(
+            f"the members of {handle.name} change their parameters, and a refit trains with fixed ones; "
+            f"`platform best {handle.name} --schedule` prints what to train again, with more trials for more seeds"
+        )
     best_trials = cloning.best_trials(job, handle.rows(), top)
     if not best_trials:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")

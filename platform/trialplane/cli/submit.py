@@ -166,8 +166,10 @@ def hpo(
             f"without a population; `platform best {run} --trial {trial} --schedule` prints all of its parameters by step"
         )
     code = None if job is None else load.find_job(job, Path.cwd())
+    params = {} if row is None else dict(row.params)
+    if params and target.job(run).search.is_code:  # such parameters are known to the code alone, and cannot be fixed
+        fields, params = {**fields, "enqueue": [params]}, {}
     with cloning.job_folder(target, run, fields, code, allow_other_code=other_code) as folder:
-        params = {} if row is None else dict(row.params)
         return _submit("hpo", str(folder), target_name, overrides, issues, trial_params=params, **options)
 
 

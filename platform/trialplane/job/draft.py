@@ -16,6 +16,7 @@ from typing import Any
 from trialplane.errors import Issue, Place
 from trialplane.job.document import MAX_DEPTH, Document
 
+START_POINTS: tuple[Place, ...] = (("sampler", "x0"), ("sampler", "options", "x0"))  # of cmaes; the latter in a run's job
 # Fields whose value is a mapping with a name, or the name alone: `pruner: median`.
 _NAMED_FIELDS = ("sampler", "pruner", "wrapped_pruner", "independent_sampler", "crossover", "mutation")
 _NAME_KEYS = ("name", "class", "tune")  # keys of their names; the last two are for a sampler of another package
@@ -199,11 +200,11 @@ class Draft:
             mapping: The mapping.
             parents: Path of the mapping.
             key: Name of the field.
-            value: The value. null removes a parameter from the space.
+            value: The value. null removes a parameter from the space, and from the start point of a sampler.
             origins: Origins of the value and of its parts, by their paths.
         """
         field_path = (*parents, key)
-        if value is None and parents == ("space",):
+        if value is None and parents in (("space",), *START_POINTS):
             mapping.pop(key, None)
             self._set_origins(field_path, {})
             return

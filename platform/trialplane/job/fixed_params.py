@@ -12,7 +12,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.job import space
-from trialplane.job.draft import Draft, Origin
+from trialplane.job.draft import START_POINTS, Draft, Origin
 
 SOURCE = "--params"
 
@@ -106,8 +106,12 @@ def _resolve_condition(job_draft: Draft, space_fields: dict[str, Any], other: st
 
 
 def _remove_from_space(job_draft: Draft, name: str) -> set[str]:
-    """Remove a parameter from the space, and return a set with its name."""
+    """Remove a parameter from the space and from the start point of the sampler, and return a set with its name."""
     job_draft.set(("space", name), None, Origin(SOURCE))
+    for field_path in START_POINTS:
+        start_point = job_draft.get(field_path)
+        if isinstance(start_point, dict) and name in start_point:
+            job_draft.set((*field_path, name), None, Origin(SOURCE))
     return {name}
 
 

@@ -19,6 +19,7 @@ from trialplane.pages import columns, curves, importances, lineage, ranks, savin
 from trialplane.pages.columns import Column, Texts
 from trialplane.pages.importances import Importances
 from trialplane.pages.lineage import Lineage
+from trialplane.plan import changes
 from trialplane.wire import records, rows
 from trialplane.wire.costs import Busy, JobDemand, Prices, Usage
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
@@ -230,15 +231,11 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
     run = shlex.quote(status.run)
     is_study, is_active = job.kind == "hpo", status.state.is_active
     if is_study and best_trials:
-        trial = f" --trial {best_trials[0].trial}" if len(job.objectives) > 1 else ""
-        yield "Save the best parameters", f"platform best {run}{trial}{flags} > best.yaml"
-        if context.is_named:
-            command = f"platform submit hpo {shlex.quote(job.name)} --params best.yaml --trials 1{flags}"
-            yield "Run the best parameters again", command
+        yield from _commands_for_best(job, run, best_trials, flags)
     if is_active:
         yield "Follow the run", f"platform status {run} --watch{flags}"
     elif is_study:
-        yield "Continue with more trials", f"platform resume {run} --trials {2 * job.trials}{flags}"
+        yield from _commands_to_continue(record, run, flags)
     elif job.kind == "collect":
         yield "Continue with more iterations", f"platform resume {run} --iterations {2 * job.trials}{flags}"
     elif status.state is RunState.SUCCEEDED and context.is_named:
@@ -253,6 +250,39 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
         yield "Open it in optuna-dashboard", f"platform ui {run} --dashboard{flags}"
         yield "Export it for Optuna", f"platform export {run} sqlite:///{run}.db{flags}"
     yield "All results, with all digits", f"platform results {run} --output csv{flags} > {run}.csv"
+
+
+def _commands_for_best(job: Job, run: str, best_trials: Sequence[TrialRow], flags: str) -> Iterator[tuple[str, str]]:
+    """Yield the label and the command of each possible next step with the best trials of a study; see `_commands`.
+
+    The parameters of a population's members change, so a trial with the last ones would not reproduce a member.
+    """
+    best = best_trials[0].trial
+    trial = f" --trial {best}" if len(job.objectives) > 1 else ""
+    if job.search.population is not None:
+        yield "Save the best schedule of parameters", f"platform best {run} --schedule{flags} > best.yaml"
+        return
+    yield "Save the best parameters", f"platform best {run}{trial}{flags} > best.yaml"
+    yield f"Run trial {best} again, with its code", f"platform submit hpo --from {run}:{best}{flags}"
+    if len(job.objectives) == 1:
+        yield "Train the best trials again, with new seeds", f"platform refit {run} --top 3 --seeds 5{flags}"
+
+
+def _commands_to_continue(record: RunRecord, run: str, flags: str) -> Iterator[tuple[str, str]]:
+    """Yield the label and the command of each way in which a study that is not active can continue; see `_commands`."""
+    job, status = record.job, record.status
+    has_failed = any(row.state is TrialState.FAILED for row in rows.newest_attempts(record.attempts))
+    if has_failed and changes.can_retry(status, job):
+        yield "Try the failed trials again", f"platform retry {run} --failed{flags}"
+    match changes.extension(status, job):
+        case {"trials": trials}:
+            yield "Continue with more trials", f"platform resume {run} --trials {trials}{flags}"
+        case {**extension} if extension:
+            ((field, value),) = extension.items()
+            text = "null" if value is None else f"{value:g}"
+            yield "Continue beyond its limit", f"platform resume {run} --set {field}={text}{flags}"
+        case {}:
+            yield "Continue the run", f"platform resume {run}{flags}"
 
 
 def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:

@@ -216,6 +216,36 @@ def completed_message(status: RunStatus, old: Job, job: Job, target_flags: str =
     )
 
 
+def extension(status: RunStatus, job: Job) -> dict[str, Any] | None:
+    """Return the changes with which `platform resume` continues a study that is not active. None if nothing can extend it.
+
+    Args:
+        status: Status of the run, with exact counts.
+        job: Job of the run.
+
+    Returns:
+        Dotted field → value; empty if trials are left.
+    """
+    if not completed_message(status, job, job):
+        return {}
+    if (exhausted := _exhausted_budget(status, job)) is not None:
+        return {exhausted[0]: 2 * exhausted[1]}
+    if _is_target_reached(status, job):
+        return {"budget.target": None}
+    if status.ended_trials >= job.trials:
+        is_enumerated = job.search.sampler.name in ("grid", "bruteforce") and not job.search.is_code
+        points = space.count_points(job.search.parameters) if is_enumerated else None
+        trials = 2 * job.trials if points is None else min(2 * job.trials, points)
+        return {"trials": trials} if trials > job.trials and job.search.population is None else None
+    return {"budget.steps": 2 * job.budget.steps} if job.budget.steps is not None else None
+
+
+def can_retry(status: RunStatus, job: Job) -> bool:
+    """Return whether `platform retry --failed` continues a study that is not active, if some of its trials have failed."""
+    is_stopped = status.state is RunState.SUCCEEDED and _is_target_reached(status, job)
+    return job.search.population is None and _exhausted_budget(status, job) is None and not is_stopped
+
+
 def _finished_message(status: RunStatus, job: Job, target_flags: str) -> str:
     """Return the message for a run whose trials have all ended; see `completed_message`."""
     advice = job.continuation_advice(status.run, target_flags)
