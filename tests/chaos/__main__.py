@@ -34,7 +34,7 @@ from trialplane.wire.states import RunState
 WHAT = "Kills pods of every role at random while a study runs, and counts what that cost."
 POLL = 1.0  # seconds between looks
 REST = 60.0  # seconds after which a paused run will not go on by itself; one whose head is made anew is paused for a moment
-PATIENCE = 900.0  # seconds that a run may take to end once the killing is over
+PATIENCE = 3600.0  # seconds that a run may take to end once the killing is over
 # A trial sleeps for two seconds and reports three times: what a run lasts is not a matter of the machine. Lost attempts are
 # tried again as often as in any study.
 FLAGS = ("--set", "params.pause=0.7", "--set", "retries.lost=5")
