@@ -133,12 +133,13 @@ def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
     working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
     if not file.is_relative_to(working_directory) or _has_other_files(working_directory):
         return start_by_paths
-    # The command of a loop has the values of variables, which the text lacks.
+    # The command is read with the values of the shell's variables, such as a loop's; the text has their names only.
     all_text = f"{text}\n{' '.join(parsed_script.command)}"
     module_paths = [module.replace(".", "/") for module in _NAMED_MODULE.findall(all_text)]
     names = [*_NAMED_PATH.findall(all_text), *module_paths, *(f"{path}.py" for path in module_paths)]
     has_files = {folder: any(exists(folder / name) for name in names) for folder in (working_directory, file.parent)}
-    if not has_files[working_directory] and (has_files[file.parent] or start_by_paths.folder != file.parent):
+    is_found_above = start_by_paths.folder != file.parent
+    if not has_files[working_directory] and (has_files[file.parent] or is_found_above):
         return start_by_paths
     return Start(working_directory)
 

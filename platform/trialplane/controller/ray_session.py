@@ -265,7 +265,7 @@ def store_bytes(roles: Sequence[Role]) -> int:
 
 
 def spilled_bytes() -> int | None:
-    """Return the bytes that the object stores of all nodes have spilled to disk so far; None if no node answers.
+    """Return the bytes that the object stores of all nodes have spilled to disk so far; None if Ray cannot say it now.
 
     Ray has no public call for this. Its command `ray memory` uses the same private one.
     """
@@ -273,6 +273,6 @@ def spilled_bytes() -> int | None:
 
     try:
         reply = internal_api.get_memory_info_reply(state.state, timeout_seconds=QUERY_SECONDS)
-    except (RpcError, AssertionError):  # a node, or every node, has just ended
+    except (RpcError, AssertionError):  # the node that Ray asks has just ended, or no node is alive
         return None
     return int(reply.store_stats.spilled_bytes_total)

@@ -198,7 +198,9 @@ class Connection:
             raise
 
     def _answer(self, request: ledger.Request) -> ledger.Answer:
-        """Return the answer to a request. Opening, closing and plain reads need no open ledger; all others do.
+        """Return the answer to a request.
+
+        `ReadAttempts` and `ReadReports` need no open ledger, as they need no lock. All other reads and all writes need it.
 
         Raises:
             Failure: The request needs an open ledger, and it is not open; or see `_answer_open`.
@@ -214,6 +216,7 @@ class Connection:
                 return ledger.Written()
             case ledger.ReadAttempts(after=after, order=order, most=limit):
                 attempts = _require_token(self._archive().attempts_after(self._run, self._digest, after, order, limit))
+                # "{}": these reads leave out Optuna's view of an attempt and the study's attributes.
                 return ledger.AttemptsLoaded(
                     tuple(
                         ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts

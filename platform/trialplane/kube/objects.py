@@ -314,7 +314,8 @@ class Objects:
 
         Args:
             run: Name of the run.
-            role: Role of the pods in the job: "trial", "worker" or "learner".
+            role: Role of the pods in the job: "trial", "worker" or "learner". Each has its own worker group; the role in
+                the label of all of them is `names.TRIAL`.
         """
         return [
             pod["metadata"]["name"]

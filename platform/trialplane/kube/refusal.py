@@ -166,7 +166,7 @@ def _forbidden_message(message: str, verb: str, resource: str, namespace: str, c
     )
     if resource == "services/proxy":  # of the gateway, in the chart's own namespace: another --namespace would not help
         return text
-    return f"{text}. If it is not your team's, choose that with --namespace"
+    return f"{text}. If {namespace} is not your team's namespace, name your team's with --namespace"
 
 
 def _status(data: bytes) -> dict[str, Any]:

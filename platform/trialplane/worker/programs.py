@@ -127,14 +127,19 @@ def _is_environment(node: ast.expr) -> bool:
 
 
 def _job_file(name: str, folders: list[Path]) -> Path | None:
-    """Return the file of a module of the job, or the folder of a package without `__init__.py`; None for other modules."""
+    """Return the file of a module of the job; None for other modules.
+
+    For a package without `__init__.py` it is the package's folder, from which `top_imports` yields nothing.
+    """
     for folder in folders:
         base = folder.joinpath(*name.split("."))
         for file in (base.with_suffix(".py"), base / "__init__.py"):
             if file.is_file():
                 return file
-        if (folder / name.partition(".")[0]).is_dir() and importlib.util.find_spec(name.partition(".")[0]) is None:
-            return folder / name.partition(".")[0]  # a package without __init__.py
+        package = name.partition(".")[0]
+        # A folder of data may have the name of an installed module ("datasets"), which the import then means.
+        if (folder / package).is_dir() and importlib.util.find_spec(package) is None:
+            return folder / package
     return None
 
 
