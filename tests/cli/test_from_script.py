@@ -146,8 +146,28 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
     )
 
 
+def test_words_of_settings_are_no_metrics(platform, written: Path) -> None:
+    text = """
+import pprint
+words = {"the": 1, "model": 2, "loss": 3, "win": 4, "of": 5, "rate": 1.5}
+print(words)
+pprint.pprint({"BASE_LR": 0.1, "crop_pct": 0.875, "eps": 1e-8, "model": 7, "x" * 80: 4})
+print("  crop_pct: 0.875")
+print("[I 2025-01-01 10:00:00,123] Trial 9 finished with value: 0.3 and best score: 0.2")
+for epoch in range(2):
+    print(f"epoch {epoch} gap: {1 / (epoch + 1)}")
+for batch in range(2):
+    print(f"speed: {batch}.5")
+print(f"final_size={3}", "error:", 0.5)
+"""
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert "; its metrics: error, final_size, gap, speed\n" in result.stderr, result.output
+    assert "# guessed from the metrics of one run; the others: final_size, gap, speed\n" in Path("src/job.yaml").read_text()
+
+
 def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, written: Path) -> None:
-    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + "print('y=1 eval_mode=3')\n")
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + "print(f'y={1} eval_mode={3}')\n")
     result = platform("init", "--from", str(written / "fit.py"))
     assert (
         "no metric that it printed has the name of an objective (eval_mode, y); "

@@ -112,6 +112,7 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
     a trial sets it in both, as either may override the other.
 
     Raises:
+        InputError: The script has a search of its own, and the command no parameter to search.
         SpecError: There are no parameters, or a file is not Python or YAML.
     """
     assert command.call is not None
@@ -122,10 +123,13 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
     called_script = script.read(script_text, call.script, "\n".join(text for text, _ in modules.values()))
     if called_script.style is Style.OPTUNA:
         script_form = f"`platform init --from {importing.shell_path(Path(call.folder, call.script))}`"
-        output.note(
+        remark = (
             f"{call.script} has a search of its own, by Optuna, so each trial of this command is a whole search; "
             f"{script_form} makes the job of the search itself"
         )
+        if not guess.space(command.options) and not guess.any_float(command.options):
+            raise InputError(f"{remark}; the command has no other parameter to search; nothing was changed")
+        output.note(remark)
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
     declared_by_name = {option.name: option for option in declared.options}

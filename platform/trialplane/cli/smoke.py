@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import re
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trialplane.cli import bounded
@@ -18,12 +19,15 @@ from trialplane.importing import guess
 from trialplane.job import settings
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
-from trialplane.worker.metrics import elsewhere, lines, reader
+from trialplane.worker.metrics import elsewhere, lines, passages, reader
+from trialplane.worker.metrics.tails import Source, Tail
 
 LONGEST = 60.0  # seconds
 _STDOUT = MetricSource("stdout")
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
+_CROWD = 4  # names in a line that may be a list of settings
+_MOST_FILES = 500  # Python files that are searched for prints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +74,14 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
     output = reader.Reader(Program(metrics=(_STDOUT,), names=names), report_log, folder, time.time())
     os.link(log, report_log)  # after the reader was created, because a reader skips the content that a file has by then
     output.read(time.monotonic(), ended=True)
+    results = _result_names(log, names, output.finite, folder)
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
     pair_spellings = {_spelling(name) for name in output.finite if name not in names}
     values = {
-        name: value for name, value in output.finite.items() if name not in names or _spelling(name) not in pair_spellings
+        name: value
+        for name, value in output.finite.items()
+        if name in results and (name not in names or _spelling(name) not in pair_spellings)
     }
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: values} if values else {}
     last_line = next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
@@ -100,13 +107,59 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
 def _candidates(output: str) -> tuple[str, ...]:
     """Return the names of losses and scores in an output, with the set of data that their line names before them."""
     names: dict[str, None] = {}
+    output_passages = passages.Passages()
     for line in output.splitlines():
-        if metrics := guess.candidates(line):
+        part = output_passages.result_part(line)
+        if not part.is_named_only and (metrics := guess.candidates(part.text)):
             data_sets = [data_set for _, data_set in lines.headings_of(line)]
             names |= dict.fromkeys(metrics) if not data_sets else {}
             names |= dict.fromkeys(f"{data_set}_{metric}" for data_set in data_sets for metric in metrics)
             names |= dict.fromkeys(metric for metric in metrics if guess.names_data(metric))
     return tuple(names)[:_MOST_CANDIDATES]
+
+
+def _result_names(log: Path, names: Collection[str], metrics: Collection[str], folder: Path) -> set[str]:
+    """Return the names of metrics in an output that are results, and not the words of settings or of another list.
+
+    These are the metrics that have a step or change from one line to another with the same names, those that a print of the
+    code names, and those that are named as a loss or a score, unless they are single words in a line with mostly other
+    names.
+
+    Args:
+        log: File with the output.
+        names: Names of losses and scores that are read in any spelling.
+        metrics: Names of all metrics that are found.
+        folder: Folder with the code.
+    """
+    values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
+    results: set[str] = set()
+    crowded: set[str] = set()  # in a line with mostly other names
+    for line in Tail(log, Source(_STDOUT, names), 0).read(True, time.monotonic() + reader.END):
+        measures = [name for name in line.metrics if guess.is_measure(name)]
+        if line.step is not None:
+            results |= line.metrics.keys()
+        elif len(line.metrics) >= _CROWD and 2 * len(measures) < len(line.metrics):
+            crowded |= line.metrics.keys()
+        for name, value in line.metrics.items():
+            values.setdefault((frozenset(line.metrics), name), set()).add(value)
+    results |= {name for (_, name), different in values.items() if len(different) > 1}
+    results |= {name for name in metrics if guess.is_measure(name) and (name not in crowded or guess.names_data(name))}
+    others = set(metrics) - results
+    code = "\n".join(_python_texts(folder)) if others else ""
+    return results | {name for name in others if _printed_name(name).search(code)}
+
+
+def _printed_name(name: str) -> re.Pattern[str]:
+    """Return an expression that finds a metric's name in a text that code prints with a value: `f"total={…}"`."""
+    words = r"[\W_]*".join(re.escape(word) for word in re.split(r"[\W_]+", name) if word)
+    return re.compile(rf"(?<![\w-]){words}[\"']?\s*[:=]\s*(?:[{{%]|[\"']\s*[,+)%.])", re.IGNORECASE)
+
+
+def _python_texts(folder: Path) -> Iterator[str]:
+    """Yield the texts of Python files in a folder or below."""
+    for file in itertools.islice(folder.rglob("*.py"), _MOST_FILES):
+        with contextlib.suppress(OSError):
+            yield file.read_text(encoding="utf-8", errors="replace")
 
 
 def _spelling(name: str) -> str:

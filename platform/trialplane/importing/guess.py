@@ -327,7 +327,7 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
     Args:
         metrics: Values by name.
     """
-    best = max(filter(_is_measure, metrics), key=objective_rank, default=None)
+    best = max(filter(is_measure, metrics), key=objective_rank, default=None)
     return None if best is None else {"metric": best, "direction": direction(best)}
 
 
@@ -376,7 +376,7 @@ def candidates(text: str) -> list[str]:
     """
     pairs = ((prefix.lower().replace("'s", ""), name) for prefix, name in _METRIC.findall(text))
     names = dict.fromkeys(re.sub(r"\W+", "_", prefix + name).strip("_") for prefix, name in pairs)
-    return [name for name in names if _is_measure(name)]
+    return [name for name in names if is_measure(name)]
 
 
 def names_data(metric: str) -> bool:
@@ -389,7 +389,7 @@ def is_held_out(metric: str) -> bool:
     return bool(set(_words(metric)) & set(_HELD_OUT))
 
 
-def _is_measure(metric: str) -> bool:
+def is_measure(metric: str) -> bool:
     """Return whether a metric is named as a loss or a score. A variable such as `HYDRA_FULL_ERROR` is not."""
     words, is_variable = set(_words(metric)), "_" in metric and metric.isupper()
     norms = _NORMS if is_held_out(metric) else set()

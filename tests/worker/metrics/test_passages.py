@@ -199,6 +199,16 @@ def test_a_logged_exception_does_not_end_the_reading(tmp_path: Path) -> None:
     assert found(tmp_path / "trial", log.read_text() + "acc=1") == {"loss": 0.5, "acc": 1.0}
 
 
+def test_optunas_log_has_only_the_metrics_that_the_job_names(tmp_path: Path) -> None:
+    text = """
+        [I 2025-01-02 10:00:00,123] A new study created in memory with name: no-name-1
+        \x1b[32m[I 2025-01-02 10:00:00,456]\x1b[0m Trial 9 finished with value: 0.3 and parameters: {'x': 0.1}.
+        [W 2025-01-02 10:00:01,456] Trial 10 failed with parameters: {'x': 0.2} score: 0.1
+    """
+    assert found(tmp_path / "other", text) == {"loss": 0.5}
+    assert found(tmp_path / "named", text, "value") == {"loss": 0.5, "value": 0.3}
+
+
 @hypothesis.given(given.lists(given.text(alphabet="ab:= (){}[]\t1-", max_size=12), max_size=30))
 def test_any_lines_are_taken_and_nothing_is_added(text: list[str]) -> None:
     seen = passages.Passages()
