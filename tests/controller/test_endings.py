@@ -241,6 +241,13 @@ def test_files_that_were_not_kept_are_told_once(opened: Opened) -> None:
     assert loop.board.shown[-1].warnings == ("trial 0: could not copy 0.pt",)
 
 
+def test_a_repeated_warning_is_no_further_one(opened: Opened) -> None:
+    loop = Loop(opened.open(job(**SEARCH)), opened.run, None)
+    for number in (*range(100), 0):
+        loop.controller._warn(f"warning {number}")
+    assert loop.controller.warnings == tuple(f"warning {number}" for number in range(100))
+
+
 def test_what_trials_say_is_bounded(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     """A trial's code may send remarks of any length, one with each report, and metrics without end."""
     many = {**LOSS, **{f"of class {number}": 0.5 for number in range(20_000)}}

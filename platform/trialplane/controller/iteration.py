@@ -123,7 +123,8 @@ class Iteration:
             return False
         if offer.bytes > self.flow.limit:
             message = self._too_large_message(offer)
-            worker.failed += self.units.refuse_result(offer.unit, FailureClass.INVALID, message) is not None
+            self.units.refuse_result(offer.unit, FailureClass.INVALID, message)
+            worker.failed += 1
             log.warning("iteration %d: worker %d: %s", self.request.trial, worker.index, message)
             return False
         self.flow.add_offer(Transfer(offer.unit, worker.index, offer.bytes, offer.items))

@@ -127,9 +127,9 @@ class Loop:
         return tuple(self._warnings)
 
     def _warn(self, text: str) -> None:
-        """Add a warning and log it, unless it exists already; at most `_MOST_WARNINGS` are added."""
+        """Add a warning and log it, unless it exists already. After `_MOST_WARNINGS`, add only that there are more."""
         text = errors.shortened(text, _LONGEST_REMARK)
-        if len(self._warnings) >= _MOST_WARNINGS:
+        if text not in self._warnings and len(self._warnings) >= _MOST_WARNINGS:
             text = "there are more warnings, which are left out"
         if text not in self._warnings:
             self._warnings[text] = None

@@ -96,8 +96,8 @@ class TrainingReports:
         total = self.progress.total_steps
         if total is None or len(self._steps) < 2:
             return None
-        (begin, first_step), (end, last_step) = self._steps[0], self._steps[-1]
-        if end <= begin:
+        (first_time, first_step), (newest_time, newest_step) = self._steps[0], self._steps[-1]
+        if newest_time <= first_time:
             return None
-        seconds_per_step = (end - begin) / (last_step - first_step)
-        return max(0.0, (total - last_step) * seconds_per_step - (now - end))
+        seconds_per_step = (newest_time - first_time) / (newest_step - first_step)
+        return max(0.0, (total - newest_step) * seconds_per_step - (now - newest_time))

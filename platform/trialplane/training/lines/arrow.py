@@ -89,7 +89,7 @@ def _write_text(dataset: datasets.Dataset, file: Path) -> None:
 
 
 def _check_line(text: Any, row: int) -> None:
-    """Raise DataError if a text cannot be one line."""
+    """Raise DataError if a text cannot be one line: readers end a line at LF or CR LF, and refuse a NUL byte."""
     if text is None:
         raise errors.DataError(f"row {row:,} of the dataset is None; drop such rows with dataset.filter(…)")
     if "\n" in text or "\0" in text or text.endswith("\r"):
