@@ -78,13 +78,29 @@ def test_a_command_line_is_a_job(
             "python src/fit.py --api-key hush1 --lr 0.1 --layers 2",
             ("bash", "-c", 'python src/fit.py --api-key "$API_KEY" --lr {lr} --layers {layers} "$@"', "bash"),
         ),
+        (
+            """python src/fit.py --conf '{"api_key": "hush1"}' --lr 0.1 --layers 2""",
+            (
+                "bash",
+                "-c",
+                """python src/fit.py --conf '{{"api_key": "'"$API_KEY"'"}}' --lr {lr} --layers {layers} "$@\"""",
+                "bash",
+            ),
+        ),
     ],
 )
 def test_secrets_of_a_command_line_stay_in_the_environment(
     platform, written: Path, line: str, command: tuple[str, ...]
 ) -> None:
     reads = "import os\nassert os.environ['API_KEY'] == 'hush1'"
-    write(written, {"fit.py": f"{reads}\n{PRINTS}".replace("args =", "parser.add_argument('--api-key')\nargs =")})
+    write(
+        written,
+        {
+            "fit.py": f"{reads}\n{PRINTS}".replace(
+                "args =", "for key in ('--api-key', '--conf'): parser.add_argument(key)\nargs ="
+            )
+        },
+    )
     result = platform("init", "--from", line)
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
     assert "type `export API_KEY=…` before `platform submit`" in result.stderr
@@ -120,6 +136,18 @@ def test_a_secret_in_a_shell_script_is_named(platform, written: Path) -> None:
     write(written, {"fit.py": PRINTS, "fit.sh": "export WANDB_API_KEY=hush1\npython fit.py --lr 0.1 --layers 2\n"})
     result = platform("init", "--from", str(written / "fit.sh"), "--no-smoke")
     assert result.exit_code == 0 and "sets WANDB_API_KEY, which looks like a secret" in result.stderr, result.output
+
+
+def test_a_secret_of_a_loop_is_named_as_the_command_reads_it(platform, written: Path) -> None:
+    script = (
+        "TOKEN=hush1\nKEY=hush2\nfor lr in 0.1 0.01; do\npython fit.py --lr $lr --hub-key $TOKEN --wandb-key $KEY\ndone\n"
+    )
+    write(written, {"fit.py": PRINTS, "fit.sh": script})
+    result = platform("init", "--from", str(written / "fit.sh"), "--no-smoke")
+    assert "sets TOKEN, which looks like a secret" in result.stderr and "`export HUB_KEY=…`" in result.stderr, result.output
+    assert "sets WANDB_KEY, which" in result.stderr and "`export WANDB_KEY=…`" in result.stderr
+    command = made().command or ()
+    assert "hush" not in str(command) and '--hub-key "$HUB_KEY" --wandb-key "$WANDB_KEY"' in str(command), command
 
 
 def test_a_command_line_without_numbers_is_told_what_to_write(platform, written: Path) -> None:

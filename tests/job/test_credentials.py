@@ -19,6 +19,10 @@ from trialplane.job import credentials
         ("AWS_SECRET_ACCESS_KEY", "a1b2"),
         ("db.password", "1234"),
         ("db", "postgresql://user:pass@host/db"),
+        ("PGPASSWORD", "a1b2"),
+        ("DB_PASS", "a1b2"),
+        ("db-pass", "a1b2"),
+        ("MYSQL_PWD", "a1b2"),
     ],
 )
 def test_secrets_are_recognized(name: str, value: str) -> None:
@@ -29,6 +33,10 @@ def test_secrets_are_recognized(name: str, value: str) -> None:
     ("name", "value"),
     [
         ("label-key", "label"),
+        ("PWD", "/home/me"),
+        ("second-pass", "fast"),
+        ("pass", "2"),
+        ("bypass", "proxy"),
         ("key", "label"),
         ("pad_token", "<pad>"),
         ("placeholder-token", "<cat>"),
@@ -61,12 +69,24 @@ def test_other_values_are_no_secrets(name: str, value: str | None) -> None:
         ("fit --pwd x1", 'fit --pwd "$SECRET_PWD"', {"SECRET_PWD": "x1"}),
         ("fit a.token=x1 b.token=x2", 'fit a.token="$TOKEN" b.token="$B_TOKEN"', {"TOKEN": "x1", "B_TOKEN": "x2"}),
         ("fit --db http://u:p@h/d", 'fit --db "$DB"', {"DB": "http://u:p@h/d"}),
+        ("PGPASSWORD=x1 DB_PASS=x2 fit", "fit", {"PGPASSWORD": "x1", "DB_PASS": "x2"}),
+        (
+            "fit a://u:p1@h a://u:p2@h",
+            'fit a://u:"$A_PASSWORD"@h a://u:"$A_PASSWORD_2"@h',
+            {"A_PASSWORD": "p1", "A_PASSWORD_2": "p2"},
+        ),
+        ("fit 'db+x://u:p1@h'", "fit 'db+x://u:'\"$DB_PASSWORD\"'@h'", {"DB_PASSWORD": "p1"}),
+        ("""fit -c '{"api_key": "x 1"}'""", """fit -c '{"api_key": "'"$API_KEY"'"}'""", {"API_KEY": "x 1"}),
+        (r"""fit -c "{\"token\": \"x1\"}" """, r"""fit -c "{\"token\": \"$TOKEN\"}" """, {"TOKEN": "x1"}),
+        ("fit 'log={token: x1, n: 3}'", "fit 'log={token: '\"$TOKEN\"', n: 3}'", {"TOKEN": "x1"}),
+        ("""fit '{"token": "$TOKEN", "n": {"lr": 1}}'""", """fit '{"token": "$TOKEN", "n": {"lr": 1}}'""", {}),
         ("export HF_TOKEN=x1; fit", 'export HF_TOKEN="$HF_TOKEN"; fit', {"HF_TOKEN": "x1"}),
         ('API_KEY="$API_KEY" fit --use-token --lr 0.1', 'API_KEY="$API_KEY" fit --use-token --lr 0.1', {}),
     ],
 )
 def test_secrets_of_a_command_line_become_variables(command: str, without: str, variables: dict[str, str]) -> None:
     assert credentials.extract(command) == (without, variables)
+    assert credentials.extract(without) == (without, {})
 
 
 def test_a_recorded_command_has_no_secrets() -> None:
@@ -81,6 +101,6 @@ def test_a_recorded_command_has_no_secrets() -> None:
         "lr=0.1",
         "a://u:p@h",
     ]
-    words += ["API_KEY=x1 fit --lr 0.1"]
+    words += ["API_KEY=x1 fit --lr 0.1", '{"token":"x1","n":3}']
     masked = ["fit", "--param", "api_key=***", "--set=params.hf_token=***", "--password", "***", "--param", "lr=0.1"]
-    assert credentials.mask(words) == [*masked, "a://u:***@h", "fit --lr 0.1"]
+    assert credentials.mask(words) == [*masked, "a://u:***@h", "fit --lr 0.1", '{"token":"***","n":3}']

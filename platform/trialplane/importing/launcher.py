@@ -14,6 +14,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -291,7 +292,7 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     if not commands:
         raise SpecError([Issue(("script",), "has loops whose variables no command uses", str(file))])
     line = " && ".join([*folders, *("".join([*exported, command]) for command in dict.fromkeys(commands))])
-    line = credentials.extract(line)[0]
+    line, secrets = credentials.extract(line)
     call = find_call(line)
     if call is not None:  # its arguments get the first values of the loops
         call = dataclasses.replace(call, arguments=tuple(_NAMED.sub(r"\2", word) for word in call.arguments))
@@ -305,15 +306,23 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     words = list(script.command)
     if folders:  # words are `bash -c COMMAND $0`; a `cd $(dirname $0)` in the command needs the name of the script
         words[3:] = [file.name]
-    paths, notes = tuple(dict.fromkeys(_PATH.findall(text))), tuple(_secret_notes(text))
+    paths, notes = tuple(dict.fromkeys(_PATH.findall(text))), tuple(_secret_notes(text, secrets))
     return dataclasses.replace(script, options=tuple(options), command=tuple(words), paths=paths, notes=notes)
 
 
-def _secret_notes(text: str) -> Iterator[str]:
-    """Yield a remark on each secret in the text of a file, which is uploaded with the job."""
-    for variable in credentials.extract(text)[1]:
+def _secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """Yield a remark on each secret in the text of a file, which is uploaded with the job.
+
+    Args:
+        text: Text of the file.
+        in_command: Secrets of the command that is made of it, by the environment variable from which it reads each one.
+    """
+    variables = {value: variable for variable, value in in_command.items()}
+    names = {value: name for name, value in credentials.extract(text)[1].items()}
+    for value in dict.fromkeys([*names, *variables]):
+        name, variable = names.get(value) or variables[value], variables.get(value) or names[value]
         yield (
-            f"sets {variable}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
+            f"sets {name}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
             f"`export {variable}=…` before `platform submit`"
         )
 

@@ -6,13 +6,20 @@ secret.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Words that mark a secret if they are the last word of a name.
-_SECRETS = ("password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials", "apikey")
+_SECRETS = ("pwd", "secret", "secrets", "credential", "credentials", "apikey")
+_PASSWORDS = ("password", "passwd", "passphrase")  # also at the end of a word, as in PGPASSWORD
+# A name that ends in "pass" is a secret if it has one of these words or no other word: `--db-pass`, but not `--second-pass`.
+_KINDS_OF_PASSES = (
+    *("db", "database", "pg", "postgres", "mysql", "mongo", "redis", "user", "admin", "root", "login", "auth", "broker"),
+    *("mail", "email", "smtp", "ftp", "ssh", "http"),
+)
 # A name that ends in "key" is a secret if it has one of these words or services: `--api-key`, but not `--label-key`.
 _KINDS_OF_KEYS = ("api", "access", "secret", "private", "account", "auth", "signing", "encryption", "license")
 _SERVICES = (
@@ -27,11 +34,17 @@ _KINDS_OF_TOKENS = ("api", "access", "auth", "bearer", "refresh", "session", "se
 _INHERITED = re.compile(r'^(?:(\w+)="\$\1"\s+)+')  # NAME="$NAME" before a command, which inherits the variable anyway
 _NUMBER_OR_SWITCH = re.compile(r"[-+]?[.\d]+(?:e[-+]?\d+)?|true|false|none|null|yes|no|on|off", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$.*|\{[^{}]*\}")  # $TOKEN of a shell, {token} of a job
-_PASSWORD_IN_URL = re.compile(r"(?<=://)([^/?#\s:@]*:)(?!\$)[^/?#\s@]+(?=@)")
+_PASSWORD_IN_URL = re.compile(r"""(?<=://)([^/?#\s:@]*:)(?!["']*\$)[^/?#\s@]+(?=@)""")
+_SCHEME = re.compile(r"([A-Za-z]\w*)(?:\+\w+)?://$")
 # API_KEY=x, --api-key=x, --api-key x and logger.api_key=x of a command line.
 _VALUE = re.compile(
     r"""(?<![^\s"'(;&|])(?:--?(?P<flag>[A-Za-z][\w.-]*)(?:=|[ \t]+(?!-))|\+{0,2}(?P<key>[A-Za-z_][\w./]*)=)"""
     r"""(?P<value>(?:'[^']*'|"[^"]*"|[^\s;|&'"]+)+)"""
+)
+# "api_key": "x" of JSON in a command line, {api_key: x} of Hydra.
+_ITEM = re.compile(
+    r"""(?:[{,]\s*|\\?["'])(?P<name>[A-Za-z_][\w.-]*)(?:\\?["'])?\s*:\s*(?!(?:\\?["'])*\$)"""
+    r"""(?:(?P<quote>\\?["'])(?P<quoted>.+?)(?P=quote)|(?P<value>[^\s"',{}\[\]\\]+))"""
 )
 # "api_key": "x" of JSON, api_key: x of YAML.
 _FIELD = re.compile(r"""["']?(?P<name>[A-Za-z_][\w.-]*)["']?\s*:\s*["']?(?P<value>[^\s"',}]+)""")
@@ -48,10 +61,14 @@ def is_secret(name: str, value: Any) -> bool:
         return False
     last_part = re.split(r"[./]", name)[-1]
     words = [word.lower() for word in _WORDS.findall(last_part)] or [""]
-    if words[-1] in _SECRETS or _PASSWORD_IN_URL.search(value):
+    if last_part in _SHELL_VARIABLES:
+        return False
+    if words[-1] in _SECRETS or words[-1].endswith(_PASSWORDS) or _PASSWORD_IN_URL.search(value):
         return True
     if _NUMBER_OR_SWITCH.fullmatch(value):
         return False
+    if words[-1] == "pass":
+        return len(words) == 1 or bool({*_KINDS_OF_PASSES} & set(words))
     if words[-1] == "token":
         return len(words) == 1 or bool({*_KINDS_OF_TOKENS, *_SERVICES} & set(words))
     is_variable = last_part.isupper() and len(words) > 1  # WANDB_KEY
@@ -71,19 +88,53 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
     """
     variables: dict[str, str] = {}
     pieces, end = [], 0  # pieces of the new command line, which stand for `command` up to the index `end`
-    for match in _VALUE.finditer(command):
-        name = match["flag"] or match["key"]
-        value = re.sub(r"""['"]""", "", match["value"])
-        if is_secret(name, value):
-            variable = _variable(name)
-            if variables.get(variable, value) != value:
-                variable = _variable(name.replace(".", "_").replace("/", "_"))
-            pieces += [command[end : match.start("value")], f'"${variable}"']
-            end = match.end()
-            variables[variable] = value
+    for (start, stop), name, value, is_part in sorted(_secrets_in(command)):
+        if start < end:  # inside the value before
+            continue
+        variable = _variable(name, value, variables)
+        variables[variable] = value
+        quote = _open_quote(command[:start]) if is_part else ""
+        reference = f"${variable}" if quote == '"' else f'"${variable}"'
+        pieces += [command[end:start], f"'{reference}'" if quote == "'" else reference]
+        end = stop
     if not variables:
         return command, {}
     return _INHERITED.sub("", "".join([*pieces, command[end:]])), variables
+
+
+def _secrets_in(command: str) -> Iterator[tuple[tuple[int, int], str, str, bool]]:
+    """Yield the position, the name and the value of each secret in a command line, and whether it is a part of a word.
+
+    The position of a value with quotation marks includes them, unless it is a part of a word.
+    """
+    for match in _VALUE.finditer(command):
+        name, value = match["flag"] or match["key"], re.sub(r"""['"]""", "", match["value"])
+        if is_secret(name, value):
+            yield match.span("value"), name, value, False
+    for match in _ITEM.finditer(command):
+        group = "quoted" if match["quote"] else "value"
+        if is_secret(match["name"], match[group]):
+            yield match.span(group), match["name"], match[group], True
+    for match in _PASSWORD_IN_URL.finditer(command):
+        scheme = _SCHEME.search(command[: match.start()])
+        yield (
+            (match.end(1), match.end()),
+            f"{scheme[1] if scheme else 'url'}_password",
+            command[match.end(1) : match.end()],
+            True,
+        )
+
+
+def _open_quote(text: str) -> str:
+    """Return the quotation mark that is open at the end of a part of a command line; "" if none is."""
+    quote = ""
+    characters = iter(text)
+    for character in characters:
+        if character == "\\" and quote != "'":
+            next(characters, "")  # the character after a backslash
+        elif character in ("'", '"') and quote in ("", character):
+            quote = "" if quote else character
+    return quote
 
 
 def has_secret(text: str) -> bool:
@@ -91,16 +142,35 @@ def has_secret(text: str) -> bool:
     return bool(extract(text)[1]) or any(is_secret(match["name"], match["value"]) for match in _FIELD.finditer(text))
 
 
-def _variable(name: str) -> str:
-    """Return the environment variable for the secret of this name."""
+def _variable(name: str, value: str, variables: Mapping[str, str]) -> str:
+    """Return the environment variable for a secret.
+
+    Args:
+        name: Name of the secret.
+        value: The secret.
+        variables: Values of variables for other secrets, whose names are taken.
+    """
     variable = re.sub(r"\W", "_", re.split(r"[./]", name)[-1]).upper()
-    return f"SECRET_{variable}" if variable in _SHELL_VARIABLES else variable
+    full_variable = re.sub(r"\W", "_", name).upper()
+    names = (f"SECRET_{variable}" if variable in _SHELL_VARIABLES else variable, full_variable)
+    candidates = itertools.chain(names, (f"{full_variable}_{number}" for number in itertools.count(2)))
+    return next(candidate for candidate in candidates if variables.get(candidate, value) == value)
+
+
+def _masked_item(match: re.Match[str]) -> str:
+    """Return an item of JSON with `***` in place of a secret."""
+    group = "quoted" if match["quote"] else "value"
+    if not is_secret(match["name"], match[group]):
+        return match[0]
+    start, stop = match.start(group) - match.start(), match.end(group) - match.start()
+    return f"{match[0][:start]}***{match[0][stop:]}"
 
 
 def mask(words: Sequence[str]) -> list[str]:
     """Return the words of a command with `***` in place of secrets: `--param api_key=***`, `--api-key ***`."""
     shown: list[str] = []
     for word in words:
+        word = _ITEM.sub(_masked_item, word)
         if re.search(r"\s", word):  # a command line for a shell
             command_line, _ = extract(word)
             shown.append(_PASSWORD_IN_URL.sub(r"\1***", command_line))
