@@ -5,6 +5,7 @@ Not checked here: tables on a screen (tests/cli).
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -45,6 +46,12 @@ def test_a_row_of_a_running_attempt() -> None:
         (),
         None,
     )
+    assert (row.started, row.slot) == (None, None), "it is not in the ledger yet"
+
+
+def test_a_row_of_a_running_attempt_has_its_start_and_its_slot() -> None:
+    row = rows.row(ONE, dataclasses.replace(request(3), begun=100.0, slot=2), {}, None)
+    assert (row.started, row.slot, row.ended) == (100.0, 2, None)
 
 
 def test_a_row_of_a_result() -> None:
@@ -89,6 +96,16 @@ def test_a_promoted_trial_took_as_long_as_all_of_its_segments() -> None:
     trial, other = rows.newest_attempts(attempts)
     assert (trial.attempt, trial.started, trial.seconds) == (4, 110.0, 7.0), "without the attempt that was lost"
     assert other.seconds == 1.0
+
+
+def test_a_promoted_trial_that_runs_began_with_its_first_segment() -> None:
+    attempts = [
+        TrialRow(0, TrialState.PAUSED, 1, 0, seconds=2.0, started=110.0),
+        TrialRow(0, TrialState.RUNNING, 2, 1, started=120.0, series=0),
+        TrialRow(1, TrialState.LOST, 1, 2, seconds=2.0, started=130.0),
+        TrialRow(1, TrialState.RUNNING, 2, 3, started=140.0),
+    ]
+    assert [(row.started, row.seconds) for row in rows.newest_attempts(attempts)] == [(110.0, None), (140.0, None)]
 
 
 def test_from_best_to_worst() -> None:

@@ -227,8 +227,11 @@ class Ledger:
         undrawn = self.job.trials - self._next + (self._unwritten is not None)
         return len(self._repeats) + undrawn + self.counts.paused
 
-    def ask(self) -> TrialRequest | None:
+    def ask(self, slot: int | None = None) -> TrialRequest | None:
         """Select or draw the next attempt and write it to the database; return None if there is none to start now.
+
+        Args:
+            slot: Number of the slot in which it will run.
 
         Raises:
             EntrypointError: The job's space function fails.
@@ -251,9 +254,9 @@ class Ledger:
             return None
         self._unwritten = attempt
         number, begun = attempt.request.number, time.time()
-        workers = self._hours.workers
-        attempt.request = dataclasses.replace(attempt.request, begun=begun, workers=workers)
-        self._attempts[number] = dataclasses.replace(self._attempts[number][0], begun=begun, workers=workers), None
+        start: dict[str, Any] = {"begun": begun, "workers": self._hours.workers, "slot": slot}
+        attempt.request = dataclasses.replace(attempt.request, **start)
+        self._attempts[number] = dataclasses.replace(self._attempts[number][0], **start), None
         self._write(self.storage.write_start, number)
         self._unwritten = None
         self._count_start(attempt.request)
@@ -1005,6 +1008,7 @@ class Ledger:
                 failure=FailureClass.LOST,
                 message="the controller ended while this attempt ran",
                 ended=min(time.time(), max(request.begun, self._last_alive, *(report.time for report in reports))),
+                slot=request.slot,
                 step=max((report.step for report in reports), default=0),
             )
         )

@@ -149,7 +149,7 @@ class Loop:
         idle, answer_count = self._workload.idle, 0
         while idle and answer_count < _MOST_ANSWERED:
             try:
-                request = self._ledger.ask()
+                request = self._ledger.ask(idle[0])
             except errors.LedgerFull as error:
                 if not self._ledger.counts.running:
                     raise

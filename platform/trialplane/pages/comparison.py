@@ -207,7 +207,7 @@ def _objective_curve(record: RunRecord, trial: Lineage) -> list[dict[str, float]
     by_step = {report.step: report for report in reports if report.number == trial.row.number and metric in report.metrics}
     ordered = [by_step[step] for step in sorted(by_step) if math.isfinite(by_step[step].metrics[metric])]
     start_times = [attempt.started for attempt in record.attempts if attempt.trial == trial.row.trial and attempt.started]
-    start_times += [report.time for report in ordered[:1]]  # the start of a running attempt is not known
+    start_times += [report.time for report in ordered[:1]]  # which may precede it, as each node has its clock
     start_time = min(start_times, default=0.0)
     return [
         {"time": report.time - start_time, "count": count, "steps": report.step, "value": report.metrics[metric]}

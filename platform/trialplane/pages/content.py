@@ -388,19 +388,16 @@ def _text_column(table: str, name: str, values: Sequence[str | None]) -> Column:
 
 
 def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterator[Column]:
-    """Yield the columns of the table of attempts, for the timeline. Attempts whose start is unknown are left out.
+    """Yield the columns of the table of attempts, for the timeline. Attempts without a start are left out.
 
     Args:
         record: Record of the run.
         start_time: Origin of the times on the page.
         now: Current time, at which running attempts end on the timeline.
     """
-    first_report_times: dict[int, float] = {}
-    for report in record.reports:
-        first_report_times.setdefault(report.number, report.time)
     spans: list[_Span] = []
     for attempt in record.attempts:
-        start = attempt.started or first_report_times.get(attempt.number)
+        start = attempt.started
         if start is None:
             continue
         is_running = attempt.state is TrialState.RUNNING
@@ -458,9 +455,9 @@ class _Span(NamedTuple):
 
 
 def _lanes(spans: Sequence[_Span]) -> Iterator[int]:
-    """Yield the lane of each attempt on the timeline: its slot, or if that is unknown, a free lane below those of all slots.
+    """Yield the lane of each attempt on the timeline: its slot, or if it has none, a free lane below those of all slots.
 
-    The slot of an attempt is unknown while it runs, and after its controller was killed.
+    An attempt whose result was known from an earlier run has no slot.
 
     Args:
         spans: Attempts, ordered by start.

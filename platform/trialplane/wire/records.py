@@ -129,6 +129,7 @@ class TrialRequest:
             with the same number.
         workers: Number of a collection's workers when it starts. 0 for any other trial.
         begun: Time at which it was written to the ledger, in seconds since the epoch.
+        slot: Number of the slot for which it was written to the ledger. None if it is not to run in a slot.
     """
 
     run: str
@@ -154,6 +155,7 @@ class TrialRequest:
     start: Parent | None = None
     workers: int = 0
     begun: float = dataclasses.field(default=0.0, compare=False)
+    slot: int | None = dataclasses.field(default=None, compare=False)
 
     @property
     def folder(self) -> int:
@@ -301,7 +303,7 @@ class TrialOutcome:
             unknown.
         started, ended: Time of the start and the end, in seconds since the epoch.
         node: Host or pod that ran it.
-        slot: Number of the slot that ran it. None if it is unknown, because its controller was killed.
+        slot: Number of the slot that ran it. None if it did not run, because its result was known.
         pid: Process id of the trial.
         start_method: "fork" (of the warm template) or "spawn".
         log: Path of the log, relative to the run's folder.
@@ -400,10 +402,11 @@ class TrialRow:
         message: One line about the failure, or "".
         feasible: Whether the metrics are within the job's constraints.
         seconds: Duration of the attempt, in seconds.
-        started: Time of its start, in seconds since the epoch. None before its trial's process has ended.
+        started: Time of its start, in seconds since the epoch. While it runs, this is when it was written to the ledger, and
+            later the start of its process.
         ended: Time of its end, in seconds since the epoch. None before that.
         node: Host or pod that ran it.
-        slot: Number of the slot that ran it. None before the end, and if the controller was killed.
+        slot: Number of the slot that runs or ran it. None if it did not run, because its result was known.
         log: Path of the log, relative to the run's folder.
         best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
         step: Last step that the attempt has reported. None if it has not ended.

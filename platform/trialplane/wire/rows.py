@@ -42,6 +42,8 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
             request.attempt,
             request.number,
             params=params,
+            started=request.begun or None,
+            slot=request.slot,
             series=segment.series,
             done=segment.done,
             parent=parent,
@@ -123,16 +125,17 @@ def newest_attempts(rows: Iterable[TrialRow]) -> list[TrialRow]:
 
 
 def _with_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
-    """Return an attempt with the start and the duration of its series up to it.
+    """Return an attempt with the start and the duration of its series up to it, without a duration before its end.
 
     Args:
         row: The attempt.
         previous: Previous attempt of the trial, with the start and the duration of its series. None for the first attempt.
             An attempt of another series changes nothing.
     """
-    if previous is None or previous.first != row.first or previous.seconds is None or row.seconds is None:
+    if previous is None or previous.first != row.first or previous.seconds is None:
         return row
-    return dataclasses.replace(row, started=previous.started, seconds=previous.seconds + row.seconds)
+    seconds = None if row.seconds is None else previous.seconds + row.seconds
+    return dataclasses.replace(row, started=previous.started, seconds=seconds)
 
 
 def rank(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
