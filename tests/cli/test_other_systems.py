@@ -1,24 +1,34 @@
 """Verbs of a laptop that need no local run, on a system without prctl, pidfd, /proc and the calls that only Linux has.
 
-Each runs in a process in which these are gone. Not checked here: `--local`, which needs them, and the servers of
-`platform ui`.
+Each runs in a process in which these are gone, and so do the processes that it starts. Not checked here: `--local`, which
+needs them, and what the verbs print.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
+from tests.browser import Browser
+from tests.cli.conftest import write
+from tests.cli.test_ui import DOUBLE
 from tests.client.conftest import complete
+from tests.ports import free_port
 
-from trialplane.wire.states import RunState
+from trialplane.wire import paths
+from trialplane.wire.records import TrialRow
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
-# As on macOS: attributes are missing, files are not there.
+# As on macOS: attributes are missing, files are not there. It is the sitecustomize of each process.
 OTHER_SYSTEM = """
-import ctypes, errno, json, os, select, signal, sys
+import ctypes, errno, os, select, signal, socket, sys
 
 class Library:
     def __init__(self, *_, **__): ...
@@ -28,6 +38,8 @@ class Library:
 def hidden(event, arguments):
     if event in ('open', 'os.listdir', 'os.scandir') and str(arguments[0]).startswith('/proc'):
         raise FileNotFoundError(errno.ENOENT, 'No such file or directory', arguments[0])
+    if event in ('socket.bind', 'socket.connect') and arguments[0].family == socket.AF_UNIX and len(arguments[1]) > 103:
+        raise OSError('AF_UNIX path too long')
 
 def without(call):
     def replaced(path, *arguments, **options):
@@ -48,7 +60,11 @@ for module, names in (
     for name in names:
         if hasattr(module, name):
             delattr(module, name)
-
+"""
+# Types one command after another, and prints a mark if this is still Linux.
+PROGRAM = """
+import ctypes, json, os, sys
+from trialplane.cli import main
 attempts = (lambda: ctypes.CDLL(None).prctl, lambda: os.pidfd_open, lambda: open('/proc/stat'), lambda: os.stat('/proc'))
 for attempt in attempts:
     try:
@@ -56,24 +72,44 @@ for attempt in attempts:
     except (AttributeError, FileNotFoundError):
         continue
     sys.exit('this is still Linux')
-
-from trialplane.cli import main
-main.main(json.loads(sys.argv[1]))
+for words in json.loads(sys.argv[1]):
+    try:
+        main.main(words)
+    except SystemExit as end:
+        if end.code:
+            print(*words, file=sys.stderr)
+            raise
 """
 
 
-def typed(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", OTHER_SYSTEM, json.dumps(words)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        check=False,
-    )
+@pytest.fixture
+def environ(tmp_path) -> Callable[[], dict[str, str]]:
+    """Gives the environment of a process on that system, whose temporary files have paths that are too long for sockets."""
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "sitecustomize.py").write_text(OTHER_SYSTEM)
+    temporary = tmp_path / ("a-long-name-" * 10)
+    temporary.mkdir()
+
+    def environ_() -> dict[str, str]:
+        paths = os.pathsep.join(filter(None, (str(tmp_path / "system"), os.environ.get("PYTHONPATH"))))
+        return {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONPATH": paths, "TMPDIR": str(temporary)}
+
+    return environ_
+
+
+@pytest.fixture
+def typed(environ) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Types commands one after another in a process; gives what has ended."""
+
+    def type_(*commands: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
+        return subprocess.run(command, capture_output=True, text=True, env=environ(), check=False)
+
+    return type_
 
 
 @pytest.fixture(autouse=True)
-def two_runs(runs):
+def two_runs(runs) -> None:
     for name in ("a", "b"):
         run = runs.make(name, tell=complete, seed=len(name))
         runs.say(run, RunState.SUCCEEDED, complete=6)
@@ -91,6 +127,7 @@ def two_runs(runs):
         ("explain", "trials"),
         ("examples", "study"),
         ("completion", "zsh"),
+        ("import", "hydra", "conf/config.yaml"),
         ("list",),
         ("status", "a"),
         ("logs", "a"),
@@ -104,12 +141,114 @@ def two_runs(runs):
     ],
     ids=" ".join,
 )
-def test_a_verb_does_without_what_only_linux_has(words):
-    done = typed(*words)
+def test_a_verb_does_without_what_only_linux_has(typed, words):
+    write(Path(), HYDRA)
+    done = typed(words)
     assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stderr
 
 
-def test_a_local_run_is_refused_in_words():
-    done = typed("submit", "hpo", "demo", "--local", "--name", "x")
-    assert done.returncode == 2
+HYDRA = {
+    "conf/config.yaml": "hydra: {mode: MULTIRUN, sweeper: {params: {lr: 'choice(0.1, 0.2)'}}}\nlr: 0.1\n",
+    "fit.py": "import hydra\n@hydra.main(None, 'conf', 'config')\ndef main(config): return config.lr\n",
+}
+SUBMIT = ("submit", "hpo", "demo", "--context", "lab", "--detach", "--name")
+
+
+def test_the_verbs_of_a_run_on_a_cluster_do_without_it(typed, namespace):
+    done = typed(
+        (*SUBMIT, "x", "--dry-run"),
+        (*SUBMIT, "x"),
+        *((verb, "x") for verb in ("status", "logs", "results", "report")),
+        ("list",),
+        ("diff", "demo", "x"),
+        ("scale", "x", "--parallel", "1"),
+        ("edit", "x", "--set", "trials=9", "--detach"),
+        ("pause", "x"),
+        ("resume", "x", "--detach"),
+        ("cancel", "x", "--yes"),
+        ("delete", "x", "--yes"),
+    )
+    assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stderr
+
+
+def test_the_verbs_that_continue_or_repeat_a_run_on_a_cluster_do_without_it(typed, namespace):
+    assert typed((*SUBMIT, "x")).returncode == 0
+    ended = [
+        TrialRow(0, TrialState.COMPLETE, 1, 0, (0.5,), {"lr": 0.5, "name": "on"}, {"loss": 0.5}),
+        TrialRow(1, TrialState.FAILED, 1, 1, params={"lr": 0.1, "name": "on"}, failure=FailureClass.ERROR),
+    ]
+    namespace.tell("x", ended)
+    namespace.end("x", RunState.SUCCEEDED)
+    done = typed(
+        ("best", "x"),
+        ("compare", "x:0", "x:1"),
+        ("export", "x", "sqlite:///x.db"),
+        ("refit", "x", "--name", "y", "--detach"),
+        ("submit", "hpo", "--from", "x:0", "--name", "z", "--context", "lab", "--detach"),
+        ("retry", "x", "--failed", "--detach"),
+    )
+    assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stderr
+
+
+@contextlib.contextmanager
+def shown(environ: Mapping[str, str], *words: str) -> Iterator[Browser]:
+    """`platform ui` in a process; gives a browser that has opened its page."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps([["ui", "--port", str(free_port()), *words]])]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as child:
+        assert child.stderr is not None
+        try:
+            yield Browser(child.stderr.readline().strip())
+        finally:
+            child.send_signal(signal.SIGINT)
+            _, said = child.communicate(timeout=60)
+    assert child.returncode == 0, said
+
+
+def test_the_dashboard_of_a_run_is_shown_without_it(environ):
+    with shown(environ(), "a", "--local", "--dashboard") as browser:
+        assert [study["study_name"] for study in browser.get("/api/studies")["study_summaries"]] == ["a"]
+        assert browser.get("/-/report/data?after=0")
+
+
+def test_mlflow_and_the_page_are_shown_without_it(environ, home, tmp_path, monkeypatch):
+    paths.mlflow_db(home).touch()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mlflow.py").write_text(DOUBLE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    with shown(environ(), "a", "--local") as browser:
+        assert "/#/experiments/7/runs?" in browser.page
+
+
+def test_the_pages_of_a_cluster_are_shown_without_it(typed, environ, namespace):
+    assert typed((*SUBMIT, "x")).returncode == 0
+    proxy, experiment = namespace.cluster.proxy, json.dumps({"experiment": {"experiment_id": "7"}}).encode()
+
+    def answer(method, path, *request):
+        return (200, {}, experiment) if "/mlflow/" in path else proxy(method, path, *request)
+
+    namespace.cluster.proxy = answer
+    with shown(environ(), "x") as browser:
+        assert "/#/experiments/7/runs?" in browser.page
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", "hpo", "demo", "--local", "--name", "x"),
+        ("submit", "hpo", "--from", "a:1", "--local", "--name", "x"),
+        ("refit", "a", "--local", "--name", "x"),
+        ("edit", "a", "--local", "--set", "trials=9"),
+        ("resume", "a", "--local", "--trials", "9"),
+    ],
+    ids=" ".join,
+)
+def test_a_local_run_is_refused_in_words(typed, words):
+    done = typed(words)
+    assert done.returncode == 2, done.stderr
     assert "--local: a run on this machine needs Linux" in done.stderr
+
+
+def test_doctor_says_that_there_are_no_local_runs(typed):
+    done = typed(("doctor", "--local"))
+    assert "a run on this machine needs Linux" in done.stdout, done.stderr
+    assert done.returncode == 3

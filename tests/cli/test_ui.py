@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -31,6 +32,7 @@ from tests.ports import free_port
 
 from trialplane.cli import ui
 from trialplane.client import folder
+from trialplane.client.pages import PrivateServer
 from trialplane.client.run import RunHandle
 from trialplane.client.target_choice import HERE
 from trialplane.controller.ledger import Ledger
@@ -90,6 +92,18 @@ def test_it_prints_its_address_before_mlflow_prints_and_ends_with_it(recorded, m
     assert browser.page.startswith("http://127.0.0.1:")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("length", [10, 100])
+def test_no_other_account_can_connect_to_the_server_behind_the_pages(monkeypatch, length):
+    temporary = Path(tempfile.mkdtemp(prefix="t" * length, dir="/tmp"))  # tmp_path may be long itself
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with PrivateServer(("127.0.0.1", 1)) as server:
+        file = Path(server.listener.getsockname())
+        assert len(str(file)) <= 103, "the most on macOS"
+        assert (file.parent.stat().st_mode & 0o777, file.parent.parent == temporary) == (0o700, length < 100)
+    assert not file.parent.exists()
+    temporary.rmdir()
 
 
 def test_a_port_in_use_is_refused_or_passed_over(platform, recorded, monkeypatch):

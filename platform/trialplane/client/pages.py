@@ -31,6 +31,7 @@ Source = Callable[[str, str, bytes], AbstractContextManager[Any]]  # method, pat
 
 MAX_BODY = 4 << 20  # bytes of a request, which may be a search
 _PIECE = 1 << 16  # bytes
+_MAX_TEMPORARY_FOLDER = 70  # bytes of its path; the address of a socket has at most 103 on macOS, and 107 on Linux
 _RESPONSE_HEADERS = (
     "Content-Type", "Content-Disposition", "Cache-Control", "ETag", "Last-Modified", "Location", "X-Content-Type-Options"
 )  # fmt: skip
@@ -193,10 +194,10 @@ class PrivateServer:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
-        self._folder = tempfile.TemporaryDirectory(prefix="trialplane-")
-        self._descriptor = os.open(self._folder.name, os.O_PATH)
-        # A short path, because the address of a socket has at most 107 characters.
-        self._path = f"/proc/self/fd/{self._descriptor}/server"
+        # /tmp instead of a TMPDIR whose path is too long for the address of a socket.
+        is_short = len(os.fsencode(tempfile.gettempdir())) <= _MAX_TEMPORARY_FOLDER
+        self._folder = tempfile.TemporaryDirectory(prefix="trialplane-", dir=None if is_short else "/tmp")
+        self._path = f"{self._folder.name}/server"
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self._path)
         self.listener.listen()
@@ -206,7 +207,6 @@ class PrivateServer:
 
     def __exit__(self, *_: object) -> None:
         self.listener.close()
-        os.close(self._descriptor)
         self._folder.cleanup()
 
     @contextlib.contextmanager
