@@ -71,6 +71,25 @@ def test_json_stays_json() -> None:
     assert json.loads(settings.replace_values('{"lr":1}', {"lr": 2}, "a.json")) == {"lr": 2}
 
 
+@pytest.mark.parametrize(
+    ("flag", "keys", "overridden"),
+    [
+        ("--lr", ["optimizer.args.lr", "seed"], "optimizer.args.lr"),
+        ("--learning-rate", ["train.learning_rate"], "train.learning_rate"),
+        ("--lr", ["lr", "actor.lr"], "lr"),
+        ("--lr", ["actor.lr", "critic.lr"], ""),
+        ("--lr", ["train.lr", "other.lr"], ""),
+        ("--lr", ["actor.lr"], ""),
+        ("--lr", ["model.text_encoder.lr"], ""),
+        ("--actor-lr", ["actor.lr", "critic.lr"], "actor.lr"),
+        ("--rate", ["actor.lr"], ""),
+    ],
+)
+def test_a_flag_overrides_the_one_setting_that_it_means(flag: str, keys: list[str], overridden: str) -> None:
+    expected = {overridden: flag} if overridden else {}
+    assert settings.overriding_flags(["python", "fit.py", f"{flag}=0.1"], keys) == expected
+
+
 @pytest.mark.parametrize("text", ["a: [1", "a: 1\n---\nb: 2", "[" * 5000, "a: *b", "a: \t- x"])
 def test_what_is_no_settings_file(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):

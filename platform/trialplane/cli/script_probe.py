@@ -151,13 +151,10 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
     overriding = settings.overriding_flags([*command.command, *words], in_file)
     left_out = [f"{key} of {command.config}: {flag} of the command overrides it" for key, flag in overriding.items()]
     in_file = {key: option for key, option in in_file.items() if key not in overriding}
-    for key, option in in_file.items():
-        last_part = key.rpartition(".")[2]
-        is_only_key = sum(other.rpartition(".")[2] == last_part for other in in_file) == 1
-        # `--lr` overrides `train.lr` of the file, unless another section has an `lr`, too.
-        argument = appendable.pop(key, None) or (appendable.pop(last_part, None) if is_only_key else None)
-        if argument is not None:
-            in_file[key] = dataclasses.replace(option, flag=argument.flag, choices=argument.choices)
+    for name in list(appendable):
+        if key := name if name in in_file else settings.overridden_key(name, in_file):
+            argument = appendable.pop(name)
+            in_file[key] = dataclasses.replace(in_file[key], flag=argument.flag, choices=argument.choices)
     appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
     options = (*typed.values(), *in_file.values(), *appended_options)
     if not options:

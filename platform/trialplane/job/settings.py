@@ -13,7 +13,6 @@ import json
 import math
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -35,6 +34,12 @@ _NUMBER_OF_NAME = re.compile(
     re.MULTILINE,
 )
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?=[\s=]|$)")
+# Words of sections that have a setting of their own beside others with the same last name.
+_ONE_OF_SEVERAL = re.compile(
+    r"(?:^|[._])(?:actor|critic|policy|value|generator|discriminator|encoder|decoder|backbone|head|teacher|student|source|target|"
+    r"val|valid|validation|test|eval|evaluation|pretrain|pretraining|finetune|finetuning|warmup|scheduler|ema)[._]",
+    re.IGNORECASE,
+)
 _ANCHOR = re.compile(r"&\S+\s+")
 _MERGE = "tag:yaml.org,2002:merge"
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
@@ -100,16 +105,34 @@ def named_numbers(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
 def overriding_flags(words: Iterable[str], keys: Collection[str]) -> dict[str, str]:
     """Return the keys of a settings file that flags of a command override, each with its flag.
 
-    `--lr` overrides `train.lr`, unless another section has an `lr`, too. `_` in a name is the same as `-`.
-
     Args:
         words: Words of the command.
         keys: Dotted names of the values in the file.
     """
-    flags = {match[1].replace("-", "_"): match[0] for word in words for match in _FLAG.finditer(word)}
-    last_parts = {key: key.rpartition(".")[2].replace("-", "_") for key in keys}
-    counts = Counter(last_parts.values())
-    return {key: flags[part] for key, part in last_parts.items() if part in flags and counts[part] == 1}
+    flags = {match[1]: match[0] for word in words for match in _FLAG.finditer(word)}
+    overridden_keys = {name: overridden_key(name, keys) for name in flags}
+    return {key: flags[name] for name, key in overridden_keys.items() if key}
+
+
+def overridden_key(name: str, keys: Collection[str]) -> str:
+    """Return the key of a settings file that an argument of a command overrides; "" if there is none.
+
+    `--lr` overrides `train.lr`, unless another section has an `lr`, too, or the section is one part of several, as in
+    `actor.lr`. That is overridden by `--actor-lr`. `_` in a name is the same as `-`.
+
+    Args:
+        name: Name of the argument.
+        keys: Dotted names of the values in the file.
+    """
+    name = name.replace("-", "_")
+    parts_by_key = {key: key.replace("-", "_").split(".") for key in keys}
+    for key, parts in parts_by_key.items():
+        if name in ("_".join(parts[index:]) for index in range(max(1, len(parts) - 1))):
+            return key
+    same_last_part = [key for key, parts in parts_by_key.items() if parts[-1] == name]
+    if len(same_last_part) != 1:
+        return ""
+    return "" if _ONE_OF_SEVERAL.search(f"{same_last_part[0].rpartition('.')[0]}.") else same_last_part[0]
 
 
 def values(text: str, name: str) -> dict[str, Any]:
