@@ -8,13 +8,17 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.controller.conftest import outcome
+from tests.controller.trainings import asked
 
 from trialplane import errors
 from trialplane.controller import session, status
+from trialplane.controller.ledger import Ledger
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
 from trialplane.job import kinds
@@ -70,6 +74,37 @@ def test_a_space_that_does_not_import_ends_the_run_before_anything_is_started(
     last = records.from_json(RunStatus, run.status.read_text())
     assert (last.state, started) == (RunState.FAILED, [])
     assert last.reason.startswith("no_such_module:space does not import: ModuleNotFoundError")
+
+
+@pytest.mark.parametrize(
+    ("search", "library"),
+    [
+        ({"sampler": "gp"}, "torch"),
+        ({"sampler": "gp"}, "scipy"),
+        ({"sampler": "cmaes"}, "cmaes"),
+        ({"sampler": {"name": "cmaes", "independent_sampler": "qmc"}}, "scipy"),
+        ({"pruner": {"name": "patient", "wrapped_pruner": "wilcoxon", "patience": 1}}, "scipy"),
+    ],
+)
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_sampler_that_lacks_its_library_ends_the_run_before_anything_is_started(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any], library: str, resumed: bool
+) -> None:
+    """Optuna imports it only for the first trial that it draws from earlier ones."""
+    started: list[str] = []
+    monkeypatch.setattr(session.workloads, "start", lambda *_, **__: started.append("slots"))
+    monkeypatch.setattr(session, "ExporterProcess", lambda *_, **__: started.append("MLflow"))
+    job = kinds.read({**JOB, **search, "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}}})
+    run.job.write_text(job.model_dump_json())
+    if resumed:
+        with Ledger(f"sqlite:///{run.ledger}", job, "toy", run.code, run.lock) as ledger:
+            ledger.tell(outcome(asked(ledger).number))
+    monkeypatch.setitem(sys.modules, library, None)  # its import fails
+    assert session.drive(run.root, [], Setting()) == errors.EXIT_BAD_INPUT
+    last = records.from_json(RunStatus, run.status.read_text())
+    assert (last.state, started) == (RunState.FAILED, [])
+    assert f" needs {library}, which does not import where the controller runs: " in last.reason
+    assert last.reason.endswith("once it does, `platform resume` continues")
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -61,6 +61,14 @@ def test_both_images_check_their_policies_as_the_user_they_run_as() -> None:
         assert stage.index("USER 1000:1000") < stage.index(f"trialplane.worker.probe --image {target}")
 
 
+def test_the_controllers_image_has_a_torch_without_cuda() -> None:
+    """Optuna's `gp` sampler computes with it."""
+    assert "\nFROM cpu AS controller\n" in DOCKERFILE
+    for target in ("cpu", "controller"):
+        stage = DOCKERFILE.split(f" AS {target}\n")[1].split("\nFROM ")[0]
+        assert re.search(r"pip install .*-r /tmp/torch.txt", stage), target
+
+
 def test_the_layers_hold_what_pyproject_says_once() -> None:
     requirements = load("requirements")
     lists = requirements.lists((ROOT / "pyproject.toml").read_text())

@@ -190,7 +190,7 @@ class Ledger:
 
         Raises:
             EntrypointError: A function of the job cannot be imported.
-            InputError: Optuna refuses the sampler.
+            InputError: Optuna refuses the sampler, or a library that it needs is missing.
         """
         samplers.build_sampler(self.job, 0, self._code)
         _ = self._space_function  # imports it

@@ -252,9 +252,15 @@ def _build(
     """Return an object of Optuna, built from its name and options in the job.
 
     Raises:
-        InputError: Optuna refuses the options.
+        InputError: Optuna refuses the options, or a library that it needs cannot be imported.
     """
     choice = options.TABLES[kind][name]
+    for library in choice.libraries:  # Optuna imports them too late: with the first trial that is drawn from earlier ones
+        try:
+            importlib.import_module(library)
+        except ImportError as error:
+            text = f"{kind.name.lower()} {name} needs {library}, which does not import where the controller runs: {error}"
+            raise errors.InputError(f"{text}; once it does, `platform resume` continues") from error
     arguments: dict[str, Any] = {}
     for key, value in option_values.items():
         arguments[key] = _option_value(choice.options[key].kind, value, job, seed, code)

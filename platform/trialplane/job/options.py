@@ -71,6 +71,7 @@ class Choice:
         objectives: Maximum number of objectives. None for any number.
         parents: Number of points from which a crossover makes a new one.
         is_independent: Whether a sampler can draw a single parameter, and so be another's `independent_sampler`.
+        libraries: Packages that Optuna imports for it, but not before it draws or prunes.
     """
 
     cls: str
@@ -79,6 +80,7 @@ class Choice:
     objectives: int | None = None
     parents: int = 2
     is_independent: bool = True
+    libraries: tuple[str, ...] = ()
 
 
 SIGNATURES = Path(__file__).with_name("optuna.json")
@@ -126,7 +128,10 @@ _BOUNDS: Mapping[str, Mapping[str, float]] = {
 }
 _ALLOWED = {"qmc_type": ("sobol", "halton")}
 _TRAITS: Mapping[str, Mapping[str, Any]] = {  # name of an algorithm → fields of its `Choice` that differ from the default
-    "cmaes": {"objectives": 1},
+    "cmaes": {"objectives": 1, "libraries": ("cmaes",)},
+    "gp": {"libraries": ("torch", "scipy")},
+    "qmc": {"libraries": ("scipy",)},
+    "wilcoxon": {"libraries": ("scipy",)},
     "grid": {"is_independent": False},
     "bruteforce": {"is_independent": False},
     "spx": {"parents": 3},
