@@ -8,11 +8,14 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import select
 import signal
 import sqlite3
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.controller.conftest import Server, outcome, request, wait_until
@@ -165,6 +168,47 @@ def test_what_is_waited_for_is_told_and_closing_in_a_hurry_ends_the_process(plac
     assert exporter.close(60, lambda: len(told) > 2, told.append) is False
     assert told[-1] == "recording in MLflow: 3 of 4 trials"
     assert exporter.process.poll() is not None
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("continues", [True, False])
+def test_an_exporter_that_reads_nothing_holds_no_end_up(place: Place, continues: bool) -> None:
+    exporter = place.process()
+    place.play(0)
+    wait_until(lambda: is_up_to_date(exporter, 1), "the trial is in MLflow")
+    os.kill(exporter.process.pid, signal.SIGSTOP)
+    assert exporter.process.stdin is not None
+    room = fcntl.fcntl(exporter.process.stdin, fcntl.F_SETPIPE_SZ, 4096)
+    for _ in range(2 * room):
+        exporter.wake()
+    assert select.select([], [exporter.process.stdin], [], 0)[1] == [], "the pipe is full"
+    place.play(1)
+    exporter.send_end(DONE, 2)
+    if continues:
+        os.kill(exporter.process.pid, signal.SIGCONT)
+        assert exporter.close(60)
+        assert_whole(place, 2)
+    else:
+        assert exporter.close(0.5, lambda: False) is False
+    assert exporter.process.poll() is not None
+
+
+@pytest.mark.timeout(120)
+def test_an_exporter_that_only_closes_its_output_is_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter_process, "END_WAIT", 0.2)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        program = ["sleep", "600"] if started else ["sh", "-c", "exec >&-; exec sleep 600"]
+        started.append(subprocess.Popen(program, **options))
+        return started[-1]
+
+    stand_in = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(exporter_process, "subprocess", stand_in)
+    exporter = place.process()
+    wait_until(lambda: exporter.tick() or len(started) == 2, "there is a new one")
+    assert started[0].returncode == -signal.SIGKILL
+    assert exporter.close(0, lambda: True) is False
 
 
 def test_an_exporter_ends_with_its_controller(place: Place) -> None:

@@ -45,6 +45,7 @@ class ExporterProcess:
         self._token = token
         self._end: End | None = None
         self._partial_line = b""  # the beginning of a message whose rest has not arrived
+        self._unsent = b""  # messages that the exporter's pipe had no room for
         self.progress = Progress()
         self._is_complete: bool | None = None  # result of `close`; None before it is called
         self._trials = 0  # number of trials that have ended
@@ -52,23 +53,24 @@ class ExporterProcess:
 
     def wake(self) -> None:
         """Tell the exporter that the ledger may have grown, and receive its messages."""
-        self._send(b"\n")
+        if not self._unsent:  # a full pipe has enough lines to wake it
+            self._send(b"\n")
         self.tick()
 
     def tick(self) -> None:
-        """Receive the exporter's messages without waiting; restart the exporter if it has died."""
-        self._receive(0)
+        """Exchange messages with the exporter without waiting; restart it if it has died."""
+        self._exchange(0)
 
     def send_end(self, run_end: End, trials: int = 0) -> None:
         """Tell the exporter that the run has ended. The exporter's process then exits as soon as everything is in MLflow.
+
+        This does not wait for an exporter that reads nothing.
 
         Args:
             run_end: Last state of the run.
             trials: Number of trials that have ended; 0 to keep an earlier number.
         """
         self._end, self._trials = run_end, trials or self._trials
-        assert self.process.stdin is not None
-        os.set_blocking(self.process.stdin.fileno(), True)  # this message must not be dropped if the pipe is full
         self._send(records.to_json(run_end).encode() + b"\n")
 
     @property
@@ -103,7 +105,7 @@ class ExporterProcess:
         deadline, previous = time.monotonic() + patience, self.progress
         while self._end is not None and self.process.poll() is None and time.monotonic() < deadline and not is_stopped():
             show(self._progress_message())
-            self._receive(0.2)
+            self._exchange(0.2)
             progress = self.progress
             if (progress.ended, progress.files) != (previous.ended, previous.files):
                 previous, deadline = progress, time.monotonic() + patience
@@ -116,8 +118,7 @@ class ExporterProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=0.2)
         if self.process.poll() is None:
-            self.process.kill()  # nothing is lost: another exporter can continue
-            self.process.wait()
+            self._kill()
         return is_complete
 
     def _progress_message(self) -> str:
@@ -164,25 +165,42 @@ class ExporterProcess:
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
-        self._partial_line = b""
+        self._partial_line = self._unsent = b""
         self._start()
 
-    def _send(self, line: bytes) -> None:
-        """Send a line to the exporter, or drop it if the exporter has died or the pipe is full."""
-        assert self.process.stdin is not None
-        # Neither does harm. `_receive` restarts an exporter that has died, and a full pipe has enough lines to wake it.
-        with contextlib.suppress(BrokenPipeError, BlockingIOError):
-            self.process.stdin.write(line)
+    def _kill(self) -> None:
+        """Kill the process. Nothing is lost: another exporter can continue."""
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a file system that hangs may hold even a killed process
+            self.process.wait(timeout=END_WAIT)
 
-    def _receive(self, timeout: float) -> None:
-        """Receive the exporter's messages, waiting at most `timeout` seconds for the first. Restart it if it has died."""
+    def _send(self, lines: bytes = b"") -> None:
+        """Send lines to the exporter, after those that are unsent, as far as the pipe has room for them."""
+        self._unsent += lines
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the exporter has died, and `_exchange` restarts it
+            self._unsent = self._unsent[self.process.stdin.write(self._unsent) or 0 :]
+
+    def _exchange(self, timeout: float) -> None:
+        """Send what is unsent, and receive the exporter's messages. Restart the exporter if it has died.
+
+        Args:
+            timeout: Seconds to wait at most for the first message.
+        """
+        if self._unsent:
+            self._send()
         stdout = self.process.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], max(0.0, timeout))[0]:
             return
         data = os.read(stdout.fileno(), 65536)
         if not data:
-            is_finished = self.process.wait() == 0 and self._end is not None  # everything is in MLflow
+            try:
+                exit_code: int | None = self.process.wait(timeout=END_WAIT)
+            except subprocess.TimeoutExpired:
+                exit_code = None
+                self._kill()
+            is_finished = exit_code == errors.EXIT_OK and self._end is not None  # everything is in MLflow
             if not is_finished:
                 self._restart()
             return
