@@ -36,6 +36,8 @@ client.log_text(run, "what the user keeps", "note.txt")
 client.set_terminated(run)
 print(run)
 """
+# What `platform ui` or a server of its own would import from the folder where it is started.
+TRAPS = ("mlflow", "uvicorn", "ray", "json")
 # Another account: sends requests to a port, and connects to sockets → what came of each.
 OTHER = """
 import encodings.idna, http.client, json, os, socket, sys
@@ -68,14 +70,16 @@ class Site:
 
     def __init__(self, home: Path, scratch: Path) -> None:
         home.mkdir()
-        self.scratch = scratch
+        self.home, self.scratch = home, scratch
         self.environ = {**os.environ, env.HOME: str(home), "TMPDIR": str(scratch), "KUBECONFIG": str(home / "none")}
         arguments = (paths.mlflow_uri(home), str(paths.mlflow_artifacts(home)))
         done = subprocess.run(
             [sys.executable, "-c", RECORD, *arguments], capture_output=True, text=True, check=True, cwd=home
         )
         self.run_id = done.stdout.split()[-1]
-        command = [sys.executable, "-c", "from trialplane.cli import main; main.main(['ui'])"]
+        for trap in TRAPS:
+            (home / f"{trap}.py").write_text(f"open({str(home / f'{trap}-ran')!r}, 'w').close()\n")
+        command = [sys.executable, "-P", "-c", "from trialplane.cli import main; main.main(['ui'])"]  # as the installed one
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=self.environ, cwd=home)
         assert self.process.stderr is not None
         address = self.process.stderr.readline().strip()
@@ -150,6 +154,11 @@ def test_another_account_gets_nothing_without_the_secret(site: Site) -> None:
         assert {text for _, text in replies} == {"open the address that `platform ui` has printed; each start has a new one"}
     replies, _, _ = site.other(*reads(site.run_id)[:-1], cookie=site.browser.cookie)
     assert {status for status, _ in replies} == {200}, "the requests themselves are right"
+
+
+def test_no_module_of_the_folder_where_it_is_started_runs(site: Site) -> None:
+    assert site.browser.get(f"{API}/experiments/search?max_results=10")["experiments"], "the server has started"
+    assert [file.name for file in site.home.iterdir() if file.name.endswith("-ran")] == []
 
 
 def test_another_account_cannot_connect_to_mlflow_itself(site: Site) -> None:

@@ -86,7 +86,6 @@ def _serve_local(target_name: TargetName, home: Path, run: str | None, listener:
     run_and_job = run_to_show(run, target_name)
     # MLflow's runner of evaluation jobs would need as much memory as the server. Its telemetry sends data to the vendor.
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    settings["PYTHONSAFEPATH"] = "1"  # its processes must not import modules from the working directory
     environ = {**protobuf.controller_env(os.environ), **settings}
     command = [sys.executable, "-P", "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     command += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
@@ -309,10 +308,13 @@ def _serve(
         server: Socket of the server, which is also its standard input without `feed`.
         feed: Function that writes to the standard input of the server, in a thread of its own.
     """
-    # The server has a session of its own, because a Ctrl-C in this one would make it print tracebacks.
+    # The server has a session of its own, because a Ctrl-C in this one would make it print tracebacks. MLflow's server
+    # imports modules from its working directory (uvicorn adds it to sys.path), so this must not be the user's.
     listener = server.listener.fileno()
     stdin = listener if feed is None else subprocess.PIPE
-    child = subprocess.Popen(command, env=environ, stdin=stdin, pass_fds=[listener], start_new_session=True)
+    child = subprocess.Popen(
+        command, env=environ, stdin=stdin, pass_fds=[listener], start_new_session=True, cwd=server.folder
+    )
     try:
         server.listener.close()
         if feed is not None:

@@ -189,6 +189,7 @@ class PrivateServer:
         address: Host and port for the server's redirects, at which browsers reach it through `Pages`.
 
     Attributes:
+        folder: Folder of the socket, which contains nothing else.
         listener: Listening socket, which the process of the server inherits.
     """
 
@@ -197,7 +198,8 @@ class PrivateServer:
         # /tmp instead of a TMPDIR whose path is too long for the address of a socket.
         is_short = len(os.fsencode(tempfile.gettempdir())) <= _MAX_TEMPORARY_FOLDER
         self._folder = tempfile.TemporaryDirectory(prefix="trialplane-", dir=None if is_short else "/tmp")
-        self._path = f"{self._folder.name}/server"
+        self.folder = self._folder.name
+        self._path = f"{self.folder}/server"
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self._path)
         self.listener.listen()
