@@ -56,6 +56,10 @@ def test_a_parameter_of_a_job_can_be_fixed(platform: Platform) -> None:
     assert result.exit_code == 0, result.stderr
     job = json.loads(result.stdout)["job"]
     assert job["params"]["lr"] == 0.5 and "lr" not in job["space"]
+    result = platform("submit", "hpo", "demo", "--param", "nosuch=1", "--local", "--dry-run")
+    assert result.exit_code == 2, result.output
+    assert "nosuch: there is no such parameter; " in result.stderr
+    assert "; for a new one write `params: {nosuch: VALUE}` into job.yaml" in result.stderr
 
 
 @pytest.mark.parametrize(

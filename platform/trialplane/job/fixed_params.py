@@ -77,7 +77,9 @@ def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: 
         elif name not in present_params and not accepts_new:
             reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
             hint = errors.nearest(name, [*present_params, *(space_fields if isinstance(space_fields, dict) else ())])
-            job_draft.issues.append(Issue((name,), f"there is no such parameter; {reason}{hint}".rstrip("; "), SOURCE))
+            remedy = f"for a new one write `params: {{{name}: VALUE}}` into job.yaml"
+            parts = ("there is no such parameter", f"{reason}{hint}".rstrip("; "), remedy)
+            job_draft.issues.append(Issue((name,), "; ".join(filter(None, parts)), SOURCE))
             continue
         job_draft.set(("params", name), value, Origin(SOURCE))
 
