@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.gateway.mlflow_site import plugin_python
+from tests.gateway.mlflow_site import require_plugin
 
 ROOT = Path(__file__).resolve().parents[2]
 # Figure → units of its rows, and how many there are.
@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_figure_gives_complete_rows(figure: str, tmp_path: Path) -> None:
-    if figure == "ledger" and not plugin_python():
-        pytest.skip("mlflow-kubernetes-plugins is not installed: it needs Python 3.12, which PLUGIN_PYTHON may name")
+    if figure == "ledger":
+        require_plugin()
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "tests.benchmarks", "--quick", "--only", figure, "--json", str(file)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 from tests.charts.conftest import TEAM
+from tests.gateway.mlflow_site import SOURCE
 
 from trialplane.ledger import budget
 from trialplane.wire import cluster, env, mlflow
@@ -277,6 +278,7 @@ def test_mlflow_runs_with_the_plugin_and_the_teams_workspaces(
     assert environ["MLFLOW_K8S_AUTH_AUTHORIZATION_MODE"] == "subject_access_review"
     assert environ["MLFLOW_K8S_WORKSPACE_LABEL_SELECTOR"] == "kubernetes.io/metadata.name in (vision,speech)"
     source = re.compile(str(environ["MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX"]))
+    assert source.pattern == SOURCE, "the gateway's tests try another one"
     assert source.search("mlflow-artifacts:/workspaces/vision/1/a/artifacts/model")
     assert not any(map(source.search, ("s3://bucket/workspaces/speech/1", "file:///etc", "mlflow-artifacts://host/a")))
 

@@ -76,10 +76,12 @@ folder = Path(tempfile.mkdtemp())
 (folder / "weights").write_bytes(b"w" * 100_000)
 exported = final_model.export_model(folder, register="net", tags={"from": "test"})
 again = final_model.export_model(folder, register="net")
+client.register_prompt("greeting", "Hello {{name}}")
+prompt = client.load_prompt("prompts:/greeting/1").template
 found = [one.info.run_id for one in client.search_runs([run.info.experiment_id], "metrics.x = 1")]
 print(json.dumps({
     "files": sorted(files), "text": text, "empty": len(empty), "history": history, "found": found,
-    "child": child.info.run_id, "versions": [exported.version, again.version], "uri": exported.uri,
+    "child": child.info.run_id, "versions": [exported.version, again.version], "uri": exported.uri, "prompt": prompt,
 }))
 """
 
@@ -143,6 +145,7 @@ def test_a_job_logs_all_that_it_would_log_into_mlflow_itself(own: Door, tmp_path
     assert {"notes", "notes/a b+50%.txt", "empty.txt", "d.json", "t.json"} <= set(found["files"])
     assert (found["text"], found["empty"], found["history"], found["found"]) == ("text", 0, [1.0], [run])
     assert found["versions"] == ["1", "2"]
+    assert found["prompt"] == "Hello {{name}}"
     assert found["uri"].endswith(f"/{run}/artifacts/model")
     assert own.tags(found["child"])[labels.PARENT] == run
     assert "gone" not in own.tags(run)

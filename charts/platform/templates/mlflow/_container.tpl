@@ -24,8 +24,9 @@
 - name: MLFLOW_K8S_AUTH_CACHE_TTL_SECONDS
   value: "60"
 # A version of a registered model is made of an artifact in its workspace. A URL of the object store could be another team's.
+# A version of a prompt has none: MLflow's client and its pages send a placeholder each, which MLflow takes for prompts only.
 - name: MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX
-  value: ^(mlflow-artifacts|models):/[^/].*$
+  value: ^((mlflow-artifacts|models):/[^/].*|prompt-template|dummy-source)$
 {{- with .Values.mlflow.extraEnv }}
 {{ toYaml . }}
 {{- end }}
