@@ -40,6 +40,11 @@ class Server:
         python: that runs it.
         options: more of them.
         environ: more variables.
+
+    Attributes:
+        store: the file, as a URL.
+        artifacts: folder of its artifacts.
+        uri: its address.
     """
 
     def __init__(
@@ -50,7 +55,8 @@ class Server:
         options: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._store = store
+        self.store = store
+        self.artifacts = folder / "server-artifacts"
         self._folder = folder
         self._python, self._options, self._environ = python, options, environ or {}
         self._port = free_port()
@@ -59,7 +65,7 @@ class Server:
 
     def start(self) -> None:
         command = [self._python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
-        command += ["--backend-store-uri", self._store, "--artifacts-destination", str(self._folder / "server-artifacts")]
+        command += ["--backend-store-uri", self.store, "--artifacts-destination", str(self.artifacts)]
         command += ["--workers", "1", *self._options]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         environment |= self._environ
