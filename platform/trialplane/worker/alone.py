@@ -74,7 +74,11 @@ def main(
 
 
 def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: Callable[..., Any] | None) -> None:
-    """Run one trial and print its result, as `main`, but raise errors in the user's input."""
+    """Run one trial and print its result, as `main` does.
+
+    Raises:
+        InputError: The user's input has an error.
+    """
     parser = argparse.ArgumentParser(
         description=f"Run one trial of {Path(file).resolve().parent.name} alone.",
         epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
@@ -104,7 +108,9 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     except errors.InputError as error:
         parser.error(str(error))
     config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
-    params |= {**config, **_assignments(arguments.set, None if job.search.function else param_names), **flag_values}
+    # Where a function of the job defines the parameters, their names are unknown, so `--set` takes any name.
+    settable_names = None if job.search.function else param_names
+    params |= {**config, **_assignments(arguments.set, settable_names), **flag_values}
     rank, local_rank, world_size = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES.items())
     reporter = _print_report if rank == 0 else _drop_report
     process.seed_everything(arguments.seed)
@@ -163,10 +169,10 @@ def _run_collection(
     """Run a collection and print the metrics of each iteration; return the result of the last one."""
     from trialplane.worker.collect import alone as collecting  # no other kind needs it
 
-    resources = job.roles()[-1].resources
-    learner = {"cpus": resources.threads, "gpus": resources.gpu_count}
+    learner_role = job.roles()[-1]  # the role of the workers if the job has no learner
+    learner_fields = {"cpus": learner_role.resources.threads, "gpus": learner_role.resources.gpu_count}
     returned: Mapping[str, Any] = {}
-    for iteration, returned in enumerate(collecting.run(job.collect, play, learn, fields, learner)):
+    for iteration, returned in enumerate(collecting.run(job.collect, play, learn, fields, learner_fields)):
         numbers = {name: value for name, value in returned.items() if isinstance(value, (int, float))}
         print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in numbers.items()), flush=True)  # noqa: T201
     return returned

@@ -14,56 +14,56 @@ from pathlib import Path
 def resident_memory(session: int, limit: int | None = None) -> int:
     """Return the bytes of memory resident in all processes of a session.
 
-    The quick sum counts a shared page once for each of its processes, which is too much for ranks forked from one process.
+    The quick sum counts a page once for each process that shares it, which is too much for ranks forked from one process.
     The exact sum takes longer.
 
     Args:
         session: Id of the session.
         limit: If the quick sum is more than this, the exact sum is returned. None for the quick sum.
     """
-    processes = _process_folders(session)
-    total = sum(_resident_bytes(process) for process in processes)
-    if limit is None or total <= limit:
-        return total
-    return sum(_proportional_bytes(process) for process in processes)
+    folders = _process_folders(session)
+    quick_sum = sum(_resident_bytes(folder) for folder in folders)
+    if limit is None or quick_sum <= limit:
+        return quick_sum
+    return sum(_proportional_bytes(folder) for folder in folders)
 
 
 def kill(session: int) -> None:
     """Kill all processes of a session."""
-    for process in _process_folders(session):
+    for folder in _process_folders(session):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(process.name), signal.SIGKILL)
+            os.kill(int(folder.name), signal.SIGKILL)
 
 
-def _resident_bytes(process: Path) -> int:
-    """Return the resident bytes of a process, shared pages in full; 0 if it has ended."""
+def _resident_bytes(folder: Path) -> int:
+    """Return the resident bytes of a process by its folder in /proc, shared pages in full; 0 if it has ended."""
     with contextlib.suppress(OSError, ValueError):
-        _, resident_pages, *_ = (process / "statm").read_text().split()
+        _, resident_pages, *_ = (folder / "statm").read_text().split()
         return int(resident_pages) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
-def _proportional_bytes(process: Path) -> int:
+def _proportional_bytes(folder: Path) -> int:
     """Return the resident bytes of a process, each page divided by the number of processes that share it.
 
-    If the kernel does not tell this, return all resident bytes. 0 if the process has ended.
+    If the kernel has no such sum, return all resident bytes. 0 if the process has ended.
     """
     with contextlib.suppress(OSError):
-        for line in (process / "smaps_rollup").read_text().splitlines():
+        for line in (folder / "smaps_rollup").read_text().splitlines():
             name, _, rest = line.partition(":")
-            if name == "Pss":
+            if name == "Pss":  # "proportional set size"
                 return int(rest.split()[0]) * 1024  # from kB
-    return _resident_bytes(process)
+    return _resident_bytes(folder)
 
 
 def _process_folders(session: int) -> list[Path]:
     """Return the folders in /proc of all processes of a session."""
     folders = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError, ValueError):
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):  # the process has just ended
                 # The fields after the name of the program: state, parent, process group, session.
-                _, _, _, process_session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+                _, _, _, process_session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
                 if int(process_session) == session:
-                    folders.append(process)
+                    folders.append(folder)
     return folders

@@ -23,23 +23,25 @@ from trialplane.worker.slot_actor import THREADS, SlotActor
 
 def main() -> None:
     """Answer calls until the controller ends."""
-    process.die_with_parent(int(sys.argv[2]))
-    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    sending = threading.Lock()
+    descriptor, controller = int(sys.argv[1]), int(sys.argv[2])
+    process.die_with_parent(controller)
+    connection: Connection[Any, Any] = Connection(descriptor)
+    send_lock = threading.Lock()
 
     def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
         data = pickled_answer(number, getattr(actor, method), arguments)
-        with sending:
+        with send_lock:
             connection.send_bytes(data)
 
     try:
         config, name = connection.recv()
         actor = SlotActor(config, name)
-        threads = {thread: ThreadPoolExecutor(1, thread) for thread in ("process", *THREADS.values())}
+        # Calls that wait for the trial's process, as `run`, share one thread. Other methods have threads by `THREADS`.
+        executors = {thread: ThreadPoolExecutor(1, thread) for thread in ("process", *THREADS.values())}
         while True:
             number, method, arguments = connection.recv()
-            threads[THREADS.get(method, "process")].submit(answer, number, method, arguments)
-    except (EOFError, OSError):
+            executors[THREADS.get(method, "process")].submit(answer, number, method, arguments)
+    except (EOFError, OSError):  # the controller has ended
         os._exit(0)  # at once: a thread may wait for a trial
 
 

@@ -44,10 +44,12 @@ class Burst(Generic[SourceT]):
         number, item = self._count, (source, report)
         self._count += 1
         _, metrics = report
-        if (replaced := self._extremes.add(number, metrics)) is not None:
+        replaced = self._extremes.add(number, metrics)
+        if replaced is not None:  # the report has a new minimum or maximum
             self._extreme_items[number] = item
-            for other in set(replaced) - self._extremes.numbers:
-                del self._extreme_items[other]
+            # A replaced report may still have the extreme of another metric.
+            for old_number in set(replaced) - self._extremes.numbers:
+                del self._extreme_items[old_number]
         if not self._ending and self._ends_trial(report):
             self._ending[number] = item
         self._last = {number: item}
@@ -64,8 +66,9 @@ class Burst(Generic[SourceT]):
         if self._count <= MOST:
             return list(self._sample.values())  # `_stride` is still 1
         selected = self._extreme_items | self._ending | self._last
-        room = max(0, MOST - len(selected))  # for reports of the sample, which are spread evenly over it
-        numbers = [number for number in self._sample if number not in selected]
-        spread = [numbers[len(numbers) * index // room] for index in range(min(room, len(numbers)))]
-        selected |= {number: self._sample[number] for number in spread}
+        sampled = [number for number in self._sample if number not in selected]
+        room = max(0, MOST - len(selected))
+        for index in range(min(room, len(sampled))):
+            number = sampled[len(sampled) * index // room]  # spread evenly over the sample
+            selected[number] = self._sample[number]
         return [item for _, item in sorted(selected.items())]

@@ -26,7 +26,8 @@ def advice(
 ) -> list[str]:
     """Return messages that name files with metrics, each with the line of job.yaml that reads its file.
 
-    Messages on files with a missing metric come alone; if there are none, those on files with other metrics are returned.
+    If files have missing metrics, only the messages on these files are returned; otherwise, those on files with other
+    metrics.
 
     Args:
         folder: Folder in which the program ran.
@@ -44,12 +45,12 @@ def advice(
             continue
         matching = {name: values[name] for name in names if name in values}
         shown = ", ".join(f"{name} ({value:g})" for name, value in list((matching or values).items())[:_MAX_NAMES])
-        kind = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
-        message = f"{relative_path} has {shown}: write `metrics: {kind}`"
+        declaration = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
+        message = f"{relative_path} has {shown}: write `metrics: {declaration}`"
         if matching:
-            missing_advice.setdefault(kind, message)
+            missing_advice.setdefault(declaration, message)
         else:
-            other_advice.setdefault(kind, f"{message} and name one of these")
+            other_advice.setdefault(declaration, f"{message} and name one of these")
     return list((missing_advice or other_advice).values())[:_MAX_FILES]
 
 
@@ -70,15 +71,18 @@ def metric_files(
     for file in _files(folder):
         if time.monotonic() > deadline:
             return
-        if file.suffix == ".wandb" and is_own(file):
-            yield file, None, {}
-        if (source := _source(file, folder)) is None:
+        source = _source(file, folder)
+        if source is None:
+            if file.suffix == ".wandb" and is_own(file):
+                yield file, None, {}
             continue
         values: dict[str, float] = {}
         with contextlib.suppress(OSError):  # the file was removed meanwhile
-            if not is_own(file) or (source.source == "file" and file.stat().st_size > LAST):
+            is_long_text = source.source == "file" and file.stat().st_size > LAST  # it would take too long to read
+            if is_long_text or not is_own(file):
                 continue
-            for line in Tail(file, Source(source, names), 0, original_content(file)).read(True, deadline):
+            tail = Tail(file, Source(source, names), 0, original_content(file))
+            for line in tail.read(ended=True, deadline=deadline):
                 values.update(line.metrics)
         if values:
             yield file, source, values

@@ -54,7 +54,8 @@ class TensorBoard:
 
     def _event_metrics(self, record: bytes) -> Iterator[LineMetrics]:
         """Yield the step and the metrics of an event, or nothing if it has no scalars."""
-        step, values = 0, {}
+        step = 0  # an event of step 0 lacks the field
+        values: dict[str, float] = {}  # by tag
         for field, value in _fields(record):
             if field == 2 and isinstance(value, int):  # step
                 step = value
@@ -64,8 +65,9 @@ class TensorBoard:
                         tag, number = scalar
                         values[tag] = number
         if values:
-            meanings = ((self._names.lookup(tag).metric, number) for tag, number in values.items())
-            yield LineMetrics(step, {metric: number for metric, number in meanings if metric})
+            metrics = {self._names.lookup(tag).metric: number for tag, number in values.items()}
+            metrics.pop("", None)  # of tags that stand for no metric
+            yield LineMetrics(step, metrics)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
@@ -140,23 +142,23 @@ def _tensor_number(tensor: bytes) -> float | None:
 
     A tensor has its number either as bytes, whose type it names, or in a list for its type.
     """
-    kind, content = 0, b""
+    dtype, content = 0, b""
     listed: float | None = None
     for field, value in _fields(tensor):
         if field == 1 and isinstance(value, int):  # dtype
-            kind = value
+            dtype = value
         elif field == 2 and value:  # tensor_shape has a dimension
             return None
         elif field == 4 and isinstance(value, bytes):  # tensor_content
             content = value
         elif field in (5, 6):  # float_val, double_val
-            form = "<f" if field == 5 else "<d"
-            size = struct.calcsize(form)
+            list_format = "<f" if field == 5 else "<d"
             if isinstance(value, float):
                 listed = value
-            elif isinstance(value, bytes) and len(value) == size:
-                listed = struct.unpack(form, value)[0]
-    if content and kind in (_FLOAT, _DOUBLE):
-        form = "<f" if kind == _FLOAT else "<d"
-        return float(struct.unpack(form, content)[0]) if len(content) == struct.calcsize(form) else None
+            elif isinstance(value, bytes) and len(value) == struct.calcsize(list_format):  # a packed list of one number
+                listed = struct.unpack(list_format, value)[0]
+    if content and dtype in (_FLOAT, _DOUBLE):
+        content_format = "<f" if dtype == _FLOAT else "<d"
+        is_one_number = len(content) == struct.calcsize(content_format)
+        return float(struct.unpack(content_format, content)[0]) if is_one_number else None
     return listed

@@ -133,13 +133,17 @@ class Names:
         return meaning
 
     def in_data_set(self, name: str, data_set: str) -> str:
-        """Return the name of a metric below the heading of a set of data; without one, the name itself.
+        """Return the full name of a metric below the heading of a set of data, as `train_loss`.
 
-        A metric that the job names without a set is that of held-out data.
+        It is the name itself if there is no heading ("" as the set), or if the job names `loss` and not `test_loss`: then
+        `loss` is that of held-out data.
         """
-        full_name = f"{data_set}_{name}" if data_set else name
-        is_plain = data_set not in TRAINING_SETS and name.lower() in self.requested
-        return name if is_plain and full_name.lower() not in self.requested else full_name
+        if not data_set:
+            return name
+        full_name = f"{data_set}_{name}"
+        is_held_out = data_set not in TRAINING_SETS
+        names_plain_only = name.lower() in self.requested and full_name.lower() not in self.requested
+        return name if is_held_out and names_plain_only else full_name
 
     def keep_requested(self, line: LineMetrics) -> LineMetrics:
         """Return a line with its step, and only the metrics that the job names."""
@@ -162,9 +166,10 @@ class Names:
                     step, best_rank = value, rank
             elif metric:
                 metrics.setdefault(metric, value)
-        is_valid = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)  # NaN, as no step, is not
-        is_epoch = best_rank < len(self._steps) and self._steps[best_rank] == _EPOCH
-        return LineMetrics(int(step) if is_valid else None, metrics, None if is_epoch else epoch)
+        # NaN, which stands for no step, is not valid.
+        is_valid_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
+        is_epoch_the_step = best_rank < len(self._steps) and self._steps[best_rank] == _EPOCH
+        return LineMetrics(int(step) if is_valid_step else None, metrics, None if is_epoch_the_step else epoch)
 
 
 class Epochs:
@@ -184,15 +189,11 @@ class Epochs:
             return None
         if line.epoch is not None:
             previous, self._newest = self._newest, line
-            if (
-                previous.epoch is not None
-                and previous.step is not None
-                and line.epoch > previous.epoch
-                and line.step <= previous.step
-            ):
-                if previous.steps:  # the epochs between the two lines, which may have printed nothing, have as many steps
+            if previous.epoch is not None and previous.step is not None:
+                steps_began_anew = line.epoch > previous.epoch and line.step <= previous.step
+                if steps_began_anew and previous.steps:  # epochs between the two lines have as many, and may print nothing
                     self._before += (int(line.epoch) - int(previous.epoch)) * previous.steps
-                else:
+                elif steps_began_anew:
                     self._before += previous.step
         return self._before + line.step
 
@@ -225,7 +226,7 @@ class LineParser:
         if len(line) > LONGEST_LINE:  # the cut may be inside a name, so no number near it is read
             cut = len(line) - LONGEST_LINE
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
-        may_be_table = names.requested and not self._patterns and "=" not in line
+        may_be_table = bool(names.requested) and not self._patterns and "=" not in line  # with "=", it has pairs
         if may_be_table and (row := self._table_metrics(line)) is not None:
             return row
         if not _NUMERIC.search(line):
@@ -239,21 +240,25 @@ class LineParser:
         if (averages := _AVERAGES.match(line)) is not None:
             return names.split_record(dict(_report_averages(averages)))
         line_metrics = self._named_metrics(line)
-        if line_metrics.step is not None or names.has_own_step:
-            return line_metrics
-        return self._without_arguments(_add_named_step(line_metrics, line), line)
+        if line_metrics.step is None and not names.has_own_step:
+            line_metrics = _add_named_step(line_metrics, line)
+        return self._without_arguments(line_metrics, line)
 
     def _table_metrics(self, line: str) -> LineMetrics | None:
-        """Return the metrics of a row, or none for a header, and record the header; None if the line is not in a table."""
-        keys = self._names_by_column.keys()
-        if not self._header:
+        """Return the metrics of a row of a table; None if the line is not in a table.
+
+        For a header, which is recorded for the rows below it, return a line without metrics.
+        """
+        requested_keys = self._names_by_column.keys()
+        if not self._header:  # only a header can begin a table; most lines cannot be one, so they end here
             lower_line = _column_key(line)
-            if not any(key in lower_line for key in keys):
+            if not any(key in lower_line for key in requested_keys):
                 return None
         columns = [column for column in _COLUMNS.split(line) if column]
-        if len(columns) > 1 and all(map(_COLUMN_NAME.fullmatch, columns)) and not _PROSE.search(line):
+        has_only_names = len(columns) > 1 and all(map(_COLUMN_NAME.fullmatch, columns)) and not _PROSE.search(line)
+        if has_only_names:
             # scikit-learn's report has a column "support". Its averages are read by `_report_averages`.
-            is_header = not keys.isdisjoint(map(_column_key, columns)) and "support" not in columns
+            is_header = not requested_keys.isdisjoint(map(_column_key, columns)) and "support" not in columns
             self._header = columns if is_header else []
             return LineMetrics(None, {}) if is_header else None
         column_count = len(self._header)
@@ -378,14 +383,20 @@ def _pairs(line: str, names: Names, headings: Sequence[tuple[int, str]]) -> dict
     pairs: dict[str, float] = {}
     for match in _PAIR.finditer(line):
         data_set, name, quote, sign, space, text, total = match.groups()
-        if names.lookup(name).step_rank < 0:
-            full_name = f"{data_set.lower()}_{name}" if data_set else ""
-            full_name = full_name or names.in_data_set(name, _data_set_at(match.start(), headings))
-            name = name if full_name in pairs and not data_set else full_name  # the second `acc` of a line is another one
-        if sign == ":" and not (space or quote or "." in text or "e" in text or name.lower() in names.requested):
-            continue  # it looks like localhost:8080
+        if names.lookup(name).step_rank >= 0:
+            pass  # the name of a step has no set of data
+        elif data_set:  # directly before the name
+            name = f"{data_set.lower()}_{name}"
+        else:
+            full_name = names.in_data_set(name, _data_set_at(match.start(), headings))
+            if full_name not in pairs:  # a second `acc` below the heading is not of its set
+                name = full_name
+        is_written_as_port = sign == ":" and not (space or quote or "." in text or "e" in text)  # as in localhost:8080
+        if is_written_as_port and name.lower() not in names.requested:
+            continue
         value = float(text)
-        if total and int(total) and names.lookup(name).step_rank < 0:
+        is_fraction = total and int(total) and names.lookup(name).step_rank < 0  # in `step: 3/10`, the step is 3
+        if is_fraction:
             value /= int(total)
         pairs.setdefault(name, value)
     return pairs
@@ -408,6 +419,7 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     if not words:
         return ()
     spelling = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
+    # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `is`, or `->`, or nothing.
     between = r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]|\s*+is\b|\s*+->)?"
     value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
     value_before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{spelling}(?!\w)"
@@ -444,35 +456,38 @@ def _spelled_value(
         headings: Sets of data that the line names.
         names: Meanings of names.
     """
-    is_repeated = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
-    for match in itertools.chain.from_iterable(form.finditer(line) for form in patterns):
-        if _DATA_SET_BEFORE.search(line[max(0, match.start() - 20) : match.start()]):
-            is_repeated = True
+    follows_other_set = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
+    for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in patterns):
+        text_before = line[max(0, match.start() - 20) : match.start()]
+        if _DATA_SET_BEFORE.search(text_before):
+            follows_other_set = True
             continue
-        data_set = "" if is_repeated else _data_set_at(match.start(), headings)
+        data_set = "" if follows_other_set else _data_set_at(match.start(), headings)
         if names.in_data_set(spelled_name, data_set).lower() == name.lower():
             return float(match[1])
     return None
 
 
-def _add_named_step(result: LineMetrics, line: str) -> LineMetrics:
+def _add_named_step(line_metrics: LineMetrics, line: str) -> LineMetrics:
     """Return the metrics of a line with the step that it names in words or brackets, if it names one.
 
     Such lines are `Epoch [3/10]`, `iter 100` and `[12] train-rmse:0.3`. A line whose step is not a whole number has none.
     """
-    lower = line.lower()
-    for name in STEPS:
-        if (step := _step_match(name, lower)) is None:
+    metrics, lower_line = line_metrics.metrics, line.lower()
+    for name in STEPS:  # the finest first
+        step = _step_match(name, lower_line)
+        if step is None:
             continue
         value = float(step[1])
         if value != int(value):
-            return result
-        if name == _EPOCH or (epoch := _step_match(_EPOCH, lower)) is None:
-            return LineMetrics(int(value), result.metrics)
-        total = _TOTAL.match(lower, step.end())
-        return LineMetrics(int(value), result.metrics, float(epoch[1]), None if total is None else int(total[1]))
+            return line_metrics
+        epoch = None if name == _EPOCH else _step_match(_EPOCH, lower_line)
+        if epoch is None:
+            return LineMetrics(int(value), metrics)
+        total = _TOTAL.match(lower_line, step.end())
+        return LineMetrics(int(value), metrics, float(epoch[1]), None if total is None else int(total[1]))
     step = _BRACKETS.match(line)
-    return result if step is None else LineMetrics(int(step[1]), result.metrics)
+    return line_metrics if step is None else LineMetrics(int(step[1]), metrics)
 
 
 def _step_match(name: str, line: str) -> re.Match[str] | None:

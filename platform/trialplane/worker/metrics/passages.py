@@ -131,7 +131,9 @@ class Passages:
     def _begin_arguments_dump(self, line: str, begin: int) -> ResultPart:
         """Begin the dump of arguments at a position of a line; return the text around it, which may hold results."""
         self._begin_dump(line[begin:])
-        if self._depth > 0 or (end := _closing_position(line, begin)) is None:
+        end = _closing_position(line, begin)
+        is_unfinished = self._depth > 0 or end is None
+        if is_unfinished:
             return ResultPart(line[:begin])
         rest = self._begin_passage(line[end:])
         return ResultPart(line[:begin] + rest.text, rest.is_named_only)
@@ -147,7 +149,8 @@ class Passages:
         if not text or text[0].isspace() or (self._is_group and text[0] in "|+"):
             return True
         self._traceback = None
-        return not self._is_group and _EXCEPTION.match(text) is not None
+        is_exception = _EXCEPTION.match(text) is not None
+        return is_exception and not self._is_group  # all lines of a group are indented, so this one is after it
 
     def _consume_setting(self, line: str) -> bool:
         """Return whether a line belongs to the heading of arguments above it, and record the setting in it.
@@ -165,7 +168,8 @@ class Passages:
             return False
         if self._indent == -1:
             self._indent = indent
-        if indent < (self._indent or 0):
+        assert self._indent is not None, "called below a heading"
+        if indent < self._indent:
             return False
         self._settings.add(name)
         self._lines_left -= 1

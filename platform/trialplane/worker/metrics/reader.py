@@ -45,7 +45,7 @@ class Reader:
         program: Program of the slot.
         log: File of the trial's output.
         folder: Folder in which the program runs.
-        now: Start of the trial in seconds since the epoch; files that were last changed before it are not read.
+        start_time: Start of the trial in seconds since the epoch; files that were last changed before it are not read.
         code: Folder of the job's code. `folder` is a copy of it if the program runs in its code. The content that a file
             has there is not read as the trial's.
         stop: Rules that end the trial.
@@ -62,7 +62,7 @@ class Reader:
         program: Program,
         log: Path,
         folder: Path,
-        now: float,
+        start_time: float,
         code: Path | None = None,
         stop: Iterable[StopRule] = (),
     ) -> None:
@@ -74,13 +74,13 @@ class Reader:
         self._reported: set[str] = set()  # metrics that the program reports itself, which are not read
         self._owners: dict[str, Source] = {}  # metric → the source from which it is read
         self._folder, self._code = folder, code if program.cwd == "code" else None
-        self._began = now
+        self._start_time = start_time
         # Reports that are held, each with its source, and first the time until which it is held.
         self._held_reports: collections.deque[tuple[float, Source, Report]] = collections.deque()
         self._held_until: dict[str, float] = {}  # metric → time until which its first reports are held
         self._sources = [Source(source, program.names, program.sample or ()) for source in program.metrics]
         file_sources = [source for source in self._sources if source.declaration.source != "mlflow"]
-        # A metric can come from several places if the job has several sources, or is a script, which may report it itself.
+        # A metric can have several sources if the job declares several, or is a script, which may report it itself.
         self._hold = HOLD if program.script or len(file_sources) > 1 else 0.0
         self._tails: list[Tail] = []
         for source in self._sources:
@@ -107,8 +107,9 @@ class Reader:
         deadline = time.monotonic() + (END if ended else LIVE)
         for tail in list(self._tails):
             is_idle = True
+            is_log = tail.source.pattern is None
             try:
-                for line_metrics in tail.read(ended, deadline, printed if tail.source.pattern is None else None):
+                for line_metrics in tail.read(ended, deadline, printed if is_log else None):
                     is_idle = False
                     self._assign_owners(tail.source, line_metrics, now)
                     for report in tail.steps.add(line_metrics):
@@ -146,8 +147,9 @@ class Reader:
         for name in self._names:
             if name not in self.newest and name not in self._reported:
                 training_names = {f"{data_set}_{name}".lower() for data_set in lines.TRAINING_SETS} - requested
-                if training := [value for key, value in by_lower_name.items() if key in training_names]:
-                    values[name] = training[-1]
+                training_values = [value for key, value in by_lower_name.items() if key in training_names]
+                if training_values:
+                    values[name] = training_values[-1]
         self.newest.update(values)
         self.finite.update(values)
         return [(self._last_step, values)] if values else []
@@ -205,8 +207,9 @@ class Reader:
         sentences = [self._not_finite_message(name, metrics[name]) for name in names if name in metrics]
         if absent:
             declarations = [source.declaration for source in self._sources]
-            places = dict.fromkeys(_SOURCE_NAMES[source.source].format(source.path) for source in declarations)
-            sentences.append(f"no {' or '.join(absent)} in {' or '.join(places) or 'its reports'}")
+            # A dict as an ordered set: each source once.
+            source_names = dict.fromkeys(_SOURCE_NAMES[source.source].format(source.path) for source in declarations)
+            sentences.append(f"no {' or '.join(absent)} in {' or '.join(source_names) or 'its reports'}")
             files_read = {tail.file for tail in self._tails}
             sentences += elsewhere.advice(
                 self._folder, absent, lambda file: file not in files_read and self._is_own(file), self._original_content
@@ -233,9 +236,9 @@ class Reader:
     def _unread_message(self, tail: Tail) -> str:
         """Return a message for the user about a file that was read only in part."""
         name = "its output" if tail.source.pattern is None else tail.file.name
-        exception = f" but for the last {' and '.join(self._names)}" if self._names else ""
+        except_for = f" but for the last {' and '.join(self._names)}" if self._names else ""
         return (
-            f"{tail.skipped / 2**20:,.1f} MiB of {name} were not searched for metrics{exception}, as there was more than "
+            f"{tail.skipped / 2**20:,.1f} MiB of {name} were not searched for metrics{except_for}, as there was more than "
             f"{END:g} s can read; print less, or report the metrics with trialplane.report"
         )
 
@@ -265,7 +268,7 @@ class Reader:
         with contextlib.suppress(OSError, RuntimeError):  # the file was removed, or is a broken link
             clock_tolerance = 1.0  # seconds by which the clock of a file system may be behind
             is_inside = file.resolve().is_relative_to(self._folder.resolve())
-            return is_inside and file.stat().st_mtime >= self._began - clock_tolerance
+            return is_inside and file.stat().st_mtime >= self._start_time - clock_tolerance
         return False
 
 

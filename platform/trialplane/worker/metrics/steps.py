@@ -48,22 +48,25 @@ class Steps:
         complete: list[Report] = []
         step, names = self._epochs.step(line), line.metrics.keys()
         repeated = self._step_metrics & names
-        if step is not None and step != self._named_step:
+        begins_named_step = step is not None and step != self._named_step
+        repeats_requested = not repeated.isdisjoint(self._requested)
+        if begins_named_step:
             complete = self.flush()
             self._is_first_step = self._is_first_step and self._named_step is None
             self._named_step, self._is_named_step_empty = step, True
-        elif not repeated.isdisjoint(self._requested) or (repeated and step is None):
+        elif repeats_requested or (repeated and step is None):
             complete = self.flush()
             self._begin_step(self._step + 1)
         elif repeated:
             self._has_repeats = True
         if not names:
             return complete
-        if self._is_named_step_empty and self._named_step is not None:
+        if self._is_named_step_empty and self._named_step is not None:  # these are its first metrics
             self._is_named_step_empty = False
+            repeats_metrics = not self._step_metrics.isdisjoint(names)
             if self._named_step > self._step:
                 self._begin_step(self._named_step)
-            elif self._named_step < self._step or not self._step_metrics.isdisjoint(names):
+            elif self._named_step < self._step or repeats_metrics:  # that number is past, or has these metrics already
                 self._begin_step(self._step + 1)
         elif self._step < 0:
             self._begin_step(0)

@@ -147,7 +147,8 @@ class Tail:
         if not isinstance(self._decoder, _Text):
             self.skipped += size - self._offset
             return
-        begin, self._offset = self._offset - self._decoder.drop(), max(self._offset, size - LAST)
+        unread_begin = self._offset - self._decoder.drop()
+        self._offset = max(self._offset, size - LAST)
         # Start at the beginning of a line: the rest of a cut name would count as another name.
         file.seek(self._offset)
         while self._offset < size and (data := file.read(CHUNK)):
@@ -155,11 +156,12 @@ class Tail:
                 self._offset += match.end()
                 break
             self._offset += len(data)
-        end, self._line_hashes, self._line = self._offset, [], _MAX_LINES  # lines are no longer compared by number
+        unread_end = self._offset
+        self._line_hashes, self._line = [], _MAX_LINES  # lines are no longer compared by number
         last = list(self._read_to(size, file, math.inf))
         missing = set(self.source.names.requested.values()).difference(*(line_metrics.metrics for line_metrics in last))
-        earlier = list(self._search_backward(file, begin, end, missing))
-        self.skipped += end - begin
+        earlier = list(self._search_backward(file, unread_begin, unread_end, missing))
+        self.skipped += unread_end - unread_begin
         yield from reversed(earlier)
         yield from last
 
@@ -174,13 +176,15 @@ class Tail:
         words = dict.fromkeys(names, b"")
         if self._decoder.has_names:
             words = {name: max(re.split(r"[\W_]+", name.lower()), key=len).encode() for name in names}
-        line_end = b""  # end of a line that begins in the block before the current one
-        while names and end > begin:
-            start = max(begin, end - _BLOCK)
-            file.seek(start)
-            first, *whole = (file.read(end - start) + line_end).split(b"\n")
-            end, line_end = start, first[:CHUNK]
-            for line in reversed(whole if start > begin else [first, *whole]):
+        line_rest = b""  # the rest of the line that begins before the blocks that were read
+        block_end = end
+        while names and block_end > begin:
+            block_begin = max(begin, block_end - _BLOCK)
+            file.seek(block_begin)
+            first, *others = (file.read(block_end - block_begin) + line_rest).split(b"\n")
+            is_first_whole = block_begin == begin
+            block_end, line_rest = block_begin, first[:CHUNK]
+            for line in reversed([first, *others] if is_first_whole else others):
                 lower = line.lower()
                 if not any(words[name] in lower for name in names):
                     continue
@@ -258,16 +262,16 @@ class _Text:
 
     def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
         """Yield the metrics of each new line, and of the current state of a progress bar; see `Decoder`."""
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        bar_state: bytes | None = None
+        *whole_lines, self._rest = (self._rest + data).split(b"\n")
+        bar_state: bytes | None = None  # the last complete state of a progress bar, which ends each state with \r
         if ended and self._rest:
-            whole.append(self._rest)
+            whole_lines.append(self._rest)
             self._rest = b""
         elif len(self._rest) > self._longest:  # one byte more than allowed marks the line as cut
             self._rest = self._rest[-self._longest - 1 :]
         elif b"\r" in self._rest and not ended:
             bar_state, _, self._rest = self._rest.rpartition(b"\r")
-        for line in whole:
+        for line in whole_lines:
             result = self._finder.find_next(line, is_whole=True, was_read=self._was_read(line))
             if result is not None and (result.metrics or result.step is not None):
                 self._names_steps |= result.step is not None
@@ -352,8 +356,9 @@ class _TableRows:
         """Return the fields of a line; none if the line or a field is too long. A line that is too long may be cut."""
         if len(line) > _LONGEST_ROW:
             return []
+        encoding = "utf-8" if self._header else "utf-8-sig"  # the first line, the header, may begin with a byte order mark
         try:
-            text = line.decode("utf-8-sig" if not self._header else "utf-8", errors="replace")
+            text = line.decode(encoding, errors="replace")
             return next(csv.reader([text.rstrip("\r")], delimiter=self._delimiter), [])
         except csv.Error:
             return []

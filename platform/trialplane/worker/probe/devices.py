@@ -42,8 +42,8 @@ def check_devices(gpus: int) -> Iterator[Finding]:
         return
     backend, ranks = ("nccl", gpus) if gpus else ("gloo", 2)
     with tempfile.TemporaryDirectory() as folder:
-        meeting = str(Path(folder, "meeting"))
-        outputs, problem = run_processes([["reduce", backend, str(rank), str(ranks), meeting] for rank in range(ranks)])
+        rendezvous = str(Path(folder, "rendezvous"))
+        outputs, problem = run_processes([["reduce", backend, str(rank), str(ranks), rendezvous] for rank in range(ranks)])
     yield judge_reduce(backend, ranks, outputs, problem)
 
 
@@ -105,24 +105,24 @@ def run_processes(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any
         commands: Arguments of each process. It prints its output as a line of JSON.
     """
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, str(index)) for index in range(len(commands))]
+        logs = [Path(folder, str(index)) for index in range(len(commands))]
         children = []
-        for command, file in zip(commands, files, strict=True):
-            with file.open("w") as log:
+        for command, log in zip(commands, logs, strict=True):
+            with log.open("w") as stderr:
                 arguments = [sys.executable, "-P", "-m", _MODULE, *command]
-                children.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True))
-        end = time.monotonic() + LIMIT
+                children.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=stderr, text=True))
+        deadline = time.monotonic() + LIMIT
         try:
-            outputs = [child.communicate(timeout=max(0.1, end - time.monotonic()))[0] for child in children]
+            outputs = [child.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for child in children]
         except subprocess.TimeoutExpired:
             return [], f"did not end within {LIMIT:.0f} s"
         finally:
             for child in children:
-                with child:  # closes the pipe
+                with child:  # closes the pipe, and waits for the process
                     child.kill()
-        for child, file in zip(children, files, strict=True):
+        for child, log in zip(children, logs, strict=True):
             if child.returncode:
-                return [], _failure(child.returncode, file.read_text(errors="replace"))
+                return [], _failure(child.returncode, log.read_text(errors="replace"))
         return [json.loads(output.splitlines()[-1]) for output in outputs], ""
 
 
@@ -134,7 +134,7 @@ def _failure(code: int, output: str) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run one process of a check; see the module."""
+    """Run one process of a check with the arguments that the module's docstring shows; print its output as JSON."""
     policies.apply_all()
     if argv[0] == "matmul":
         measured = matmul(int(argv[1]))
@@ -180,7 +180,7 @@ def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
     size = _BYTES[backend]
     seconds = 0.0
     for _ in range(3):  # the first round includes the connections
-        tensor = torch.full((size // 4,), float(rank + 1), device=device)
+        tensor = torch.full((size // 4,), float(rank + 1), device=device)  # numbers of 4 bytes
         group.barrier()
         begin = time.perf_counter()
         group.all_reduce(tensor)

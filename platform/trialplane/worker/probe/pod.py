@@ -183,7 +183,11 @@ def _import_protobuf() -> None:
 
 
 def query(url: str) -> tuple[int, str]:
-    """Request MLflow's health from the gateway; return status and body of an error, or 0 and why there is no answer."""
+    """Request MLflow's health from the gateway.
+
+    Returns:
+        Status and "" for a success, status and body for an HTTP error, or 0 and the reason why no answer came.
+    """
     address = f"{url.rstrip('/')}/health"
     try:
         context = ssl.create_default_context(cafile=os.environ.get(env.MLFLOW_CA))
