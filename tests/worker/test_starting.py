@@ -26,27 +26,27 @@ def log(tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 def test_lines_come_whole_and_with_their_prefix(log: tuple[int, Path]) -> None:
     source, sink = os.pipe()
-    lines = starting.Lines(source, "[rank 3] ", log[0])
+    forwarder = starting.LineForwarder(source, "[rank 3] ", log[0])
     os.write(sink, b"one\ntw")
-    assert lines.pump()
+    assert forwarder.pump()
     assert log[1].read_bytes() == b"[rank 3] one\n"
     os.write(sink, b"o\n\nthree")
-    assert lines.pump()
+    assert forwarder.pump()
     assert log[1].read_bytes() == b"[rank 3] one\n[rank 3] two\n[rank 3] \n"
     os.write(sink, b" and a half")  # nobody has looked since: `close` does
-    lines.close()
+    forwarder.close()
     os.close(sink)
     assert log[1].read_bytes().endswith(b"[rank 3] \n[rank 3] three and a half\n")
 
 
 def test_an_endless_line_is_written_in_pieces(log: tuple[int, Path]) -> None:
     source, sink = os.pipe()
-    lines = starting.Lines(source, "> ", log[0])
+    forwarder = starting.LineForwarder(source, "> ", log[0])
     os.write(sink, b"x" * 20_000)
     os.close(sink)
-    assert lines.pump()
-    assert not lines.pump(), "the other end is closed"
-    lines.close()
+    assert forwarder.pump()
+    assert not forwarder.pump(), "the other end is closed"
+    forwarder.close()
     written = log[1].read_bytes().splitlines()
     assert all(line.startswith(b"> ") for line in written)
     assert sum(line.count(b"x") for line in written) == 20_000
@@ -55,10 +55,10 @@ def test_an_endless_line_is_written_in_pieces(log: tuple[int, Path]) -> None:
 def test_a_rank_that_never_stops_printing_holds_nobody_up(log: tuple[int, Path]) -> None:
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
         assert endless.stdout is not None
-        lines = starting.Lines(os.dup(endless.stdout.fileno()), "> ", log[0])
+        forwarder = starting.LineForwarder(os.dup(endless.stdout.fileno()), "> ", log[0])
         select.select([endless.stdout], [], [])
-        assert lines.pump()
-        lines.close()
+        assert forwarder.pump()
+        forwarder.close()
         endless.kill()
     assert log[1].read_bytes().startswith(b"> y\n> y\n")
 

@@ -65,20 +65,16 @@ def outcome_of_result(
     for name in request.reported:  # for these the controller takes the best of all reports, so a returned NaN does no harm
         if name in newest and not math.isfinite(metrics.get(name, math.nan)):
             metrics[name] = newest[name]
-    missing = [name for name in request.metrics if name not in metrics]
-    # An infinite value counts as a defect too: Optuna accepts it, and would take it as the best.
-    not_finite = [name for name in request.metrics if name in metrics and not math.isfinite(metrics[name])]
-    if missing or not_finite:
-        defects = [f"{name} is missing" for name in missing]
-        defects += [f"{name} is {'NaN' if math.isnan(metrics[name]) else 'infinite'}" for name in not_finite]
-        source = f"{ended}, after reports of" if ended else "returned"
+    defects = _defects(request.metrics, metrics)
+    if defects:
+        how = f"{ended}, after reports of" if ended else "returned"
         message = f"{'; '.join(defects)}: run(ctx) must return a finite number for each objective and constraint"
         return records.TrialOutcome(
             number=request.number,
             state=TrialState.FAILED,
             failure=FailureClass.INVALID,
             metrics=metrics,
-            message=f"{message}; it {source} {_result_text(request, result, metrics)}",
+            message=f"{message}; it {how} {_result_text(request, result, metrics)}",
             place="; ".join(defects),  # without the result, which differs between trials with the same defects
         )
     returned, large = _split_by_size(other_values)
@@ -86,6 +82,17 @@ def outcome_of_result(
     return records.TrialOutcome(
         number=request.number, state=TrialState.COMPLETE, metrics=metrics, returned=returned, arrays=size
     )
+
+
+def _defects(names: Sequence[str], metrics: Mapping[str, float]) -> list[str]:
+    """Describe the metrics that are missing or not finite, for a message; an empty list if there are none."""
+    missing = [name for name in names if name not in metrics]
+    # An infinite value counts as a defect too: Optuna accepts it, and would take it as the best.
+    not_finite = [name for name in names if name in metrics and not math.isfinite(metrics[name])]
+    return [
+        *(f"{name} is missing" for name in missing),
+        *(f"{name} is {'NaN' if math.isnan(metrics[name]) else 'infinite'}" for name in not_finite),
+    ]
 
 
 def _write_arrays(values: Mapping[str, Any], file: Path) -> int:
@@ -190,15 +197,15 @@ def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]
     """Return an outcome with the attributes that an objective of Optuna has set. Its message names too large ones."""
     if not attributes:
         return outcome
-    recorded, large = _split_by_size(attributes)
-    remarks = [outcome.message]
+    small, large = _split_by_size(attributes)
+    message = outcome.message
     if large:
-        text = (
-            f"the trial's attributes {', '.join(sorted(large))} were not kept: together they have {MAX_RETURNED} characters"
+        remark = (
+            f"the trial's attributes {', '.join(sorted(large))} were not kept: together they have {MAX_RETURNED} characters "
+            "of JSON at most; write larger ones into files, or log them to MLflow"
         )
-        remarks.append(f"{text} of JSON at most; write larger ones into files, or log them to MLflow")
-    message = "; ".join(filter(None, remarks))
-    return dataclasses.replace(outcome, returned={**outcome.returned, **recorded}, message=message)
+        message = f"{message}; {remark}" if message else remark
+    return dataclasses.replace(outcome, returned={**outcome.returned, **small}, message=message)
 
 
 def _json_size(value: Any, limit: int) -> int | None:
@@ -214,25 +221,26 @@ def _json_size(value: Any, limit: int) -> int | None:
     return size
 
 
-def outcome_of_error(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
+def outcome_of_error(
+    request: records.TrialRequest, raised: BaseException, metrics: Mapping[str, float]
+) -> records.TrialOutcome:
     """Return the outcome for an exception that ended the job's function, and print the traceback of a failure.
 
     The state is PRUNED or PAUSED if the exception says so, otherwise FAILED, with a class that depends on the exception.
 
     Args:
         request: Request of the trial.
-        error: Exception.
-        last: Metrics of the outcome.
+        raised: Exception. If it hides its cause (see `cause`), the outcome is that of the cause.
+        metrics: Metrics of the outcome.
     """
-    raised, error = error, cause(error)
+    error = cause(raised)
+    number = request.number
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
-        return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=_error_text(error))
+        return records.TrialOutcome(number, TrialState.PRUNED, metrics=metrics, message=_error_text(error))
     if isinstance(error, context.Paused):
-        return records.TrialOutcome(number=request.number, state=TrialState.PAUSED, metrics=last, message=_error_text(error))
+        return records.TrialOutcome(number, TrialState.PAUSED, metrics=metrics, message=_error_text(error))
     if isinstance(error, context.Stopped):
-        return records.TrialOutcome(
-            number=request.number, state=TrialState.FAILED, failure=FailureClass.LOST, metrics=last, message=str(error)
-        )
+        return records.TrialOutcome(number, TrialState.FAILED, FailureClass.LOST, metrics=metrics, message=str(error))
     with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
         traceback.print_exception(raised)
     torch = sys.modules.get("torch")
@@ -244,10 +252,10 @@ def outcome_of_error(request: records.TrialRequest, error: BaseException, last: 
     elif isinstance(error, context.Invalid) or (isinstance(error, errors.TransportError) and request.worker is not None):
         failure = FailureClass.INVALID  # a worker's result that cannot be packed is a fault of the job
     return records.TrialOutcome(
-        number=request.number,
-        state=TrialState.FAILED,
-        failure=failure,
-        metrics=last,
+        number,
+        TrialState.FAILED,
+        failure,
+        metrics=metrics,
         message=describe(error),
         place="its arguments" if isinstance(error, context.ArgumentsRefused) else location(error),
         traceback="".join(traceback.format_exception(raised))[-_MAX_TRACEBACK:],
@@ -282,12 +290,13 @@ def cause(error: BaseException) -> BaseException:
     fallback for a missing import may run a whole program, which calls `sys.exit` much later for another reason.
     """
     handled_error = error.__context__
-    is_bare = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0
-    if not (is_bare and isinstance(handled_error, Exception) and not error.__suppress_context__):
+    has_exit_number = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0
+    if not (has_exit_number and isinstance(handled_error, Exception) and not error.__suppress_context__):
         return error
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     while frames and frames[-1].f_code.co_name == "exit":  # W&B replaces `sys.exit` by a Python function, which has a frame
         frames.pop()
+    # The traceback of a handled error begins at the frame with the `except` block.
     handling_frame = next((frame for frame, _ in traceback.walk_tb(handled_error.__traceback__)), None)
     return handled_error if frames and frames[-1] is handling_frame else error
 
@@ -312,15 +321,15 @@ def _error_text(error: BaseException) -> str:
 
 def location(error: BaseException) -> str:
     """Return the file and line of the user's code that raised an error; "" if no frame of it is the user's code."""
-    frames = _own_frames(error)
+    frames = _user_frames(error)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
-def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames of an error's traceback that are the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
-    files = (*_FOREIGN_CODE, "/site-packages/")
-    return [frame for frame in frames if not any(part in frame.filename for part in files)]
+    foreign_parts = (*_FOREIGN_CODE, "/site-packages/")
+    return [frame for frame in frames if not any(part in frame.filename for part in foreign_parts)]
 
 
 def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
@@ -332,7 +341,7 @@ def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
     if not isinstance(error, ImportError):
         return False
     # Parameters cannot change an import outside of functions and conditions. Numbers seldom change any import.
-    is_unconditional = all(frame.name == "<module>" and frame.colno == 0 for frame in _own_frames(error))
+    is_unconditional = all(frame.name == "<module>" and frame.colno == 0 for frame in _user_frames(error))
     has_only_numbers = all(isinstance(value, float) or type(value) is int for value in request.params.values())
     return is_unconditional or has_only_numbers
 

@@ -77,21 +77,19 @@ class Log:
             ended: Whether the trial has ended, so that the end of a long log is sent too.
         """
         try:
-            size = self._file.stat().st_size
+            end = self._file.stat().st_size
         except FileNotFoundError:
             return b""
         mark = b""
-        if not ended:
-            size = min(size, LIVE_BYTES)
-        elif self._offset >= LIVE_BYTES and size - self._offset > END_BYTES:
-            left_out = size - self._offset - END_BYTES
+        if not ended or self._offset < LIVE_BYTES:
+            end = min(end, LIVE_BYTES)  # what follows, if anything, comes with the next pieces
+        elif end - self._offset > END_BYTES:
+            left_out = end - self._offset - END_BYTES
             mark = f"\n[trialplane: {left_out:,} bytes of this log are left out here]\n".encode()
             self._offset += left_out
-        elif self._offset < LIVE_BYTES < size:
-            size = LIVE_BYTES  # the mark comes with the next piece
-        count = min(size - self._offset, CHUNK)
+        count = min(end - self._offset, CHUNK)
         if count <= 0:
-            return mark
+            return b""
         with self._file.open("rb") as file:
             file.seek(self._offset)
             data = file.read(count)
@@ -112,12 +110,13 @@ class Log:
 def pack_store(store: Path, file: Path) -> str | None:
     """Pack a trial's own MLflow store and remove it; return the archive, or None if the trial has no store.
 
-    Artifacts that are too large together are left out, with their folder.
+    The store is a database, perhaps with more files of the same stem and a folder of artifacts. Artifacts of more than
+    `MAX_STORE` bytes together are left out, with their folder.
     """
     if not store.exists():
         return None
     artifacts = store.with_suffix(".artifacts")
-    size = sum(path.stat().st_size for path in artifacts.rglob("*") if path.is_file()) if artifacts.is_dir() else 0
+    size = sum(path.stat().st_size for path in artifacts.rglob("*") if path.is_file())
     with tarfile.open(file, "w") as archive:
         for path in sorted(store.parent.glob(f"{store.stem}.*")):
             if path != artifacts or size <= MAX_STORE:
@@ -142,9 +141,10 @@ def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:
     """Return whether a trial has left a checkpoint, in this attempt or an earlier one.
 
     Returns:
-        None for an object store, where the slot cannot tell, and for the run's own folder, which the controller sees itself.
+        None for an object store, where the slot cannot tell; for the run's own folder, which the controller sees itself; and
+        for a folder that cannot be read.
     """
-    folder = paths.local_folder(config.checkpoints) if config.checkpoints else None
+    folder = paths.local_folder(config.checkpoints) if config.checkpoints else None  # no location: the run's own folder
     if folder is None:
         return None
     trial = request.trial if config.role == "trial" else 0  # all iterations of a collection have the folder of trial 0

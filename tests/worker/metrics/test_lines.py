@@ -162,6 +162,11 @@ def test_the_step_may_have_a_name_of_its_own() -> None:
     )
 
 
+def test_arguments_are_no_metrics_beside_a_step_with_a_name_of_its_own() -> None:
+    parse = lines.LineParser((), lines.Names(("loss",), "tick")).parse
+    assert parse("lr=0.1 momentum=0.9 loss=2").metrics == {"loss": 2.0}
+
+
 def test_a_metric_that_is_called_like_a_step_is_one() -> None:
     assert lines.LineParser((), lines.Names(("epoch",))).parse("epoch=3 loss=1")[:2] == (3, {"epoch": 3.0, "loss": 1.0})
 

@@ -41,39 +41,42 @@ def run(
     for iteration in range(collect.iterations):
         began = time.monotonic()
         iteration_fields = {**fields, "trial": iteration}
-        first = iteration * collect.units
-        work = _LocalWork(
-            Unit(number, units.unit_seed(fields["seed"], number)) for number in range(first, first + collect.units)
-        )
+        numbers = range(iteration * collect.units, (iteration + 1) * collect.units)
+        work = _LocalWork(Unit(number, units.unit_seed(fields["seed"], number)) for number in numbers)
         weights = start.tree(states.WEIGHTS)
         worker = Worker(**iteration_fields, weights=weights, iteration=iteration, _work=work)
         with context.activate(worker):
             play(worker)
         seconds = time.monotonic() - began
-        written = None
+        unit_count = len(work.results)
+        item_count = sum(items for _, items, _ in work.results)
+        iteration_shards = None
         if learn is None:
             assert collect.write is not None  # the job has a learner otherwise
-            written = shards.Shards(collect.write, fields["checkpoints"], fields["run"], iteration)
-        state = start.tree(states.STATE)
+            iteration_shards = shards.Shards(collect.write, fields["checkpoints"], fields["run"], iteration)
         learner = Learner(
-            **{**iteration_fields, **learner_fields}, weights=weights, state=state, iteration=iteration, shards=written
+            **{**iteration_fields, **learner_fields},
+            weights=weights,
+            state=start.tree(states.STATE),
+            iteration=iteration,
+            shards=iteration_shards,
         )
-        count, items = len(work.results), sum(unit_items for _, unit_items, _ in work.results)
         with context.activate(learner):
             result = serving.result_dict((learn or shards.write)(learner, Results(collect.units, work)))
         start = serving.next_start(start, result)
-        rates = {"units": count, "items": items, "units_per_second": count / seconds, "items_per_second": items / seconds}
-        yield {**{name: value for name, value in result.items() if name not in serving.STATE_FILES}, **rates}
+        shown = {name: value for name, value in result.items() if name not in serving.STATE_FILES}
+        counts = {"units": unit_count, "items": item_count}
+        yield {**shown, **counts, **{f"{name}_per_second": count / seconds for name, count in counts.items()}}
 
 
 class _LocalWork:
     """A source of units and a store of results in memory, in place of the slots of worker and learner."""
 
-    def __init__(self, work: Iterator[Unit]) -> None:
+    def __init__(self, units_to_do: Iterator[Unit]) -> None:
         self.failed = 0
         self.results: collections.deque[tuple[int, int, Any]] = collections.deque()  # unit, items, packed
-        self._waiting = collections.deque(work)
-        self._taken: set[int] = set()
+        self._waiting = collections.deque(units_to_do)
+        self._taken: set[int] = set()  # units that were taken and not given
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Return units to do, at most `count`; `()` if all were taken."""

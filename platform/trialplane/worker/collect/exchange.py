@@ -34,8 +34,8 @@ def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
     Args:
         offered: Results on offer: unit → file, bytes.
     """
-    size = sum(size for _, size in offered.values())
-    return len(offered) >= units.BATCH_RESULTS or (len(offered) >= AHEAD and size >= units.BATCH_BYTES)
+    total_size = sum(size for _, size in offered.values())
+    return len(offered) >= units.BATCH_RESULTS or (len(offered) >= AHEAD and total_size >= units.BATCH_BYTES)
 
 
 class Exchange:
@@ -126,19 +126,17 @@ class Exchange:
     def news(self) -> tuple[messages.FromExchange, ...]:
         """Return the messages for the controller since the last call, one for each kind at most."""
         self._reported_at = time.monotonic()
-        requested, offers, taken, weights = (
-            self._new_requests,
-            tuple(self._new_offers),
-            tuple(self._new_taken),
-            self._new_weights,
-        )
+        news: list[messages.FromExchange] = []
+        if self._new_requests:
+            news.append(messages.UnitsWanted(self._new_requests))
+        if self._new_offers:
+            news.append(messages.ResultsOffered(tuple(self._new_offers)))
+        if self._new_taken:
+            news.append(messages.ResultsTaken(tuple(self._new_taken)))
+        if self._new_weights is not None:
+            news.append(self._new_weights)
         self._new_requests, self._new_offers, self._new_taken, self._new_weights = 0, [], [], None
-        return (
-            *([messages.UnitsWanted(requested)] if requested else ()),
-            *([messages.ResultsOffered(offers)] if offers else ()),
-            *([messages.ResultsTaken(taken)] if taken else ()),
-            *([] if weights is None else [weights]),
-        )
+        return tuple(news)
 
     def receive(self, message: messages.WorkerMessage | messages.LearnerMessage) -> None:
         """Record a message of the process, with its news for the controller.
@@ -244,15 +242,15 @@ class Exchange:
             if self._is_closed:
                 return
             try:
-                for fed_result, array in zip(transfers, packed, strict=True):
-                    files[fed_result.unit], _ = self._segments.copy(array)
+                for transfer, array in zip(transfers, packed, strict=True):
+                    files[transfer.unit], _ = self._segments.copy(array)
             except errors.TransportError:
                 for file in files.values():
                     self._segments.release(file)
                 raise
             self._fed_files |= files
         fed = (messages.FedResult(result.unit, result.worker, result.items, files[result.unit]) for result in transfers)
-        self._send(messages.FeedResults(tuple(fed)))
+        self._send(messages.FeedResults(tuple(fed)))  # without the lock, as it may wait for the process
 
     def close(self) -> None:
         """Remove the files after the end of the process."""

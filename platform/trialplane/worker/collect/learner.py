@@ -125,12 +125,16 @@ class ResultFeed:
             self._line.send(messages.ResultsTaken(tuple(numbers[first : first + MAX_UNITS])))
 
     def next(self) -> Result | None:
-        """Return the next result; None when there are no more. Report the results taken before, and free their files."""
+        """Return the next result; None when there are no more.
+
+        First report a group of results as taken, if this was its last one, and free the files that are no longer used.
+        """
         if not self._waiting and self._reading:
             self._line.send(messages.ResultsTaken(tuple(self._reading)))
             self._reading = []
         # Other threads may append to `_unused` meanwhile, so it is emptied item by item.
-        if unused := [self._unused.popleft() for _ in range(len(self._unused))]:
+        unused = [self._unused.popleft() for _ in range(len(self._unused))]
+        if unused:
             self._line.send(messages.FilesFree(tuple(unused)))
         while not self._waiting and not self._ended:
             match self._line.receive(wait=True):
@@ -143,7 +147,7 @@ class ResultFeed:
         return self._result(self._waiting.popleft()) if self._waiting else None
 
     def _result(self, fed: messages.FedResult) -> Result:
-        """Return a result with its value read from its file."""
+        """Return a result with its value read from its file, and record that the job has it."""
         self._reading.append(fed.unit)
         packed = segments.read(fed.file, lambda: self._unused.append(fed.unit))
         return Result(fed.unit, fed.worker, fed.items, transport.unpack(packed))

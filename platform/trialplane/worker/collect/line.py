@@ -37,9 +37,11 @@ class Line:
             Stopped: A stop was requested during the wait, or the slot is gone.
         """
         try:
-            while (message := self._channel.receive(_POLL if wait else 0.0)) is None and wait:
+            while True:
+                message = self._channel.receive(_POLL if wait else 0.0)
+                if message is not None or not wait:
+                    return message
                 if self._stop.was_received:
                     raise context.Stopped("stopped by SIGTERM while it waited")
         except (EOFError, OSError) as error:
             raise context.Stopped("its slot is gone") from error
-        return message

@@ -63,7 +63,7 @@ def share_file(name: str, data: Bytes, disk_folder: Path) -> HeldPath:
         data: Contents, of shape (bytes,).
         disk_folder: Folder on disk, used if memory has no room.
     """
-    for parent in (_MEMORY / _user_folder(), disk_folder):
+    for parent in (_MEMORY / _user_folder(), disk_folder):  # another process may have written it to either
         if (parent / name).exists():
             with _lock(parent), contextlib.suppress(FileNotFoundError):  # it may just have been removed
                 return HeldPath(parent / name)
@@ -106,7 +106,7 @@ def _sweep(folder_path: Path) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BlockingIOError:  # another process holds it
             continue
         finally:
             os.close(handle)

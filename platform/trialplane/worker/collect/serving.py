@@ -93,18 +93,18 @@ class LearnerRole(_Role):
         elif self._request.resume:
             start = states.States(trial.checkpoints(config, self._request.resume, 0)).newest()
         feed = learner.ResultFeed(self._line)
-        written = None
+        iteration_shards = None
         if config.write:
             checkpoints = trial.checkpoint_location(config, self._request.run)
-            written = shards.open_shards(config.write, checkpoints, self._request.run, iteration)
-            feed.report_existing(written.units)
+            iteration_shards = shards.open_shards(config.write, checkpoints, self._request.run, iteration)
+            feed.report_existing(iteration_shards.units)
         self._offer(feed, start.packed.get(states.WEIGHTS), fields["workdir"])
         ctx = Learner(
             **{**fields, **job_checkpoint_fields(config, self._request)},
             weights=start.tree(states.WEIGHTS),
             state=start.tree(states.STATE),
             iteration=iteration,
-            shards=written,
+            shards=iteration_shards,
         )
         result = result_dict(_call_job(learn, ctx, learner.Results(self._request.units, feed)))
         states.States(location).save(iteration + 1, next_start(start, result))
@@ -126,9 +126,9 @@ def _call_job(function: Callable[..., Any], ctx: context.Context, *arguments: An
         with context.activate(ctx):
             return function(ctx, *arguments)
     except SystemExit as error:
-        if not trial.is_clean_exit(error):
-            raise
-        return None
+        if trial.is_clean_exit(error):
+            return None
+        raise
 
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
@@ -145,8 +145,9 @@ def job_checkpoint_fields(config: records.SlotConfig, request: records.TrialRequ
 
     If the run resumes another one, they include the location of that run's checkpoints.
     """
-    locations = {run: f"{trial.checkpoints(config, run, 0)}/own" for run in (request.run, request.resume) if run}
-    return {"checkpoints": locations[request.run], "_origin": context.Origin(locations.get(request.resume))}
+    location = f"{trial.checkpoints(config, request.run, 0)}/own"
+    resumed_location = f"{trial.checkpoints(config, request.resume, 0)}/own" if request.resume else None
+    return {"checkpoints": location, "_origin": context.Origin(resumed_location)}
 
 
 def result_dict(result: Any) -> Mapping[str, Any]:

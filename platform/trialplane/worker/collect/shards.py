@@ -73,7 +73,7 @@ class Shards:
         try:
             written_units = self.units
             new_results = (result for result in results if result.unit not in written_units)
-            for first in new_results:  # each round takes the results of one shard
+            for first in new_results:  # `_write_shard` takes more of them, so each round has the results of one shard
                 number = 1 + max((_shard_number(shard) for shard in self.shards), default=-1)
                 self.shards.append(self._write_shard(f"shard-{number:05d}", first, new_results))
             self._folder.write(MANIFEST, self._manifest(results))
@@ -131,11 +131,11 @@ def open_shards(write: Mapping[str, Any], checkpoints: str, run: str, iteration:
 
 def write(ctx: Learner, results: Results) -> Mapping[str, float]:
     """Write the results of an iteration, as the learner of a job with `collect.write`; return its metrics."""
-    written: Shards = ctx.shards
-    if written.units:
-        print(f"{errors.counted(len(written.units), 'unit')} of an earlier attempt are in {written.location}", flush=True)  # noqa: T201
-    written.write(results)
-    return {"shards": float(len(written.shards)), "written_gigabytes": sum(shard.bytes for shard in written.shards) / 1e9}
+    files: Shards = ctx.shards
+    if files.units:
+        print(f"{errors.counted(len(files.units), 'unit')} of an earlier attempt are in {files.location}", flush=True)  # noqa: T201
+    files.write(results)
+    return {"shards": float(len(files.shards)), "written_gigabytes": sum(shard.bytes for shard in files.shards) / 1e9}
 
 
 class Sink:

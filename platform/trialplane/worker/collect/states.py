@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 WEIGHTS, STATE = "weights.packed", "state.packed"
 
 
+def _iteration(name: str) -> int:
+    """Return the iteration of a checkpoint, by its name."""
+    return record.order(name)[0]
+
+
 @dataclasses.dataclass(frozen=True)
 class Start:
     """The start of an iteration: packed trees by the names of their files, without trees that were never returned."""
@@ -52,7 +57,7 @@ class States:
             CheckpointError: The checkpoint is missing.
             CheckpointDamaged: The checkpoint was changed after it was written.
         """
-        names = [name for name in self._store.complete() if record.order(name)[0] == iteration]
+        names = [name for name in self._store.complete() if _iteration(name) == iteration]  # the newest last
         if not names:
             raise errors.CheckpointError(
                 f"the checkpoint for iteration {iteration} is missing from {self._store.location}. Were "
@@ -90,7 +95,16 @@ class States:
                 with store.create(name, file) as sink:
                     sink.write(data.data)
                 parts[file] = record.Part(sink.size, sink.crc)
-            saved = record.Saved(iteration, name, store.url(name), 1, False, None, parts, {})
+            saved = record.Saved(
+                step=iteration,
+                name=name,
+                location=store.url(name),
+                world_size=1,
+                sharded=False,
+                metric=None,
+                parts=parts,
+                meta={},
+            )
             if not parts:  # an empty file, because a store can only publish a checkpoint with a file
                 with store.create(name, STATE):
                     pass
@@ -101,10 +115,11 @@ class States:
                 f"{error.strerror or error}. Make room there and `platform resume` the run"
             ) from error
         try:
-            for old in complete_names:
-                old_iteration = record.order(old)[0]
-                if old_iteration < iteration - 1 or old_iteration == iteration:  # or one of an earlier attempt
-                    store.remove(old)
+            for old_name in complete_names:
+                is_outdated = _iteration(old_name) < iteration - 1
+                is_of_earlier_attempt = _iteration(old_name) == iteration
+                if is_outdated or is_of_earlier_attempt:
+                    store.remove(old_name)
             store.sweep()
         except OSError as error:  # the checkpoint is complete, so the iteration counts
             warnings.warn(

@@ -140,12 +140,13 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 channel.send(messages.Pulsed(step, seconds))
 
+        make_reporter = _SilentReporter if placement.rank else trial.Reporter
         outcome = trial.run_job(
             job.run,
             job.config,
             job.request,
             placement.workdir(job.workdir),
-            (_SilentReporter if placement.rank else trial.Reporter)(job.request, channel),
+            make_reporter(job.request, channel),
             rank=placement.rank,
             local_rank=placement.local,
             world_size=placement.ranks * placement.nodes,
@@ -165,7 +166,7 @@ def _set_up_process(job: Job, placement: Placement) -> None:
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
     faulthandler.disable()
     faulthandler.enable()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr):  # write whole lines: the supervisor adds the rank's number to each
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
     # torch recognizes torchrun by this id, which torchrun also gives to all attempts of a job.
     os.environ.update({**placement.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})

@@ -32,7 +32,7 @@ class Rank:
         pid: Process id.
         handle: Descriptor of the process (pidfd), by which it is signaled.
         channel: Channel to the rank.
-        lines: Forwards its output; None for rank 0, which writes to the log itself.
+        forwarder: Forwards its output; None for rank 0, which writes to the log itself.
         has_ended: Whether the process has ended.
     """
 
@@ -40,7 +40,7 @@ class Rank:
     pid: int
     handle: int
     channel: Channel[messages.ToRank, messages.FromRank]
-    lines: Lines | None
+    forwarder: LineForwarder | None
     has_ended: bool = False
 
 
@@ -65,7 +65,7 @@ def fork(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[],
         supervisor_end.close()
         close_inherited()
         rank.run_and_end(job, placement, Channel(rank_end, messages.TO_RANK), parent)
-    return _parent_side(placement, pid, supervisor_end, rank_end, source, sink)
+    return _started_rank(placement, pid, supervisor_end, rank_end, source, sink)
 
 
 def spawn(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
@@ -82,8 +82,8 @@ def spawn(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[]
         stderr=sink if placement.rank else None,
         env={**os.environ, **placement.env(job.workdir)},
     )
-    process.returncode = 0  # the supervisor waits for it, not the Popen object
-    started = _parent_side(placement, process.pid, supervisor_end, rank_end, source, sink)
+    process.returncode = 0  # otherwise the Popen object may wait for the process, whose exit the supervisor needs
+    started = _started_rank(placement, process.pid, supervisor_end, rank_end, source, sink)
     request = messages.RunRank(job.config, job.request, str(job.workdir), placement.local, placement.address)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process has died, which the supervisor handles
         started.channel.send(request)
@@ -109,19 +109,19 @@ def _open_channels(placement: rank.Placement) -> tuple[socket.socket, socket.soc
     return *socket.socketpair(), source, sink
 
 
-def _parent_side(
+def _started_rank(
     placement: rank.Placement, pid: int, supervisor_end: socket.socket, rank_end: socket.socket, source: int, sink: int
 ) -> Rank:
     """Close the rank's ends of its channel and pipe in the supervisor, and return the started rank with the other ends."""
     rank_end.close()
-    lines = None
+    forwarder = None
     if placement.rank:
         os.close(sink)
-        lines = Lines(source, f"[rank {placement.rank}] ", sys.stdout.fileno())
-    return Rank(placement, pid, os.pidfd_open(pid), Channel(supervisor_end, messages.FROM_RANK), lines)
+        forwarder = LineForwarder(source, f"[rank {placement.rank}] ", sys.stdout.fileno())
+    return Rank(placement, pid, os.pidfd_open(pid), Channel(supervisor_end, messages.FROM_RANK), forwarder)
 
 
-class Lines:
+class LineForwarder:
     """A forwarder of a rank's output to the trial's log, with the rank's number before each line.
 
     The output waits in a pipe of the kernel, so it is not lost if the rank is killed right after it has written.

@@ -93,22 +93,26 @@ class Stragglers:
         self._seconds[rank].append(seconds)
         self._untaken.add(rank)
         self._steps[rank] = step
-        full = [window for window in self._seconds.values() if len(window) == self._window]
-        if len(full) < self._world_size or self._world_size < 2:
+        full_windows = [seconds for seconds in self._seconds.values() if len(seconds) == self._window]
+        if len(full_windows) < self._world_size or self._world_size < 2:
             return None
-        medians = {other: statistics.median(window) for other, window in self._seconds.items()}
+        medians = {other: statistics.median(seconds) for other, seconds in self._seconds.items()}
         slow = slow_ranks(medians, self._factor, self._min_difference)
         slowest = max(slow, key=medians.__getitem__, default=None)
         self._slowest = None
         if slowest is not None:
             self._slowest = Straggler(slowest, self._steps[slowest], medians[slowest], slow[slowest])
-        changed_ranks = sorted(self._slow ^ slow.keys())
+        changed_ranks = sorted(self._slow ^ slow.keys())  # those in one of the two only: slow now, or slow before
         if not changed_ranks:
             return None
         changed_rank = rank if rank in changed_ranks else changed_ranks[0]
-        self._slow ^= {changed_rank}
+        is_slow = changed_rank in slow
+        if is_slow:
+            self._slow.add(changed_rank)
+        else:
+            self._slow.remove(changed_rank)
         other_median = statistics.median(value for other, value in medians.items() if other != changed_rank)
-        return Straggler(changed_rank, self._steps[changed_rank], medians[changed_rank], other_median, changed_rank in slow)
+        return Straggler(changed_rank, self._steps[changed_rank], medians[changed_rank], other_median, is_slow)
 
     @property
     def has_all_times(self) -> bool:

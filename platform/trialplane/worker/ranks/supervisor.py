@@ -78,7 +78,8 @@ class Supervisor:
         self._last_metrics: Mapping[str, float] = {}  # metrics of rank 0's newest report
         self._next_times = 0.0  # when the times of ranks are reported next, by the monotonic clock
         self._peak_memory = 0  # sum of the ranks' largest resident sets, in bytes
-        self._verdict = Verdict(request.number, [placement.rank for placement in self._placements("")], config.grace)
+        node_ranks = [placement.rank for placement in self._placements("")]  # their numbers do not depend on the address
+        self._verdict = Verdict(request.number, node_ranks, config.grace)
         self._wake: tuple[socket.socket, ...] = ()  # socket pair to which the numbers of received signals are written
         self._is_aborted = False
         self._timers: Timers[None] = Timers()
@@ -92,7 +93,7 @@ class Supervisor:
         wake_read.setblocking(False)
         wake_write.setblocking(False)
         for number in (signal.SIGTERM, signal.SIGABRT):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, lambda *_: None)  # the number of a signal with a handler is written to `wake_write`
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         self._selector.register(wake_read, selectors.EVENT_READ, functools.partial(self._handle_signals, wake_read))
         with contextlib.closing(self._rendezvous()) as port:
@@ -102,12 +103,12 @@ class Supervisor:
             self._selector.register(self._channel, selectors.EVENT_READ, self._handle_slot_channel)
             while any(not rank_process.has_ended for rank_process in self._ranks):
                 for key, _ in self._selector.select(self._timers.until_next()):
-                    key.data()
+                    key.data()  # the handler that was registered for the event
                 for action in self._timers.due():
                     action()
         for rank_process in self._ranks:
-            if rank_process.lines is not None:
-                rank_process.lines.close()
+            if rank_process.forwarder is not None:
+                rank_process.forwarder.close()
         if self._is_aborted:
             signal.signal(signal.SIGABRT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGABRT)
@@ -135,13 +136,13 @@ class Supervisor:
             self._log(f"ranks are spawned, not forked: {'; '.join(reasons)}")
         start = starting.spawn if reasons else starting.fork
         for placement in self._placements(address):
-            process = start(self._job, placement, self._close_inherited)
-            self._ranks.append(process)
-            self._selector.register(process.channel, selectors.EVENT_READ, functools.partial(self._read, process))
-            self._selector.register(process.handle, selectors.EVENT_READ, functools.partial(self._handle_exit, process))
-            if process.lines is not None:
-                handler = functools.partial(self._pump, process.lines)
-                self._selector.register(process.lines.source, selectors.EVENT_READ, handler)
+            started = start(self._job, placement, self._close_inherited)
+            self._ranks.append(started)
+            self._selector.register(started.channel, selectors.EVENT_READ, functools.partial(self._read, started))
+            self._selector.register(started.handle, selectors.EVENT_READ, functools.partial(self._handle_exit, started))
+            if started.forwarder is not None:
+                handler = functools.partial(self._pump, started.forwarder)
+                self._selector.register(started.forwarder.source, selectors.EVENT_READ, handler)
 
     def _close_inherited(self) -> None:
         """Close the supervisor's descriptors and reset its signals, in a forked rank."""
@@ -154,14 +155,14 @@ class Supervisor:
         for rank_process in self._ranks:
             rank_process.channel.close()
             os.close(rank_process.handle)
-            if rank_process.lines is not None:
-                os.close(rank_process.lines.source)
+            if rank_process.forwarder is not None:
+                os.close(rank_process.forwarder.source)
 
     # --- events of ranks
 
     def _read(self, rank_process: starting.Rank) -> bool:
         """Read and handle messages of a rank; return False if its channel is closed."""
-        if rank_process.channel.fileno() < 0:  # `_handle_exit` has closed it in the same round
+        if rank_process.channel.fileno() < 0:  # closed by `_handle_exit`, whose event came together with this one
             return False
         try:
             for message in rank_process.channel.read():
@@ -180,7 +181,7 @@ class Supervisor:
     def _handle_message(self, rank_process: starting.Rank, message: messages.FromRank) -> None:
         """Handle one message of a rank: a step's duration, a report, or its outcome.
 
-        A report is passed on to the slot with the supervisor's own metrics about the slowest rank.
+        A report is passed on to the slot with the supervisor's own metrics: the slowest rank, and the times of ranks.
         """
         match message:
             case messages.Pulsed():
@@ -204,10 +205,12 @@ class Supervisor:
         if slowest is not None:
             self._remarks = {ranks.SLOWEST_RANK: float(slowest.rank), ranks.SLOWEST_RANK_FACTOR: slowest.factor}
         now = time.monotonic()
-        is_due = self._request.node and self._stragglers.has_all_times and now >= self._next_times
-        if is_due and (times := self._take_times()):
-            self._next_times = now + TIMES_INTERVAL
-            self._report(messages.Reported(message.step, times, time.time(), now, waits=False))
+        lacks_rank_0 = self._request.node > 0
+        if lacks_rank_0 and self._stragglers.has_all_times and now >= self._next_times:
+            times = self._take_times()
+            if times:
+                self._next_times = now + TIMES_INTERVAL
+                self._report(messages.Reported(message.step, times, time.time(), now, waits=False))
 
     def _take_times(self) -> dict[str, float]:
         """Return the new times of this node's ranks as metrics; {} if the trial has too many ranks for a report."""
@@ -260,9 +263,11 @@ class Supervisor:
             self._signal(signal.SIGTERM)
         elif step is NextStep.END:
             decision = self._verdict.decision
-            has_failed = decision is None or not (decision.early or decision.state in (TrialState.PRUNED, TrialState.PAUSED))
+            is_ended_early = decision is not None and (
+                decision.early or decision.state in (TrialState.PRUNED, TrialState.PAUSED)
+            )
             self._timers.cancel("settle", "linger", "overdue")
-            self._kill_in(min(ENDING_GRACE if has_failed else PRUNED_GRACE, self._config.grace))
+            self._kill_in(min(PRUNED_GRACE if is_ended_early else ENDING_GRACE, self._config.grace))
             self._signal(signal.SIGTERM)
         for remark in self._verdict.remarks:
             self._log(remark)
@@ -318,10 +323,10 @@ class Supervisor:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_unsent else 0)
             self._selector.modify(self._channel, events, self._handle_slot_channel)
 
-    def _pump(self, lines: starting.Lines) -> None:
-        """Forward a rank's lines, until it closes its end."""
-        if not lines.pump():
-            self._selector.unregister(lines.source)
+    def _pump(self, forwarder: starting.LineForwarder) -> None:
+        """Forward new output of a rank; watch it no longer once the rank has closed its end."""
+        if not forwarder.pump():
+            self._selector.unregister(forwarder.source)
 
     def _log(self, text: str) -> None:
         with contextlib.suppress(OSError):

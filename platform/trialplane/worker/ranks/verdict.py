@@ -59,8 +59,8 @@ class Verdict:
         if self.decision is not None:
             return NextStep.GO_ON
         if outcome.state is TrialState.COMPLETE and not outcome.early:
-            return NextStep.GO_ON if rank else NextStep.RESULT
-        if outcome.state in (TrialState.PRUNED, TrialState.PAUSED) or outcome.early:
+            return NextStep.RESULT if rank == 0 else NextStep.GO_ON
+        if outcome.state in (TrialState.PRUNED, TrialState.PAUSED) or outcome.early:  # early: ended by a stop rule
             if outcome.state is TrialState.PAUSED and rank:
                 return NextStep.GO_ON  # rank 0 is paused at the same step
             self.decision = outcome
@@ -117,11 +117,11 @@ class Verdict:
         """
         if self.decision is None and self._failures:
             self.decide_cause()
-        if self.decision is not None:
+        if self.decision is not None:  # if it is early, it is complete with metrics of its own
             return self.decision if self.decision.early else dataclasses.replace(self.decision, metrics=metrics)
-        ends = [self._reported.get(rank) for rank in self._ranks]
-        if ends[0] is not None and all(end is not None and end.state is TrialState.PAUSED for end in ends):
-            return dataclasses.replace(ends[0], metrics=metrics)
+        sent = [self._reported.get(rank) for rank in self._ranks]
+        if sent[0] is not None and all(outcome is not None and outcome.state is TrialState.PAUSED for outcome in sent):
+            return dataclasses.replace(sent[0], metrics=metrics)
         if self._is_complete():
             result = self._reported[self._ranks[0]]
             return dataclasses.replace(result, message=self._late_message) if self._late_message else result
@@ -139,8 +139,6 @@ class Verdict:
         It decides the outcome unless it may be the consequence of something else. A consequence of a requested stop, or of
         the end of ranks after the result, does not count.
         """
-        if self.decision is not None:
-            return NextStep.GO_ON
         may_be_consequence = causes.may_follow(outcome)
         if may_be_consequence and (self.is_stopping or self._is_complete()):
             self.remarks.append(f"{outcome.message}; not counted, since other ranks had ended before")
