@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,12 @@ from tests.controller.conftest import outcome, request
 from tests.exporter.conftest import DONE, Place
 
 from trialplane.exporter import files
+from trialplane.exporter.__main__ import Export
 from trialplane.exporter.batch import Artifact
 from trialplane.exporter.exporter import Exporter
 from trialplane.exporter.files import Files
 from trialplane.wire import labels, logs
+from trialplane.wire.exports import Order
 from trialplane.wire.states import FailureClass, TrialState
 
 pytestmark = pytest.mark.slow
@@ -103,6 +106,15 @@ def exported(place: Place) -> int:
     (parent,) = place.runs("study")
     noted = json.loads(parent.data.tags.get(labels.EXPORTED, "{}"))
     return int(noted["ends"]["place"]) if noted else 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its lock is held until the process ends
+def test_files_do_not_wait_for_the_pause_between_reads(failed: Place, store: Store) -> None:
+    with Path(os.devnull).open("wb") as answers:
+        export = Export(failed.run, Order(failed.ledger), failed.uri, answers.fileno())
+        export.source.pause = 60.0
+        assert export.advance() == 0.0
+    assert store.took() == ["attempt-1.log", "attempt-2.log", "job.json"]
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 413])

@@ -102,8 +102,8 @@ def _lock(run: RunPaths) -> BinaryIO:
     return lock
 
 
-class _Export:
-    """The rounds of one export. Each round writes new records and one file.
+class Export:
+    """The rounds of one export. Each round writes new records, and files until the source may be read again.
 
     Args:
         run: Paths of the run.
@@ -141,11 +141,11 @@ class _Export:
         if self._exporter is None:
             keeps_folder = self._order.keeps_folder
             self._exporter = Exporter(self._run, self.source, self._uri, keeps_folder=keeps_folder, end=self.end)
-        exporter = self._exporter
+        exporter, next_round = self._exporter, time.monotonic() + self.source.pause
         if self.end is not None:
             exporter.end(self.end)
         has_written = exporter.advance()
-        has_sent = exporter.files.send()
+        has_sent = exporter.files.send_until(next_round)
         self._answer(exporter.progress)
         self.failures = 0
         if has_written or has_sent:
@@ -186,9 +186,10 @@ def main() -> int:
     is_copy = order.copy is not None
     if not is_copy:
         os.nice(NICENESS)
-    export = _Export(RunPaths(Path(sys.argv[1])), order, os.environ[env.MLFLOW_TRACKING_URI], answers)
+    export = Export(RunPaths(Path(sys.argv[1])), order, os.environ[env.MLFLOW_TRACKING_URI], answers)
     while True:
         longest_pause: float | None = 0.0
+        start = time.monotonic()
         try:
             longest_pause = export.advance()
         except Exception as error:  # noqa: BLE001 - retry here, as a new process would fail in the same way
@@ -200,7 +201,10 @@ def main() -> int:
         if longest_pause is None:
             return errors.EXIT_OK
         failures = export.failures
-        pause = backoff.pause(failures, _LONGEST_PAUSE, first=0.5) if failures else export.source.pause
+        if failures:
+            pause = backoff.pause(failures, _LONGEST_PAUSE, first=0.5)
+        else:
+            pause = max(0.0, start + export.source.pause - time.monotonic())
         if is_copy:
             time.sleep(pause)
         else:

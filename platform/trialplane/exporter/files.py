@@ -111,6 +111,19 @@ class Files:
             return f"MLflow has not taken {count_text}, named in controller.log: {self._refusal_reason}"
         return ""
 
+    def send_until(self, deadline: float) -> bool:
+        """Upload files one after the other until a time of the monotonic clock; at least one is tried, as by `send`.
+
+        Returns:
+            False if nothing was tried.
+        """
+        has_tried = False
+        while self.send():
+            has_tried = True
+            if time.monotonic() >= deadline:
+                break
+        return has_tried
+
     def send(self) -> bool:
         """Try to upload the next file. A file that cannot be uploaded is given up or tried again later.
 

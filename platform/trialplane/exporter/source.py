@@ -17,7 +17,7 @@ class Source(Protocol):
     """The ledger of a run, read in pages after a position. A page is empty if nothing follows.
 
     Attributes:
-        pause: Shortest time in seconds between two rounds of reads.
+        pause: Shortest time in seconds from the start of one round of reads to that of the next.
         idle: Time in seconds after which it is read again although no message has said that it may have grown.
     """
 
