@@ -112,7 +112,14 @@ def study(
         slot = min(range(8), key=free.__getitem__)
         seconds = count * (2 + params["layers"] / 4)
         start, number = free[slot] + chance.uniform(0.1, 2), len(attempts)
-        common = {"params": params, "started": start, "node": f"pod-{slot}", "log": f"trials/{trial:04d}/attempt-1.log"}
+        requested = (2 * free[slot] + start) / 3
+        common = {
+            "params": params,
+            "requested": requested,
+            "started": start,
+            "node": f"pod-{slot}",
+            "log": f"trials/{trial:04d}/attempt-1.log",
+        }
         curve = [(step, final + 0.6 * math.exp(-4 * step / steps) * (1 + chance.gauss(0, 0.05))) for step in range(count)]
         for step, value in curve:
             mark = len(reports) + 1
@@ -126,7 +133,7 @@ def study(
                 trial, TrialState.LOST, 1, number, failure=FailureClass.LOST, message="its pod was evicted", **common
             )
             attempts.append(dataclasses.replace(lost, seconds=seconds, ended=start + seconds))
-            common["started"] = start = start + seconds + 1
+            common["requested"] = common["started"] = start = start + seconds + 1
             row = TrialRow(trial, TrialState.COMPLETE, 2, number + 1, metrics=values, values=_values(job_, values), **common)
         elif fate < 0.45:
             row = TrialRow(trial, TrialState.PRUNED, 1, number, metrics={"loss": curve[-1][1]}, **common)
@@ -171,7 +178,7 @@ def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> R
             moment += 1
             value = loss(params[trial]) + 0.6 * math.exp(-6 * step / top)
             reports.append(ReportRow(len(reports) + 1, trial, attempt, number, step, {"loss": value}, moment))
-        times = {"started": begun, "ended": moment, "seconds": moment - begun, "slot": 0}
+        times = {"requested": begun - 0.2, "started": begun, "ended": moment, "seconds": moment - begun, "slot": 0}
         ended = TrialState.PAUSED if stretch.rung else TrialState.COMPLETE
         values = () if stretch.rung else (value,)
         attempts.append(TrialRow(trial, ended, attempt, number, values, params[trial], {"loss": value}, step=last, **times))

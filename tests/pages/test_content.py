@@ -197,6 +197,27 @@ def test_an_attempt_is_in_the_lane_of_its_slot_if_that_is_known():
     assert all(found[row.number] == row.slot if row.slot is not None else found[row.number] >= 3 for row in rows_)
 
 
+def test_a_slot_waits_until_it_gets_an_attempt_and_then_starts_it():
+    def attempt(number: int, slot: int | None, *times: float) -> TrialRow:
+        requested, started, ended = (studies.BEGAN + time for time in times)
+        row = TrialRow(number, TrialState.COMPLETE, 1, number, (0.0,), slot=slot, started=started, ended=ended)
+        return dataclasses.replace(row, requested=requested if requested > studies.BEGAN else None)
+
+    attempts = [
+        attempt(0, 0, 1, 3, 10),
+        attempt(1, 1, 2, 2, 9),
+        attempt(2, 0, 9, 12, 20),  # requested before the slot was free
+        attempt(3, 1, 13, 12, 19),  # the clock of its pod is slow
+        attempt(4, None, 21, 22, 25),  # its slot is unknown
+        attempt(5, 0, 0, 24, 26),  # its request is unknown
+    ]
+    _, table = unpacked(dataclasses.replace(studies.study(6), attempts=attempts, reports=[]))
+    frees, requests, starts = (table["attempts", name] for name in ("free", "requested", "start"))
+    assert starts == [1, 2, 11, 11, 21, 23], "from the request of the first attempt on"
+    assert requests[:5] == [1, 0, 9, 11, 20] and math.isnan(requests[5])
+    assert frees[2:4] == [9, 8] and frees[5] == 19 and all(map(math.isnan, (frees[0], frees[1], frees[4])))
+
+
 def test_commands_are_those_that_the_run_can_use():
     ended, _ = unpacked(studies.study(30))
     texts = [text for _, text in ended["commands"]]

@@ -57,6 +57,20 @@ def test_the_history_shows_trials_without_a_result_too(opened: Opened) -> None:
     assert shown.read("document.querySelector('#history .chart').data.at(-1).x.length") == failed > 0
 
 
+def test_the_timeline_shows_waiting_and_starts_beside_the_work(opened: Opened) -> None:
+    shown = opened(studies.promoted(16))
+    shown.show("timeline")
+    assert names_of(shown, "timeline")[:2] == ["waiting", "starting"]
+    lengths = (
+        "name => { const bar = document.querySelector('#timeline .chart').data.find(t => t.name === name); return bar.x; }"
+    )
+    attempts = studies.promoted(16).attempts
+    minutes = 60 if max(row.ended for row in attempts) - studies.BEGAN > 300 else 1
+    starting, waiting = ([length * minutes for length in shown.read(lengths, name)] for name in ("starting", "waiting"))
+    assert starting == pytest.approx([0.2] * len(attempts), abs=0.01)
+    assert waiting == pytest.approx([0.3] * (len(attempts) - 1), abs=0.01), "the slot of the first had waited for nothing"
+
+
 def test_promotions_are_marked_on_the_curves_and_counted_by_rung(opened: Opened) -> None:
     recorded = studies.promoted(64)
     shown = opened(recorded)

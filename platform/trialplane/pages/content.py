@@ -166,9 +166,9 @@ def _trained_steps(last_steps: dict[int, int], reports: Sequence[ReportRow]) -> 
 def _start_time(record: RunRecord) -> float:
     """Return the origin of the times on the page, in seconds since the epoch.
 
-    It is the start of the first attempt or the first report, whichever is earlier, or else the submission.
+    It is the request or the start of the first attempt or the first report, whichever is earlier, or else the submission.
     """
-    starts = [attempt.started for attempt in record.attempts if attempt.started]
+    starts = [time for attempt in record.attempts for time in (attempt.requested, attempt.started) if time]
     starts += [report.time for report in record.reports[:1]]
     return min(starts, default=record.status.created)
 
@@ -404,15 +404,18 @@ def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterat
         end = attempt.ended or (now if is_running else start + (attempt.seconds or 0.0))
         spans.append(_Span(start, end, attempt))
     spans.sort(key=lambda span: (span.start, span.attempt.number))
-    attempts = [span.attempt for span in spans]
+    attempts, lanes = [span.attempt for span in spans], list(_lanes(spans))
+    frees, requests = _times_before_starts(spans, lanes)
     yield Column("attempts", "trial", "", columns.counts(attempt.trial for attempt in attempts))
     yield Column("attempts", "attempt", "", columns.counts(attempt.attempt for attempt in attempts))
     yield Column("attempts", "number", "", columns.counts(attempt.number for attempt in attempts))
     yield _text_column("attempts", "state", [attempt.state.value for attempt in attempts])
     yield _text_column("attempts", "failure", [attempt.failure and attempt.failure.value for attempt in attempts])
+    yield Column("attempts", "free", "", columns.offsets(frees, start_time))
+    yield Column("attempts", "requested", "", columns.offsets(requests, start_time))
     yield Column("attempts", "start", "", columns.offsets((span.start for span in spans), start_time))
     yield Column("attempts", "end", "", columns.offsets((span.end for span in spans), start_time))
-    yield Column("attempts", "lane", "", columns.counts(_lanes(spans)))
+    yield Column("attempts", "lane", "", columns.counts(lanes))
 
 
 def _pause_columns(lineages: Sequence[Lineage]) -> Iterator[Column]:
@@ -452,6 +455,26 @@ class _Span(NamedTuple):
     start: float
     end: float
     attempt: TrialRow
+
+
+def _times_before_starts(spans: Sequence[_Span], lanes: Sequence[int]) -> tuple[list[float | None], list[float | None]]:
+    """Return for each attempt the time since which its slot was free, and the time at which the slot got it.
+
+    The slot waits between the two, and then starts the attempt. Both are None if they are unknown.
+
+    Args:
+        spans: Attempts, ordered by start.
+        lanes: Lane of each attempt.
+    """
+    frees: list[float | None] = []
+    requests: list[float | None] = []
+    last_ends: dict[int, float] = {}
+    for span, lane in zip(spans, lanes, strict=True):
+        requested, last_end = span.attempt.requested, min(span.start, last_ends.get(lane, -math.inf))
+        requests.append(None if requested is None else min(span.start, max(requested, last_end)))
+        frees.append(None if span.attempt.slot is None or last_end == -math.inf else last_end)
+        last_ends[lane] = max(span.end, last_ends.get(lane, span.end))
+    return frees, requests
 
 
 def _lanes(spans: Sequence[_Span]) -> Iterator[int]:

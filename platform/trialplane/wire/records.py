@@ -402,6 +402,7 @@ class TrialRow:
         message: One line about the failure, or "".
         feasible: Whether the metrics are within the job's constraints.
         seconds: Duration of the attempt, in seconds.
+        requested: Time at which it was written to the ledger and given to its slot, in seconds since the epoch.
         started: Time of its start, in seconds since the epoch. While it runs, this is when it was written to the ledger, and
             later the start of its process.
         ended: Time of its end, in seconds since the epoch. None before that.
@@ -428,6 +429,7 @@ class TrialRow:
     message: str = ""
     feasible: bool = True
     seconds: float | None = None
+    requested: float | None = None
     started: float | None = None
     ended: float | None = None
     node: str = ""

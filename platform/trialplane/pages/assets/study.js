@@ -528,7 +528,10 @@ function ranks(run) {
 
 function timeline(run) {
   const column = (name) => run.column("attempts", name);
-  const [starts, ends, lanes, states] = ["start", "end", "lane", "state"].map(column);
+  const [frees, requests, starts, ends, lanes, states] = ["free", "requested", "start", "end", "lane", "state"].map(column);
+  const asked = (i) => (Number.isNaN(requests.data[i]) ? starts.data[i] : requests.data[i]);
+  const first = (i) => (Number.isNaN(frees.data[i]) ? asked(i) : frees.data[i]);
+  const bars = () => ({ x: [], base: [], y: [], text: [] });
   const extent = () => {
     let last = 0, slots = 0;
     for (let i = 0; i < starts.data.length; i++) { last = Math.max(last, ends.data[i]); slots = Math.max(slots, lanes.data[i] + 1); }
@@ -538,31 +541,41 @@ function timeline(run) {
   const draw = () => {
     const { last, slots, unit } = extent();
     const [from, to] = view ?? [0, last || 1];
-    const visible = range(starts.data.length).filter((i) => ends.data[i] >= from && starts.data[i] <= to);
+    const visible = range(starts.data.length).filter((i) => ends.data[i] >= from && first(i) <= to);
     const data = [];
     const merged = visible.length > BARS;
     if (merged) {
-      const bins = 600, width = (to - from) / bins, busy = new Float64Array(bins);
-      for (const i of visible) {
-        const a = Math.max(0, (starts.data[i] - from) / width), b = Math.min(bins, (ends.data[i] - from) / width);
-        for (let bin = Math.floor(a); bin < b; bin++) busy[bin] += Math.min(b, bin + 1) - Math.max(a, bin);
-      }
-      data.push({ type: "scatter", mode: "lines", fill: "tozeroy", name: "busy slots", line: { shape: "hvh", width: 1, color: shade(OKABE_ITO[0]) }, x: Array.from(busy, (_, bin) => (from + (bin + 0.5) * width) / unit[0]), y: Array.from(busy), hoverinfo: "x+y" });
+      const bins = 600, width = (to - from) / bins;
+      const filled = (name, color, begin, end) => {
+        const busy = new Float64Array(bins);
+        for (const i of visible) {
+          const a = Math.max(0, (begin(i) - from) / width), b = Math.min(bins, (end(i) - from) / width);
+          for (let bin = Math.floor(a); bin < b; bin++) busy[bin] += Math.min(b, bin + 1) - Math.max(a, bin);
+        }
+        return { type: "scatter", mode: "lines", stackgroup: "slots", name, line: { shape: "hvh", width: 1, color }, x: Array.from(busy, (_, bin) => (from + (bin + 0.5) * width) / unit[0]), y: Array.from(busy), hoverinfo: "x+y+name" };
+      };
+      data.push(filled("working", shade(OKABE_ITO[0]), (i) => starts.data[i], (i) => ends.data[i]), filled("starting", css("--strong"), asked, (i) => starts.data[i]));
     } else {
-      const groups = new Map();
-      for (const i of visible) {
-        const state = states.value(i);
-        if (!groups.has(state)) groups.set(state, { x: [], base: [], y: [], text: [] });
-        const bar = groups.get(state);
-        bar.base.push(starts.data[i] / unit[0]);
-        bar.x.push(Math.max(ends.data[i] - starts.data[i], (to - from) / 2000) / unit[0]);
+      const groups = new Map(), waits = bars(), begins = bars(), narrowest = (to - from) / 2000;
+      const add = (bar, i, begin, end, words) => {
+        bar.base.push(begin / unit[0]);
+        bar.x.push(Math.max(end - begin, narrowest) / unit[0]);
         bar.y.push(lanes.data[i]);
-        const failure = column("failure").value(i);
-        bar.text.push(plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]}: ${state}${failure ? ` (${failure})` : ""}, ${duration(ends.data[i] - starts.data[i])}`));
+        bar.text.push(plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]}: ${words}, ${duration(end - begin)}`));
+      };
+      for (const i of visible) {
+        if (asked(i) - first(i) > narrowest) add(waits, i, first(i), asked(i), "the slot waited before it");
+        if (starts.data[i] - asked(i) > narrowest) add(begins, i, asked(i), starts.data[i], "starting");
+        const state = states.value(i), failure = column("failure").value(i);
+        if (!groups.has(state)) groups.set(state, bars());
+        add(groups.get(state), i, starts.data[i], ends.data[i], `${state}${failure ? ` (${failure})` : ""}`);
       }
+      const before = (name, bar, width, color) => bar.x.length && data.push({ type: "bar", orientation: "h", name, ...bar, textposition: "none", hoverinfo: "text", width, marker: { color, line: { width: 0 } } });
+      before("waiting", waits, 0.12, css("--faint"));
+      before("starting", begins, 0.4, css("--strong"));
       for (const [state, bar] of groups) data.push({ type: "bar", orientation: "h", name: state.toLowerCase(), ...bar, textposition: "none", hoverinfo: "text", width: 0.8, marker: { color: shade(STATES[state]?.color ?? "#999999"), pattern: { shape: { FAILED: "x", LOST: "/", PRUNED: ".", PAUSED: "-" }[state] ?? "" }, line: { width: 0 } } });
     }
-    return { data, layout: layout({ barmode: "overlay", showlegend: !merged, xaxis: { title: `${unit[1]} since the start`, range: [from / unit[0], to / unit[0]] },
+    return { data, layout: layout({ barmode: "overlay", showlegend: true, xaxis: { title: `${unit[1]} since the start`, range: [from / unit[0], to / unit[0]] },
       yaxis: merged ? { title: "busy slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };
   };
   const chart = new Chart("Attempts over time, by slot", Math.max(220, Math.min(560, 90 + 26 * extent().slots)), draw, (element) => {
