@@ -105,19 +105,20 @@ def write_arrays(arrays: Any, file: Path) -> None:
     """Write packed arrays to a file, completely or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    partial.write_bytes(arrays.data)  # numpy's own `tofile` does not report a full disk
+    partial.write_bytes(arrays.data)  # not numpy's own `tofile`, which does not report a full disk
     partial.replace(file)
 
 
 def _relocate_artifacts(store: Path) -> None:
     """Let a store refer to the artifacts in the folder beside it, instead of the folder that they had in the slot."""
     folder = store.with_suffix(".artifacts")
-    with contextlib.closing(sqlite3.connect(store)) as file, file:
+    with contextlib.closing(sqlite3.connect(store)) as connection, connection:  # the second one commits the changes
         for table, key, column in (
             ("experiments", "experiment_id", "artifact_location"),
             ("runs", "run_uuid", "artifact_uri"),
         ):
-            for identity, uri in file.execute(f"SELECT {key}, {column} FROM {table}").fetchall():
-                _, separator, relative = str(uri).rpartition(folder.name)
+            for identity, old_uri in connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall():
+                _, separator, path_in_folder = str(old_uri).rpartition(folder.name)
                 if separator:
-                    file.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (folder.as_uri() + relative, identity))
+                    new_uri = folder.as_uri() + path_in_folder
+                    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (new_uri, identity))

@@ -87,8 +87,8 @@ class Exchange:
     def __init__(self, learner: SlotPool, workers: SlotPool) -> None:
         self._learner = learner
         self._workers = workers
-        # Reference to an answer → the function that makes its event, and a reference that is held until then: the object
-        # store deletes an object to which nobody refers.
+        # Reference to an answer → the function that makes its event from the answer (None after an error) and the text of
+        # the error, and a reference that is held until then: the object store deletes an object to which nobody refers.
         self._pending: dict[Any, tuple[Callable[[Any, str], ExchangeEvent], Any]] = {}
 
     @property
@@ -111,28 +111,32 @@ class Exchange:
     def fetch(self, worker: int, units: tuple[int, ...]) -> None:
         """Start to move results from a worker's memory into the object store, as one object."""
         process = _process_in(self._workers, worker)
+        available_units, results = _fetch(process, messages.FetchResults(units))
 
-        def make_event(available: Any, error: str) -> ResultsFetched:
-            """Return the event of the fetch, once the numbers of the units that were available have arrived."""
+        def make_event(answer: tuple[int, ...] | None, error: str) -> ResultsFetched:
+            """Return the event of the fetch.
+
+            Args:
+                answer: Units whose results were available; None after an error.
+                error: See `ResultsFetched`.
+            """
             # The worker may reuse the memory of results that were not fetched too, as their units are retried.
             process.send(messages.ReleaseResults(units))
-            lost = tuple(unit for unit in units if unit not in (available or ()))
-            return ResultsFetched(
-                worker, process.request, tuple(available or ()), results if available else None, lost, error
-            )
+            fetched = tuple(answer or ())
+            lost = tuple(unit for unit in units if unit not in fetched)
+            return ResultsFetched(worker, process.request, fetched, results if fetched else None, lost, error)
 
-        available_units, results = _fetch(process, messages.FetchResults(units))
         self._pending[available_units] = make_event, results
 
     def fetch_weights(self) -> None:
         """Start to move the weights that the learner offers into the object store."""
         process = _process_in(self._learner, 0)
+        availability, weights = _fetch(process, messages.FetchWeights())
 
-        def make_event(is_available: Any, error: str) -> WeightsFetched:
+        def make_event(is_available: bool | None, error: str) -> WeightsFetched:
             process.send(messages.ReleaseWeights())
             return WeightsFetched(process.request, weights if is_available else None, error)
 
-        availability, weights = _fetch(process, messages.FetchWeights())
         self._pending[availability] = make_event, weights
 
     def feed(self, transfers: tuple[Transfer, ...], results: Any) -> None:
@@ -146,7 +150,11 @@ class Exchange:
         units = tuple(transfer.unit for transfer in transfers)
         message = messages.encode(messages.FeedTransfers(transfers))
         answer = process.actor.call("feed", process.serial, message, [results])
-        self._pending[answer] = lambda is_taken, error: ResultsFed(process.request, units, not is_taken, error), results
+
+        def make_event(was_fed: bool | None, error: str) -> ResultsFed:
+            return ResultsFed(process.request, units, not was_fed, error)
+
+        self._pending[answer] = make_event, results
 
     def take(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
         """Yield the events of answers that have arrived.
@@ -181,6 +189,11 @@ def _process_in(pool: SlotPool, slot: int) -> Process:
 
 
 def _fetch(process: Process, message: messages.Fetch) -> tuple[Any, Any]:
-    """Call `fetch` in a slot; return references to the units whose results are available, and to these results."""
-    available, results = process.actor.call("fetch", process.serial, messages.encode(message))
-    return available, results
+    """Call `fetch` in a slot.
+
+    Returns:
+        References to its two answers, see `worker.slot_actor.SlotActor.fetch`: the units whose results are available, or
+        whether the weights are; and the data.
+    """
+    availability, data = process.actor.call("fetch", process.serial, messages.encode(message))
+    return availability, data

@@ -80,6 +80,7 @@ class Flow:
                 self._moving[transfer.unit] = transfer
                 granted[transfer.worker].append(self._offered.popleft())
         self._offered.extendleft(reversed(deferred))
+        # `granted` also has an empty list for each worker that was considered and got no grant.
         return {worker: tuple(transfer.unit for transfer in transfers) for worker, transfers in granted.items() if transfers}
 
     def withdraw(self, worker: int) -> list[int]:
@@ -97,7 +98,7 @@ class Flow:
         self._stored.append(Load(tuple(self._moving.pop(unit) for unit in units), reference))
 
     def take_loads(self) -> list[Load]:
-        """Return the loads that the learner gets now, and record them as fed."""
+        """Remove and return the stored loads that the learner gets now, and record them as fed."""
         loads: list[Load] = []
         while self._stored and (len(self._fed) < AHEAD or self._has_room_ahead(self._stored[0])):
             load = self._stored.popleft()
@@ -106,7 +107,7 @@ class Flow:
         return loads
 
     def fed_transfer(self, unit: int) -> Transfer | None:
-        """Return the result of a unit that was fed; None if the learner has already taken it."""
+        """Return the result of a unit that was fed and that the learner has not taken; otherwise None."""
         return self._fed.get(unit)
 
     def record_taken(self, unit: int) -> Transfer | None:
@@ -117,7 +118,7 @@ class Flow:
         return transfer
 
     def record_lost(self, unit: int) -> Transfer | None:
-        """Record that a result was lost, and return it; return None if no fetch or feed of it was in progress."""
+        """Record that a result was lost, and return it; return None if it was not on its way: being fetched, or fed."""
         transfer = self._moving.pop(unit, None) or self._fed.pop(unit, None)
         if transfer is not None:
             self.in_flight -= transfer.bytes
@@ -134,6 +135,9 @@ class Flow:
         return not transfers or (len(transfers) < BATCH_RESULTS and size <= self._call_bytes)
 
     def _has_room_ahead(self, load: Load) -> bool:
-        """Return whether a load may be fed early: with the results that were not taken yet, it is at most two full calls."""
+        """Return whether a load may be fed although the learner has not taken `AHEAD` earlier results.
+
+        It may if all these results together are no more than two calls can move.
+        """
         transfers = (*self._fed.values(), *load.transfers)
         return len(transfers) <= 2 * BATCH_RESULTS and sum(transfer.bytes for transfer in transfers) <= 2 * self._call_bytes

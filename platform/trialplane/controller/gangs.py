@@ -38,7 +38,8 @@ class _Gang:
         request: Request of the attempt that runs in it; None while it is idle.
         running: Nodes that have not ended.
         times: Times of other nodes' ranks, as metrics for the next report of node 0.
-        ends: Last event of each node that has ended, by node, in the order of arrival.
+        ends: Last event of each node that has ended, by node, in the order of arrival; without the outcome if the node was
+            killed.
         to_answer: Node whose event the loop has not answered yet; None if there is none.
         kill_at: Time by the monotonic clock at which the nodes that still run are killed; None if none is scheduled.
         kill_reason: Reason for the kill: another node failed, or the result is complete.
@@ -61,6 +62,8 @@ class _Gang:
 
 class GangPool:
     """A `Pool` of gangs, each of several slots of another pool.
+
+    In its methods and events, the number of a slot is that of a gang.
 
     Args:
         pool: Pool with `config.nodes` slots for each gang.
@@ -113,7 +116,8 @@ class GangPool:
         remaining = self._pool.slots
         self._single = [slot for slot in self._single if slot in remaining]
         gangs_of_lost_slots = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - remaining]
-        for gang in {gang.index: gang for gang in gangs_of_lost_slots}.values():
+        broken_gangs = {gang.index: gang for gang in gangs_of_lost_slots}  # each once, also if it has lost several slots
+        for gang in broken_gangs.values():
             gang.is_broken = True
             if gang.request is None:  # otherwise it is dissolved when its trial has ended
                 self._dissolve(gang)
@@ -240,26 +244,26 @@ class GangPool:
             del self._gang_of[event.slot]
             gang.is_broken = True
         gang.to_answer = node if event.outcome is None else None
-        trial_messages = tuple(
-            self._complete_report(gang, message) if isinstance(message, TrialReport) else message
-            for message in event.messages
-            if isinstance(message, LogGrown) or (node == 0 and isinstance(message, TrialReport))
-        )
-        if node:
-            for report in event.reports:
-                gang.times |= ranks.as_metrics(ranks.seconds(report.metrics))
-        if event.outcome is None or trial_messages:
-            yield SlotTrial(gang.index, request, trial_messages)
+        trial_messages: list[LogGrown | TrialReport] = []
+        for message in event.messages:
+            if isinstance(message, LogGrown):
+                trial_messages.append(message)
+            elif isinstance(message, TrialReport) and node == 0:
+                trial_messages.append(self._add_times(gang, message))
+            elif isinstance(message, TrialReport):
+                gang.times |= ranks.as_metrics(ranks.seconds(message.metrics))
+        if event.outcome is None or trial_messages:  # without messages too, as the loop answers the event
+            yield SlotTrial(gang.index, request, tuple(trial_messages))
         if event.outcome is None:
             return
         gang.running.discard(node)
-        # The outcome of a node that was killed because another failed is dropped: it does not explain the trial's end.
+        # Without messages, the event has no outcome: that of a node that was killed does not explain the trial's end.
         gang.ends[node] = dataclasses.replace(event, messages=()) if gang.is_killed else event
         self._schedule_kills(gang, event)
         if not gang.running:
             yield self._end_trial(gang, request)
 
-    def _complete_report(self, gang: _Gang, report: TrialReport) -> TrialReport:
+    def _add_times(self, gang: _Gang, report: TrialReport) -> TrialReport:
         """Return a report of node 0 with the times of the other nodes' ranks that have arrived since the one before."""
         times, gang.times = gang.times, {}
         return dataclasses.replace(report, metrics={**report.metrics, **times}) if times else report
@@ -310,21 +314,19 @@ class GangPool:
     def _end_trial(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
         """Return the event of the trial's end, after its last node has ended, and dissolve a gang that has lost a slot."""
         gang.request = None
-        node_0 = gang.ends[0]
-        outcome, node = verdict({node: event.outcome for node, event in gang.ends.items() if event.outcome})
-        if node:  # the outcome is that of another node, but the trial keeps the metrics of node 0
+        node_0_end = gang.ends[0]
+        outcome, origin = verdict({node: end.outcome for node, end in gang.ends.items() if end.outcome is not None})
+        if origin != 0:  # the trial keeps the metrics of node 0, if it has any
             location = f" ({outcome.node})" if outcome.node else ""
-            node_0_outcome = node_0.outcome
-            metrics = node_0_outcome.metrics if node_0_outcome is not None and node_0_outcome.metrics else outcome.metrics
-            outcome = dataclasses.replace(outcome, message=f"node {node}{location}: {outcome.message}", metrics=metrics)
+            node_0_metrics = {} if node_0_end.outcome is None else node_0_end.outcome.metrics
+            metrics = node_0_metrics or outcome.metrics
+            outcome = dataclasses.replace(outcome, message=f"node {origin}{location}: {outcome.message}", metrics=metrics)
         elif outcome.state is TrialState.COMPLETE and gang.is_killed and not outcome.early:
-            # `gang.ends` has no outcome of a node that was killed.
-            remarks = (
-                f"node {node} was {gang.kill_reason}" for node, event in sorted(gang.ends.items()) if event.outcome is None
-            )
+            killed_nodes = sorted(node for node, end in gang.ends.items() if end.outcome is None)
+            remarks = (f"node {node} was {gang.kill_reason}" for node in killed_nodes)
             outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *remarks))))
-        arrays = node_0.arrays if outcome.state is TrialState.COMPLETE else None
-        trial_end = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, node_0.store, gang.is_broken)
+        arrays = node_0_end.arrays if outcome.state is TrialState.COMPLETE else None
+        trial_end = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, node_0_end.store, gang.is_broken)
         if gang.is_broken:
             self._dissolve(gang)
         return trial_end

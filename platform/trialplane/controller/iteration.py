@@ -92,18 +92,18 @@ class Iteration:
             store_bytes: Size of the smallest object store; 0 if unknown.
         """
         self.weights, self.is_published = weights, True
-        limit = self.collect.in_flight_bytes
+        desired_limit = self.collect.in_flight_bytes
         room = int(STORE_SHARE * store_bytes) - self.weights_bytes
-        self.flow.limit = min(limit, max(1, room)) if store_bytes else limit
-        if self.flow.limit < limit:
+        self.flow.limit = min(desired_limit, max(1, room)) if store_bytes else desired_limit
+        if self.flow.limit < desired_limit:
             log.warning(
                 "iteration %d: only %d MB may be in flight, not collect.in_flight's %d MB: the smallest object store has "
                 "%d MB, which also hold the weights; raise resources.shm to make it larger",
-                *(self.request.trial, self.flow.limit >> 20, limit >> 20, store_bytes >> 20),
+                *(self.request.trial, self.flow.limit >> 20, desired_limit >> 20, store_bytes >> 20),
             )
 
     def assign_units(self, worker: WorkerSlot) -> tuple[Unit, ...]:
-        """Assign units to a worker, as many as it has requested and not received, and return them."""
+        """Assign units to a worker, at most as many as it has requested and not received, and return them."""
         units = self.units.assign(worker.index, worker.requested)
         if units:
             now = time.monotonic()
@@ -136,7 +136,7 @@ class Iteration:
         Args:
             units: Units whose results are in the object store.
             reference: Reference to the list of these results.
-            lost: Units whose results were lost.
+            lost: Units whose results were lost before that.
             error: Reason for the loss; "" if the worker has ended.
         """
         if units:
@@ -162,8 +162,9 @@ class Iteration:
         """Record that the learner has read the results of these units, or has kept them from an earlier attempt."""
         for unit in units:
             transfer = self.flow.record_taken(unit)
-            if transfer is None:
-                self._reused += self.units.record_reuse(unit)
+            if transfer is None:  # it was not fed in this attempt, so the learner has kept it
+                if self.units.record_reuse(unit):
+                    self._reused += 1
             elif self.units.record_arrival(unit):  # the event that it was fed has not come yet
                 self._count_arrival(transfer)
 
@@ -185,17 +186,18 @@ class Iteration:
         Returns:
             The outcome, changed to a failure if the process returned too early without taking a unit.
         """
-        # A process that failed while it worked on units may have failed because of them. Only without such units may the
-        # results that it had offered be the cause.
-        is_at_fault = not self.units.assigned_to(worker.index)
+        # A process that failed while it worked on units may have failed because of them, so these use up retries, and the
+        # results that it had offered do not. Without such units the offered results may be the cause.
+        uses_retry = not self.units.assigned_to(worker.index)
         for unit in self.flow.withdraw(worker.index):
             reason = f"its worker ended before it was fetched: {outcome.message}"
-            self._retry_lost_result(unit, worker.index, reason, is_at_fault=is_at_fault)
+            self._retry_lost_result(unit, worker.index, reason, uses_retry=uses_retry)
         worker_end = self.units.end_worker(worker.index, outcome)
+        if worker_end.failed is not None:
+            worker.failed += 1
         if outcome.state is TrialState.COMPLETE and not worker.is_at_end and not worker.received:
             message = "play(ctx) returned before the iteration was complete, without taking a unit"
             outcome = dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=message)
-        worker.failed += worker_end.failed is not None
         worker.end(None if outcome.failure in (None, FailureClass.STOPPED) else outcome)
         return outcome
 
@@ -218,8 +220,10 @@ class Iteration:
             self._stuck_since = None
             return None
         now = time.monotonic()
-        self._stuck_since = now if self._stuck_since is None else self._stuck_since
-        if not expected <= given_up and now < self._stuck_since + PATIENCE:  # another worker may still start
+        if self._stuck_since is None:
+            self._stuck_since = now
+        starting = expected - given_up
+        if starting and now < self._stuck_since + PATIENCE:  # one of them may still become ready
             return None
         worker = self.workers[min(given_up)]
         assert worker.failure is not None
@@ -235,14 +239,14 @@ class Iteration:
         for worker in self.workers.values():
             worker.close()
 
-    def check_spilling(self, measure: Callable[[], int | None], *, now: bool = False) -> None:
+    def check_spilling(self, measure: Callable[[], int | None], *, at_once: bool = False) -> None:
         """Check whether the object stores have spilled results to disk; log a warning the first time.
 
         Args:
             measure: Returns the bytes that the stores have spilled so far; None while unknown.
-            now: Whether to check even if the last check was less than `SPILL_INTERVAL` seconds ago.
+            at_once: Whether to check even if the last check was less than `SPILL_INTERVAL` seconds ago.
         """
-        if not now and time.monotonic() < self._next_spill_check:
+        if not at_once and time.monotonic() < self._next_spill_check:
             return
         self._next_spill_check = time.monotonic() + SPILL_INTERVAL
         total = measure()
@@ -268,7 +272,7 @@ class Iteration:
     def metrics(self) -> dict[str, float]:
         """Return the metrics that the platform adds to the iteration's outcome."""
         seconds = self._seconds()
-        computed = self.units.arrived - self._reused
+        computed = self.units.arrived - self._reused  # in this attempt, as `seconds` is the time of this attempt
         return {
             "units": float(self.units.arrived),
             "units_failed": float(len(self.units.failed)),
@@ -328,7 +332,12 @@ class Iteration:
         now = time.monotonic()
         workers = {**{slot: WorkerSlot(slot) for slot in nodes}, **self.workers}
         return tuple(
-            worker.status(now, nodes.get(slot, ""), bool(self.units.assigned_to(slot)), self.flow.has_unfetched(slot))
+            worker.status(
+                now,
+                nodes.get(slot, ""),
+                has_units=bool(self.units.assigned_to(slot)),
+                has_unfetched=self.flow.has_unfetched(slot),
+            )
             for slot, worker in sorted(workers.items())
         )
 
@@ -337,18 +346,19 @@ class Iteration:
         if (transfer := self.flow.record_lost(unit)) is not None:
             self._retry_lost_result(unit, transfer.worker, reason)
 
-    def _retry_lost_result(self, unit: int, worker: int, reason: str, *, is_at_fault: bool = True) -> None:
+    def _retry_lost_result(self, unit: int, worker: int, reason: str, *, uses_retry: bool = True) -> None:
         """Retry a unit whose result was lost, or fail it if its retries are used up, and log that.
 
         Args:
             unit: Number of the unit.
             worker: Number of the worker that offered the result.
             reason: Reason for the loss.
-            is_at_fault: Whether the loss counts as a failure of this unit, see `Units.retry_lost_result`.
+            uses_retry: Whether the loss uses up a retry of this unit, see `Units.retry_lost_result`.
         """
         message = f"its result was lost in transit: {reason}"
-        failed = self.units.retry_lost_result(unit, message, is_at_fault=is_at_fault)
-        self.workers[worker].failed += failed is not None
+        failed = self.units.retry_lost_result(unit, message, uses_retry=uses_retry)
+        if failed is not None:
+            self.workers[worker].failed += 1
         if not self.is_ending:
             consequence = "it is retried" if failed is None else "its retries are used up, so the unit has failed"
             log.warning(
@@ -383,7 +393,7 @@ class Iteration:
         )
 
     def _describe_failure(self, failed: FailedUnit) -> str:
-        """Return a text for the user about a failed unit."""
+        """Return a text for the user about a failed unit, with its worker and the log of that."""
         return f"unit {failed.unit}, by worker {failed.worker}: {failed.message}; {self._log_hint(failed.worker)}"
 
     def _log_hint(self, worker: int) -> str:

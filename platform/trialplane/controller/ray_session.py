@@ -38,14 +38,14 @@ HEAD_PAUSE = 0.2  # seconds between two attempts to reach a head that starts
 
 
 @contextlib.contextmanager
-def connect(roles: Sequence[Role], store: Callable[[int], int]) -> Iterator[None]:
+def connect(roles: Sequence[Role], store_size: Callable[[int], int]) -> Iterator[None]:
     """Start a Ray for this process on this machine, with room for the slots of all roles, and end it.
 
     Ray reads its settings on import: see `__main__`.
 
     Args:
         roles: Roles of the job.
-        store: Returns the size of the object store for a number of free bytes in /dev/shm.
+        store_size: Returns the size of the object store for a number of free bytes in /dev/shm.
 
     Raises:
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
@@ -53,7 +53,7 @@ def connect(roles: Sequence[Role], store: Callable[[int], int]) -> Iterator[None
     folder, lock = _make_folder()
     keeps_logs = False
     try:
-        _start_ray(roles, store, folder)
+        _start_ray(roles, store_size, folder)
         yield
     except errors.SlotError:
         keeps_logs = True  # the error names the folder; the next controller that starts Ray removes it
@@ -102,30 +102,31 @@ def _lock(folder: Path) -> int:
     return descriptor
 
 
-def _start_ray(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> None:
+def _start_ray(roles: Sequence[Role], store_size: Callable[[int], int], folder: Path) -> None:
     """Start Ray, in up to `STARTS` tries if it is slow, and check that it has enough GPUs.
 
     Args:
         roles: Roles of the job.
-        store: Returns the size of the object store for a number of free bytes in /dev/shm.
+        store_size: Returns the size of the object store for a number of free bytes in /dev/shm.
         folder: Folder for Ray's files.
 
     Raises:
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
     """
-    size, gpus = sum(role.pods for role in roles), sum(role.resources.gpus_for(role.pods) for role in roles)
+    slot_count = sum(role.pods for role in roles)
+    gpu_count = sum(role.resources.gpus_for(role.pods) for role in roles)
     with _map_to_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
         for start in range(1, STARTS + 1):
             children = process.children()
             try:
                 ray.init(
                     address="local",
-                    num_cpus=max(size, 1),
+                    num_cpus=max(slot_count, 1),
                     resources={cluster.slot(role.name): role.pods for role in roles},
                     include_dashboard=False,
                     log_to_driver=False,
                     configure_logging=False,
-                    object_store_memory=store(shutil.disk_usage("/dev/shm").free),
+                    object_store_memory=store_size(shutil.disk_usage("/dev/shm").free),
                     _temp_dir=str(folder / _RAY_FOLDER),
                 )
                 break
@@ -137,10 +138,10 @@ def _start_ray(roles: Sequence[Role], store: Callable[[int], int], folder: Path)
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
     available_gpus = int(ray.cluster_resources().get("GPU", 0))
-    if available_gpus < gpus:
+    if available_gpus < gpu_count:
         raise errors.SlotError(
-            f"{errors.counted(size, 'slot')} request {errors.counted(gpus, 'GPU')}, but Ray finds {available_gpus}; lower "
-            "--parallel, --nodes or --gpus"
+            f"{errors.counted(slot_count, 'slot')} request {errors.counted(gpu_count, 'GPU')}, but Ray finds "
+            f"{available_gpus}; lower --parallel, --nodes or --gpus"
         )
 
 
@@ -158,7 +159,7 @@ def join(address: str, should_give_up: Callable[[], bool], on_trouble: Callable[
     Returns:
         Whether Ray was joined.
     """
-    problem = ""
+    last_problem = ""
     while not should_give_up():
         is_reachable = False
         try:
@@ -168,11 +169,12 @@ def join(address: str, should_give_up: Callable[[], bool], on_trouble: Callable[
             return True
         except Exception as error:  # noqa: BLE001  Ray raises errors of many classes here, and all mean the same
             ray.shutdown()
-            previous_problem, problem = problem, errors.first_line(error)
-            if problem != previous_problem:
+            problem = errors.first_line(error)
+            if problem != last_problem:
                 log.info("the Ray at %s does not answer yet: %s", address, problem)
                 if is_reachable:
                     on_trouble(problem)
+            last_problem = problem
             time.sleep(HEAD_PAUSE)
     return False
 
@@ -231,7 +233,10 @@ def disconnect() -> None:
 
 
 def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Wait at most `timeout` seconds for the first of these answers, and return it; with 0, return all that have arrived."""
+    """Wait at most `timeout` seconds for the first of these answers, and return it in a list; empty if none has arrived.
+
+    With a timeout of 0, return all that have arrived.
+    """
     if not answers:
         time.sleep(timeout)
         return []

@@ -118,14 +118,19 @@ class _SlotState:
     Times are by the monotonic clock.
 
     Attributes:
-        index: Number of the slot; reused after the slot was removed. start_failures: Consecutive failures of the slot to
-        start while others worked. actor: Actor of the slot; None while it waits for its next start. next_start: Time of the
-        next start. node: Host or pod on which its template is warm; "" while it is not warm. running: Process in the slot;
-        None while it is idle. is_leaving: Whether the slot is removed when its process has ended. was_ended: Whether the
-        controller has told the process to end. answer_by: Time by which the slot must have killed its process and answered;
-        None unless the controller requested that. exiting_since: Time when the process reported that its exit takes long;
-        None if it has not. trouble: Description of its last failure to start; "" after a start. is_given_up: Whether it is
-        not started again.
+        index: Number of the slot; reused after the slot was removed.
+        start_failures: Consecutive failures of the slot to start while others worked.
+        actor: Actor of the slot; None while it waits for its next start.
+        next_start: Time of the next start.
+        node: Host or pod on which its template is warm; "" while it is not warm.
+        running: Process in the slot; None while it is idle.
+        is_leaving: Whether the slot is removed when its process has ended.
+        was_told_to_end: Whether the controller has told the process to end.
+        answer_by: Time by which the slot must have killed its process and answered; None unless the controller requested
+            that.
+        exiting_since: Time when the process reported that its exit takes long; None if it has not.
+        trouble: Description of its last failure to start; "" after a start.
+        is_given_up: Whether it is not started again.
     """
 
     index: int
@@ -135,7 +140,7 @@ class _SlotState:
     node: str = ""
     running: Process | None = None
     is_leaving: bool = False
-    was_ended: bool = False
+    was_told_to_end: bool = False
     answer_by: float | None = None
     exiting_since: float | None = None
     trouble: str = ""
@@ -205,9 +210,9 @@ class SlotPool:
         if not failing:
             exiting = (state for state in self._states.values() if state.exiting_since is not None)
             return next((self._exit_message(state) for state in exiting), "")
-        state = max(failing, key=lambda state: state.is_given_up)
+        shown = next((state for state in failing if state.is_given_up), failing[0])
         remark = f"; {errors.counted(len(failing) - 1, 'other slot')} failed to start as well" if len(failing) > 1 else ""
-        return f"{self._slot_name(state)} {state.trouble}{remark}"
+        return f"{self._slot_name(shown)} {shown.trouble}{remark}"
 
     @property
     def leaving(self) -> frozenset[int]:
@@ -222,7 +227,8 @@ class SlotPool:
         """
 
         def removal_order(state: _SlotState) -> tuple[bool, bool, bool]:
-            return state.running is not None, bool(state.node), not state.is_given_up
+            runs, is_warm = state.running is not None, bool(state.node)
+            return runs, is_warm, not state.is_given_up
 
         for state in sorted(self._states.values(), key=removal_order):
             surplus = self.size - size
@@ -250,7 +256,7 @@ class SlotPool:
         assert state.running is None, f"slot {slot} runs {state.running}"
         assert state.actor is not None
         state.running = process = Process(state.actor, next(self._serials), request)
-        state.was_ended, state.answer_by, state.exiting_since = False, None, None
+        state.was_told_to_end, state.answer_by, state.exiting_since = False, None, None
         start = messages.encode(messages.StartAttempt(request))
         reference = process.actor.call("run", process.serial, start, [] if weights is None else [weights])
         self._pending[reference] = state
@@ -353,7 +359,7 @@ class SlotPool:
     def _send_end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
         """Send the message that kills or stops the process in a slot, if a process runs."""
         state = self._states[slot]
-        state.was_ended = True
+        state.was_told_to_end = True
         if state.running is not None:
             if isinstance(message, messages.KillTrial) and state.answer_by is None:
                 state.answer_by = time.monotonic() + KILL_PATIENCE
@@ -379,18 +385,19 @@ class SlotPool:
             state.actor = None
 
     def _event(self, state: _SlotState, answer: Any) -> SlotEvent:
-        """Return the event in an answer, and record what it says about the slot.
+        """Return the event in an answer of a slot, and update the slot's state by it.
 
-        If nothing runs in the slot, the event is that its template is warm.
+        If nothing runs in the slot, the answer is that of its start, and the event is that its template is warm.
 
         Raises:
             MessageError: The answer is not valid.
         """
         if state.running is not None:
-            decoded = tuple(messages.decode(message, messages.FROM_SLOT) for message in answer[0])
+            encoded_messages, file_references = answer  # see `worker.slot_actor.Answer`
+            decoded = tuple(messages.decode(message, messages.FROM_SLOT) for message in encoded_messages)
             if any(isinstance(message, messages.Exiting) for message in decoded):
                 state.exiting_since = time.monotonic()
-            files = {name: self._host.read(reference) for name, reference in answer[1].items()}
+            files = {name: self._host.read(reference) for name, reference in file_references.items()}
             event = SlotTrial(state.index, state.running.request, decoded, files.get("arrays"), files.get("store"))
             if event.outcome is None:
                 return event
@@ -428,20 +435,21 @@ class SlotPool:
         In a cluster the preStop hook of a terminating pod stops the process. So a process that was stopped, but not by the
         controller, is the sign.
         """
-        # A process that was lost without an exit code was not stopped: its template died.
+        # A process that was stopped by SIGTERM is LOST with an exit code. Without an exit code its template has died.
         was_stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None
-        return self._config.ship and was_stopped and not state.was_ended
+        in_cluster = self._config.ship
+        return in_cluster and was_stopped and not state.was_told_to_end
 
     def _handle_loss(self, state: _SlotState, error: Exception) -> Iterator[SlotTrial]:
-        """Replace the actor of a slot that was lost or has not started, and yield the end of its process if one ran.
+        """Replace the actor of a slot that was lost or failed to start, and yield the end of its process if one ran.
 
         A slot that is leaving is removed instead.
 
         Raises:
             SlotError: See `_handle_start_failure`.
         """
-        process, state.running, state.exiting_since = state.running, None, None
-        node, state.node = state.node, ""
+        process, node = state.running, state.node
+        state.running, state.exiting_since, state.node = None, None, ""
         self._kill_actor(state)  # it may still run, if it was only unreachable for a moment
         if state.is_leaving:
             self._remove(state)
@@ -468,19 +476,19 @@ class SlotPool:
         """
         can_continue = self.ready >= self._config.nodes  # whether enough other slots work for a trial
         failures = state.start_failures if can_continue else self._failures
-        is_over = failures.record_failure(time.monotonic())
-        if is_over and not can_continue:
+        has_too_many = failures.record_failure(time.monotonic())
+        if has_too_many and not can_continue:
             raise errors.SlotError(
                 f"{failures.count} slots in a row could not be started: {error}; see {self._config.root}/slots"
             ) from error
-        consequence = "is not used until the run is paused and resumed" if is_over else "is started again"
+        consequence = "is not used until the run is paused and resumed" if has_too_many else "is started again"
         state.trouble = (
             f"failed to start {errors.counted(failures.count, 'time')} and {consequence}: {errors.first_line(error)}"
         )
         log.warning("%s %s; see %s/slots", self._slot_name(state), state.trouble, self._config.root)
-        state.is_given_up = is_over
-        state.next_start = time.monotonic() + failures.pause
-        if not failures.pause and not is_over:
+        state.is_given_up = has_too_many
+        state.next_start = time.monotonic() + failures.pause  # `take` starts it then
+        if not failures.pause and not has_too_many:
             self._start_actor(state)
 
     def _exit_message(self, state: _SlotState) -> str:

@@ -71,9 +71,8 @@ class Units:
         self._waiting = collections.deque(range(first, first + count))
         self._waiting_alone: collections.deque[int] = collections.deque()  # each needs a worker without other units
         self._suspects: set[int] = set()  # units that are assigned alone, because one of them made a process fail
-        self._assigned: dict[int, set[int]] = collections.defaultdict(
-            set
-        )  # worker → units whose results it must still offer
+        # Worker → units whose results it must still offer.
+        self._assigned: dict[int, set[int]] = collections.defaultdict(set)
         self._in_transit: dict[int, int] = {}  # unit → worker that offered its result
         self._arrived: set[int] = set()
         self._own_retries: _FailureCounts = collections.Counter()  # after failures that the unit itself has caused
@@ -155,13 +154,13 @@ class Units:
         self._arrived.add(unit)
         return True
 
-    def retry_lost_result(self, unit: int, message: str, *, is_at_fault: bool = True) -> FailedUnit | None:
+    def retry_lost_result(self, unit: int, message: str, *, uses_retry: bool = True) -> FailedUnit | None:
         """Let a unit whose result was lost in transit wait again, unless its retries are used up.
 
         Args:
             unit: Number of the unit.
             message: Reason for the loss.
-            is_at_fault: Whether the loss counts as a failure of this unit. If it does not, the unit always waits again.
+            uses_retry: Whether the loss uses up a retry of this unit. If it does not, the unit always waits again.
 
         Returns:
             The record of the unit if it has failed for good. None if it waits again or was not in transit.
@@ -169,7 +168,7 @@ class Units:
         worker = self._in_transit.pop(unit, None)
         if worker is None:
             return None
-        if is_at_fault:
+        if uses_retry:
             return self._retry_or_fail(FailedUnit(unit, worker, FailureClass.LOST, message))
         self._wait_again(unit)
         return None
@@ -189,17 +188,15 @@ class Units:
         failure, message = outcome.failure, outcome.message
         if outcome.state is TrialState.COMPLETE and assigned:
             failure, message = FailureClass.INVALID, "the worker returned without a result of this unit"
-        has_faulty_unit = len(assigned) == 1 and failure is not None and failure is not FailureClass.STOPPED
-        if not has_faulty_unit:
-            for unit in reversed(assigned):  # each goes to the front of the queue, so their order stays
-                if failure is not FailureClass.STOPPED and not self._count_retry(unit, failure, self._shared_retries):
-                    self._suspects.add(unit)
-                self._wait_again(unit)
-            return WorkerEnd(retried=tuple(assigned))
-        (unit,) = assigned
-        assert failure is not None
-        failed = self._retry_or_fail(FailedUnit(unit, worker, failure, message, outcome.traceback))
-        return WorkerEnd(unit, failed, retried=() if failed else (unit,))
+        if len(assigned) == 1 and failure is not None and failure is not FailureClass.STOPPED:
+            (faulty,) = assigned
+            failed = self._retry_or_fail(FailedUnit(faulty, worker, failure, message, outcome.traceback))
+            return WorkerEnd(faulty, failed, retried=() if failed else (faulty,))
+        for unit in reversed(assigned):  # each goes to the front of the queue, so their order stays
+            if failure is not FailureClass.STOPPED and not self._count_retry(unit, failure, self._shared_retries):
+                self._suspects.add(unit)
+            self._wait_again(unit)
+        return WorkerEnd(retried=tuple(assigned))
 
     def _retry_or_fail(self, failed: FailedUnit) -> FailedUnit | None:
         """Let a unit that is at fault wait again, or fail it for good if its retries are used up.
@@ -223,7 +220,7 @@ class Units:
             failure: Class of the failure; None for an end without one, after which nothing is counted.
             counts: Retries that are counted so far.
         """
-        rule = None if failure is None else FAILURE_RULES[failure].retry
+        rule = None if failure is None else FAILURE_RULES[failure].retry  # the name of a field of `Retries`
         if failure is None or rule is None or counts[unit, failure] >= getattr(self._retries, rule):
             return False
         counts[unit, failure] += 1

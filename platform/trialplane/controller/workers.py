@@ -66,7 +66,7 @@ class WorkerSlot:
             failure: Outcome of the process if it failed; otherwise None.
         """
         self.failure = failure
-        if self.received or failure is None:
+        if self.received or failure is None:  # the worker can do units, whatever ended this process
             self.empty_ends = self.lost_ends = 0
         elif failure.failure is FailureClass.LOST:
             self.lost_ends += 1
@@ -93,27 +93,28 @@ class WorkerSlot:
         self.items += items
         self.bytes += size
 
-    def status(self, now: float, node: str, works: bool, is_full: bool) -> WorkerStatus:
+    def status(self, now: float, node: str, has_units: bool, has_unfetched: bool) -> WorkerStatus:
         """Return the worker's status for users.
 
         Args:
             now: Current time by the monotonic clock.
             node: Host or pod of its slot; "" while the slot is not ready.
-            works: Whether it works on a unit.
-            is_full: Whether one of its results waits for room in the object store.
+            has_units: Whether units are assigned to it whose results it has not offered.
+            has_unfetched: Whether one of its results waits in its memory until the object store has room.
         """
+        runs = self.request is not None
         if self.is_given_up:
             state = "gone"
-        elif works and self.request is not None:
+        elif runs and has_units:
             state = "working"
-        elif self.request is None and self.failure:
+        elif not runs and self.failure is not None:
             state = "failed"
-        elif self.is_at_end or (self.request is not None and (is_full or self.requested)):
+        elif self.is_at_end or (runs and (has_unfetched or self.requested)):
             state = "waiting"
         else:
             state = "starting"
-        end = now if state == "working" else self.last_arrival
-        seconds = 0.0 if self.start_time is None or end is None else end - self.start_time
+        end_time = now if state == "working" else self.last_arrival
+        seconds = 0.0 if self.start_time is None or end_time is None else end_time - self.start_time
         counters = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}
         message = "" if self.failure is None else self.failure.message
         return WorkerStatus(self.index, state, node, seconds=seconds, message=message, **counters)

@@ -21,12 +21,12 @@ from trialplane.wire.records import SlotConfig
 
 
 def needs_ray(job: Job) -> bool:
-    """Return whether a run of this job needs Ray even on a laptop: to move results between slots, or to assign GPUs."""
+    """Return whether a run of this job needs Ray on a laptop too: to move results between slots, or to assign GPUs."""
     return isinstance(job, kinds.Collection) or any(role.resources.gpus for role in job.roles())
 
 
 def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | None, *, in_cluster: bool) -> Workload:
-    """Start the slots of a run.
+    """Create the workload of a run, and start its slots.
 
     Args:
         ledger: Ledger of the run.
@@ -55,6 +55,7 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
 
         learner = SlotPool(host, configs["learner"], 1, patience, has_begun=has_begun)
         size = job.width if parallel is None else parallel
+        # An attempt at an iteration may have failed before any worker started. A complete iteration had workers.
         workers = SlotPool(host, configs["worker"], size, patience, has_begun=ledger.counts.complete > 0)
         stores = ObjectStores(functools.partial(ray_session.store_bytes, roles), ray_session.spilled_bytes)
         return CollectionWorkload(ledger, learner, workers, Exchange(learner, workers), stores)

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 BURST = 64  # largest number of times that events are polled in a row, before the loop does other work
 END_INTERVAL = 0.2  # seconds between checks for workers that should have ended
+_LEARNER_SLOT = 0  # the only slot in the learner's pool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ class CollectionWorkload(Workload):
         self._stores = stores
         self._warm_nodes: dict[int, str] = {}  # slot of a worker whose template is warm → node
         self._next_end_check = 0.0  # by the monotonic clock
-        self._has_warned = False  # whether the warning about lost MLflow stores of workers was logged
+        self._has_warned_of_stores = False  # whether the warning about lost MLflow stores of workers was logged
         self._iteration: Iteration | None = None  # the iteration that runs now
         self._newest_iteration: Iteration | None = None  # the iteration that runs or ran last
 
@@ -125,7 +126,7 @@ class CollectionWorkload(Workload):
 
     def running(self) -> dict[int, TrialRequest]:
         """Return the attempt at an iteration that runs, by the learner's slot; empty if none runs."""
-        return {} if self._iteration is None else {0: self._iteration.request}
+        return {} if self._iteration is None else {_LEARNER_SLOT: self._iteration.request}
 
     def start(self, slot: int, request: TrialRequest) -> None:
         """Start the learner of an iteration; its workers start after the learner has offered the weights."""
@@ -216,7 +217,7 @@ class CollectionWorkload(Workload):
     # Events of the learner
 
     def _take_learner_event(self, event: SlotEvent) -> Iterator[SlotEvent]:
-        """Act on an event of the learner's slot, and yield it for the loop: with the messages that concern the loop."""
+        """Act on an event of the learner's slot, and yield it with only those of its messages that concern the loop."""
         if isinstance(event, SlotReady):
             self._resize_workers(self._size)
             yield event
@@ -253,12 +254,13 @@ class CollectionWorkload(Workload):
 
         The event has the learner's outcome, unless the iteration itself has failed. The iteration's metrics are added to it.
         """
-        iteration.check_spilling(self._stores.spilled_bytes, now=True)
+        iteration.check_spilling(self._stores.spilled_bytes, at_once=True)
         self._iteration = None
         iteration.close()
         self._end_workers("the iteration is over")
         if event.slot_lost:
             # The learner needs another pod. Slots of workers that wait for a pod are removed, so that it gets the next one.
+            # They come back when the learner's slot is ready.
             self._resize_workers(self._workers.ready)
         if iteration.failure is not None:
             outcome = dataclasses.replace(
@@ -292,13 +294,13 @@ class CollectionWorkload(Workload):
         iteration = self._iteration_of(event.request)
         for message in event.messages:
             if isinstance(message, LogGrown):
-                yield SlotTrial(0, event.request, (message,))
+                yield SlotTrial(_LEARNER_SLOT, event.request, (message,))  # the only slot that the loop has
             elif iteration is not None:
                 self._take_worker_message(iteration, iteration.workers[event.slot], message)
         if event.slot_lost:
             self._warm_nodes.pop(event.slot, None)
-        if event.store is not None and not self._has_warned:
-            self._has_warned = True
+        if event.store is not None and not self._has_warned_of_stores:
+            self._has_warned_of_stores = True
             log.warning("what workers log to MLflow themselves is lost while MLflow is away; log in the learner instead")
 
     def _take_worker_message(self, iteration: Iteration, worker: WorkerSlot, message: messages.FromSlot) -> None:
@@ -313,7 +315,8 @@ class CollectionWorkload(Workload):
             case TrialEnded(outcome, begun):
                 iteration.put_back_unbegun(worker, begun)
                 begun_units = sorted(iteration.units.assigned_to(worker.index))
-                self._log_end(iteration, worker, begun_units, iteration.end_worker(worker, outcome))
+                worker_outcome = iteration.end_worker(worker, outcome)
+                self._log_end(iteration, worker, begun_units, worker_outcome)
 
     def _log_end(self, iteration: Iteration, worker: WorkerSlot, begun_units: list[int], outcome: TrialOutcome) -> None:
         """Log a worker's failure with the units that it had begun, and with the traceback, which only its own log has."""
@@ -359,7 +362,7 @@ class CollectionWorkload(Workload):
     def _fail(self, iteration: Iteration, failure: IterationFailure) -> None:
         """Record why an iteration has failed, and kill its learner. The end of the learner then ends the iteration."""
         iteration.failure = failure
-        self.kill(0, failure.failure, failure.message)
+        self.kill(_LEARNER_SLOT, failure.failure, failure.message)
 
     def _resize_workers(self, size: int) -> None:
         """Set the number of workers, and remove the nodes of slots that no longer exist from `_warm_nodes`."""
@@ -367,7 +370,7 @@ class CollectionWorkload(Workload):
         self._warm_nodes = {slot: node for slot, node in self._warm_nodes.items() if slot in self._workers.slots}
 
     def _wind_up(self, message: str) -> None:
-        """End the workers, and start nothing new in the iteration that runs."""
+        """End the workers, and let the iteration that runs start nothing new."""
         self._end_workers(message)
         if self._iteration is not None:
             self._iteration.is_ending = True

@@ -49,7 +49,7 @@ class StudyWorkload(Workload):
             self._release_checkpoints(self._remover)
 
     def _release_checkpoints(self, remover: CheckpointRemover) -> None:
-        """Add checkpoints that no member of a population needs to the unwanted ones, and stop counting all of these."""
+        """Let the remover remove checkpoints that no member of a population needs, and stop counting all unwanted ones."""
         remover.release(self._ledger.take_released_folders())
         self._ledger.saved.forget(remover.unwanted)
 
@@ -63,8 +63,8 @@ class StudyWorkload(Workload):
         """Send the files of the best trials, see `Workload.send_files`."""
         if self._remover is None or not self._keeps_files:
             return []
-        best = {row.trial: row.first for row in self._remover.best}
-        return sending.FileSender(self._slots, best).run(may_continue, show)
+        first_attempts = {row.trial: row.first for row in self._remover.best}
+        return sending.FileSender(self._slots, first_attempts).run(may_continue, show)
 
     def close(self) -> None:
         """End all slots, after they have removed the unneeded checkpoints."""

@@ -102,9 +102,7 @@ class Workload(abc.ABC):
             for index, report in enumerate(event.reports):
                 if self._take_report(report):
                     prune_at = report.step
-                    event = event.with_first_reports(
-                        index + 1
-                    )  # later reports, which the process has sent already, are dropped
+                    event = event.with_first_reports(index + 1)  # drops reports that the process has sent since
                     break
             yield event
             if event.outcome is None:
