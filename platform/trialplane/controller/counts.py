@@ -81,11 +81,11 @@ class Counts:
             retries: Limits of the job, by class of failure.
             step: Last step of the attempt.
         """
-        rule = FAILURE_RULES[failure]
-        if rule.retry is None:
+        rule = FAILURE_RULES[failure].retry  # None, "always", or the name of a field of `Retries`
+        if rule is None:
             return False
         used_count = 0 if self._is_progress(trial, step) else self._retries[trial][failure]
-        return rule.retry == "always" or used_count < getattr(retries, rule.retry)
+        return rule == "always" or used_count < getattr(retries, rule)
 
     def add_end(self, trial: int, outcome: TrialOutcome) -> None:
         """Count the end of an attempt."""
@@ -154,10 +154,10 @@ class Repeats:
 
     def record_start(self, request: TrialRequest) -> None:
         """Record an attempt that an earlier controller has started. The attempt that it repeats no longer waits."""
-        number = request.retry_of
-        if number in self._failed:  # it had failed for good, so the earlier controller must have reopened it
-            self._reopen(number)
-        self._waiting = collections.deque(request for request in self._waiting if request.number != number)
+        repeated_number = request.retry_of
+        if repeated_number in self._failed:  # it had failed for good, so the earlier controller must have reopened it
+            self._reopen(repeated_number)
+        self._waiting = collections.deque(waiting for waiting in self._waiting if waiting.number != repeated_number)
 
     def reopen_failure(self, number: int | None) -> bool:
         """Let an attempt that failed for good be retried, and reset the retries of its trial.
@@ -226,12 +226,12 @@ class BestReports:
 
     def apply_to(self, trial: int, outcome: TrialOutcome) -> TrialOutcome:
         """Return an outcome with the best reports of its trial. If it is complete, they replace metrics that are worse."""
-        reports, metrics = self._reports.get(trial, {}), dict(outcome.metrics)
+        best_reports, metrics = self._reports.get(trial, {}), dict(outcome.metrics)
         if outcome.state is TrialState.COMPLETE:
-            for metric, best in reports.items():
+            for metric, best in best_reports.items():
                 if self._objectives[metric].is_better(best.value, metrics[metric]):
                     metrics[metric] = best.value
-        return dataclasses.replace(outcome, best=reports, metrics=metrics)
+        return dataclasses.replace(outcome, best=best_reports, metrics=metrics)
 
     def record_end(self, trial: int, outcome: TrialOutcome) -> None:
         """Record the end of an attempt; keep its best reports if another attempt may follow."""
@@ -292,8 +292,10 @@ class AlikeFailures:
             return (self.certain,)
         if self._limit is None or len(self._alike) < self._limit:
             return ()
-        candidates = sorted(self._alike, key=lambda request: request.number)[: self._limit]
-        return tuple(candidates) if all(request.number > candidates[-1].number for request in running) else ()
+        first_failures = sorted(self._alike, key=lambda request: request.number)[: self._limit]
+        last_number = first_failures[-1].number
+        has_earlier_running = any(request.number < last_number for request in running)
+        return () if has_earlier_running else tuple(first_failures)
 
 
 class SavedCheckpoints:

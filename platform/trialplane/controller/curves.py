@@ -1,5 +1,7 @@
 """Selects the reports of running attempts that the ledger keeps, and divides the unwritten ones into batches. Pure.
 
+Each report has a mark: its position among the reports of the run, in the order in which they arrived.
+
 A batch that was sent may have been committed although no answer came. So it does not change until it is written, and reports
 that arrive meanwhile belong to a later batch.
 """
@@ -15,9 +17,9 @@ from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
 
 MOST = 5000  # largest number of reports of an attempt that the ledger keeps
 MOST_BYTES = 4 << 20  # largest number of bytes of their metrics
-_BATCH_BYTES = 1 << 20  # of the metrics in a batch; the last report may exceed it
+_BATCH_BYTES = 1 << 20  # largest number of bytes of the metrics in a batch; the last report may exceed it
 GAP = 1 << 20  # marks that are skipped after a restart, so that none is used twice
-_VALUE_BYTES = 24  # of a value without its name; an estimate
+_VALUE_BYTES = 24  # bytes of a value without its name; an estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +65,16 @@ class Curve:
         self.step = max(self.step, report.step)
         self._reports[number] = mark, size
         self._bytes += size
-        # The report before is not the last any more, and others may be no extremes any more.
-        dropped = self._drop([number - 1, *(self._extremes.add(number, report.metrics) or ())])
+        former_extremes = self._extremes.add(number, report.metrics) or []
+        dropped_marks = self._drop([number - 1, *former_extremes])  # report `number - 1` is not the last one any more
+        # With a stride above `number`, only the first report is a multiple of it, and a larger stride drops nothing more.
         while (len(self._reports) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
             self.stride *= 2
-            dropped += self._drop(list(self._reports))
-        return dropped
+            dropped_marks += self._drop(list(self._reports))
+        return dropped_marks
 
     def _drop(self, numbers: list[int]) -> list[int]:
-        """Drop those of these reports that the selection does not need; return their marks."""
+        """Drop those of the reports with these numbers that the selection does not need; return their marks."""
         candidates = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._reports]
         if not candidates:  # saves time: most reports are kept
             return []
@@ -102,7 +105,7 @@ class Curves:
         self._names = names
         self._curves: dict[int, Curve] = {}  # number of the attempt → its curve
         self._unsent: dict[int, ReportRow] = {}  # mark → report
-        self._deleted: list[int] = []  # marks of written reports that will be deleted
+        self._to_delete: list[int] = []  # marks of reports that were sent and are no longer kept
         self._in_flight: Batch | None = None  # the batch that may have been sent, and is not written yet
 
     def add(self, request: TrialRequest, report: TrialReport) -> None:
@@ -116,7 +119,7 @@ class Curves:
         )
         for mark in curve.add(self.mark, report):
             if self._unsent.pop(mark, None) is None:  # it was sent already
-                self._deleted.append(mark)
+                self._to_delete.append(mark)
         if curve.stride > 1 and not self.remark:
             self.remark = (
                 f"trial {request.trial} reports more than the ledger keeps of an attempt ({MOST:,} reports of "
@@ -135,7 +138,7 @@ class Curves:
 
         The same batch is returned until `record_written` or `record_refused` is called.
         """
-        if self._in_flight is None and (self._unsent or self._deleted):
+        if self._in_flight is None and (self._unsent or self._to_delete):
             rows: list[ReportRow] = []
             size = 0
             for row in self._unsent.values():
@@ -145,8 +148,8 @@ class Curves:
                 size += _byte_count(row.metrics)
             for row in rows:
                 del self._unsent[row.mark]
-            self._in_flight = Batch(tuple(rows), tuple(self._deleted[:MAX_BATCH]))
-            del self._deleted[:MAX_BATCH]
+            self._in_flight = Batch(tuple(rows), tuple(self._to_delete[:MAX_BATCH]))
+            del self._to_delete[:MAX_BATCH]
         return self._in_flight
 
     def record_written(self) -> None:
@@ -154,18 +157,19 @@ class Curves:
         self._in_flight = None
 
     def record_refused(self) -> None:
-        """Drop the reports of the batch of `next_batch`, which the ledger has refused. The next batch has its deletions.
+        """Drop the reports of the batch of `next_batch`, which the ledger has refused.
 
-        If that is refused too, it is dropped.
+        Its deletions become the next batch. If that is refused too, it is dropped.
         """
         batch = self._in_flight
         assert batch is not None
         self._in_flight = Batch((), batch.deleted) if batch.reports and batch.deleted else None
 
     def resume(self, mark: int) -> None:
-        """Continue after the last mark in the ledger, with a gap: an earlier controller may have used the next marks.
+        """Continue after the last mark in the ledger, with a gap of `GAP` marks.
 
-        It had used them for reports that it wrote and deleted later, or never wrote. A reader may have seen such a mark.
+        An earlier controller may have used the next marks, for reports that it deleted later. A reader that has seen one of
+        these reports asks only for higher marks, and would miss a new report with the same mark.
 
         Args:
             mark: Last mark in the ledger; 0 if the ledger has no reports.

@@ -83,13 +83,16 @@ class Copy:
                 self._trials[request.series] = len(self._trials)
                 self._unfinished[request.series] = attempt, attempt
             elif request.series in self._unfinished:  # a trial that has ended in Optuna cannot be reopened
-                self._unfinished[request.series] = self._unfinished[request.series][0], attempt
+                first_attempt, _ = self._unfinished[request.series]
+                self._unfinished[request.series] = first_attempt, attempt
         for number, step, value in reports:
             self._curves.setdefault(self._series.get(number, number), {}).setdefault(step, float(value))
         stored = self.study.get_trials(deepcopy=False)
         for series in sorted(self._unfinished):
-            trial = self._build_trial(*self._unfinished[series], is_active)
-            if trial.number >= len(stored):
+            first, newest = self._unfinished[series]
+            trial = self._build_trial(first, newest, is_active)
+            is_new = trial.number >= len(stored)
+            if is_new:
                 self.study.add_trial(trial)
             elif trial.state.is_finished():
                 self._end_trial(stored[trial.number], trial)
@@ -123,6 +126,7 @@ class Copy:
             trial.datetime_complete = trial.datetime_start  # the time of the loss is not stored, and Optuna needs one
         trial.user_attrs |= _attributes(newest, first.request.retry_of)
         trial.intermediate_values = self._curves.get(request.series, {})
+        # In the controller's Optuna, a normal parameter is a share of its distribution. The copy has the user's values.
         for name in self._ranges.keys() & trial.params.keys():
             bounds = self._ranges[name]
             trial.distributions[name] = FloatDistribution(bounds.low, bounds.high, log=bounds.log)
@@ -140,9 +144,9 @@ class Copy:
         self._add_reports(stored, trial)
         trial_id = stored._trial_id
         for name, distribution in trial.distributions.items():
-            if name not in stored.params:  # the trial has requested this parameter since the trial was added
-                value = distribution.to_internal_repr(trial.params[name])
-                self._storage.set_trial_param(trial_id, name, value, distribution)
+            if name not in stored.params:  # the objective has requested this parameter since the trial was added
+                internal = distribution.to_internal_repr(trial.params[name])
+                self._storage.set_trial_param(trial_id, name, internal, distribution)
         for name, value in trial.system_attrs.items():
             self._storage.set_trial_system_attr(trial_id, name, value)
         for name, value in trial.user_attrs.items():
@@ -170,8 +174,10 @@ def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
         fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory")
         attributes |= {name: getattr(outcome, name) for name in fields}
         attributes |= {f"metrics.{name}": value for name, value in outcome.metrics.items()}
-        returned = outcome.returned if request.objectives else rows.cells(outcome.returned)
-        attributes |= {name if request.objectives else f"returned.{name}": value for name, value in returned.items()}
+        if request.objectives:  # an objective of Optuna returns its values, and these are the user attributes that it set
+            attributes |= outcome.returned
+        else:
+            attributes |= {f"returned.{name}": value for name, value in rows.cells(outcome.returned).items()}
     return {name: records.to_dict(value) for name, value in attributes.items() if value not in (None, "")}
 
 
@@ -192,8 +198,9 @@ def write(order: Order, lines: Iterable[str]) -> None:
     try:
         database_name = tables.redacted_url(order.url)
     except tables.DATABASE_ERRORS as error:
-        url = escapes.mask_passwords(order.url)
-        raise errors.InputError(f"{url} is not the URL of a database; for a file it is sqlite:///study.db") from error
+        masked_url = escapes.mask_passwords(order.url)
+        text = f"{masked_url} is not the URL of a database; for a file it is sqlite:///study.db"
+        raise errors.InputError(text) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -213,10 +220,9 @@ def write(order: Order, lines: Iterable[str]) -> None:
     except (*_STORAGE_ERRORS, RuntimeError) as error:  # RuntimeError: the tables are of another version of Optuna
         is_wrapped = isinstance(error, optuna.exceptions.StorageInternalError)
         database_error = (error.__cause__ or error) if is_wrapped else error
-        original = getattr(database_error, "orig", None) or database_error  # the driver's error, if there is one
-        raise errors.TargetError(
-            f"{database_name} cannot be written: {errors.first_line(original)}; nothing of the study is in it"
-        ) from error
+        driver_error = getattr(database_error, "orig", None)
+        problem = errors.first_line(driver_error or database_error)
+        raise errors.TargetError(f"{database_name} cannot be written: {problem}; nothing of the study is in it") from error
 
 
 def _store(session: Any, study: optuna.Study) -> None:
@@ -276,13 +282,14 @@ def _add_trial_rows(rows_by_table: dict[Any, list[dict[str, Any]]], key: dict[st
         text = optuna.distributions.distribution_to_json(distribution)
         param = {"param_name": name, "param_value": distribution.to_internal_repr(value), "distribution_json": text}
         rows_by_table[models.TrialParamModel].append(key | param)
+    # For infinity and NaN, Optuna stores NULL with a type that says which it is.
     for index, value in enumerate(trial.values or ()):
         number, value_type = models.TrialValueModel.value_to_stored_repr(value)
-        row = {"objective": index, "value": number, "value_type": value_type}
-        rows_by_table[models.TrialValueModel].append(key | row)
-    for step, value in trial.intermediate_values.items():
-        report, report_type = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
-        report_row = {"step": step, "intermediate_value": report, "intermediate_value_type": report_type}
+        value_row = {"objective": index, "value": number, "value_type": value_type}
+        rows_by_table[models.TrialValueModel].append(key | value_row)
+    for step, report in trial.intermediate_values.items():
+        number, report_type = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(report)
+        report_row = {"step": step, "intermediate_value": number, "intermediate_value_type": report_type}
         rows_by_table[models.TrialIntermediateValueModel].append(key | report_row)
 
 

@@ -134,7 +134,7 @@ class History(optuna.storages.InMemoryStorage):
         self._violations = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
         self._worst: dict[int, FrozenTrial] = {}  # number of a failed trial → the form in which samplers get it
-        self._shapes: set[frozenset[str]] = set()  # the sets of parameters that complete trials have requested
+        self._shapes: set[frozenset[str]] = set()  # the sets of parameters that complete trials of an objective requested
         # Finished trials from which samplers learn, by number: the losses of feasible ones, and sort keys of the others.
         self._losses: dict[int, list[float]] = {}
         self._sort_keys: dict[int, tuple[float, ...]] = {}
@@ -168,10 +168,10 @@ class History(optuna.storages.InMemoryStorage):
         if self._suggests and trial.state == TrialState.COMPLETE:
             self._add_shape(frozenset(trial.params))
         learns_from_bad = self._of_class or self._sampler in points.WORST  # whether the sampler can use failed trials
-        is_incomplete = any(trial.params.keys() < shape for shape in self._shapes)  # see `_add_shape`
-        if is_bad and learns_from_bad and not is_incomplete:
+        lacks_parameters = any(trial.params.keys() < shape for shape in self._shapes)  # see `_add_shape`
+        if is_bad and learns_from_bad and not lacks_parameters:
             self._worst[number] = self._as_worst(trial)
-            if not self._of_class:
+            if not self._of_class:  # `_finite_worst`, for a class, needs the losses of real results only
                 trial = self._worst[number]
         self._rank(trial)
 
@@ -214,12 +214,14 @@ class History(optuna.storages.InMemoryStorage):
     ) -> list[FrozenTrial]:
         """Return all trials; while a sampler draws, only the trials that samplers get, see the module's docstring."""
         is_bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
-        if not self.drawing or not (is_bounded or self._worst or self._earlier or self._hidden):
+        samplers_get_others = is_bounded or self._worst or self._earlier or self._hidden
+        if not self.drawing or not samplers_get_others:
             return super().get_all_trials(study_id, deepcopy, states)
         trials = super().get_all_trials(study_id, deepcopy=False)
         if is_bounded:
             by_number = self._earlier | {trial.number: trial for trial in trials}
-            self._selection = self._selection or self._select(by_number)
+            if self._selection is None:
+                self._selection = self._select(by_number)
             trials = [by_number[number] for number in sorted({*self._selection, *self._unfinished})]
         else:
             trials = [*self._earlier.values(), *trials]
@@ -228,10 +230,10 @@ class History(optuna.storages.InMemoryStorage):
         return [trial for trial in visible if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:
-        """Record the parameters of a complete trial, and hide failed trials that had requested only some of them.
+        """Record the parameters of a complete trial. Samplers then learn nothing from failed trials that lack some of them.
 
-        Some samplers draw those parameters jointly that all trials have. A failed trial with fewer parameters would exclude
-        the missing ones from that.
+        Such a trial has failed before its objective had requested all parameters. Some samplers draw those parameters
+        jointly that all trials have, so the trial would exclude the missing ones from that.
         """
         if names not in self._shapes:
             self._shapes.add(names)
@@ -285,11 +287,15 @@ class History(optuna.storages.InMemoryStorage):
             return 2, violation
         if not trial.intermediate_values:
             return (1,)
-        step, report = max(trial.intermediate_values.items())
-        return 0, -step, math.inf if math.isnan(report) else self._signs[0] * report
+        last_step, report = max(trial.intermediate_values.items())
+        loss = math.inf if math.isnan(report) else self._signs[0] * report
+        return 0, -last_step, loss
 
     def _select(self, trials: Mapping[int, FrozenTrial]) -> list[int]:
-        """Return the numbers of the finished trials that samplers get: the best, and an even sample of the others.
+        """Return the numbers of `LIMIT` finished trials that samplers get: the best, and an even sample of the others.
+
+        Feasible trials are better than others. They are ranked by non-dominated front, and in the front that does not fit
+        as a whole by crowding distance.
 
         Args:
             trials: All trials, by number.
@@ -300,14 +306,16 @@ class History(optuna.storages.InMemoryStorage):
         for rank in range(ranks.max(initial=-1) + 1):
             front = [trials[number] for number in feasible[ranks == rank]]
             if len(best) + len(front) > BEST:
-                _crowding_distance_sort(front)
+                _crowding_distance_sort(front)  # in place, the least crowded first
             best += [trial.number for trial in front][: BEST - len(best)]
             if len(best) == BEST:
                 break
-        best += sorted(self._sort_keys, key=lambda number: (self._sort_keys[number], number))[: BEST - len(best)]
+        others = sorted(self._sort_keys, key=lambda number: (self._sort_keys[number], number))
+        best += others[: BEST - len(best)]
         candidates = sorted((self._losses.keys() | self._sort_keys.keys()).difference(best))
         sample_size = LIMIT - BEST
-        return best + [candidates[index * len(candidates) // sample_size] for index in range(sample_size)]
+        sample = [candidates[index * len(candidates) // sample_size] for index in range(sample_size)]
+        return best + sample
 
 
 def _violation(trial: FrozenTrial) -> float:

@@ -142,7 +142,7 @@ class Ledger:
         self._hours = Hours()
         self._demand = JobDemand.of(job)
         self._next = 0  # number of the next new trial
-        self._running: dict[int, _Attempt] = {}  # number of a running attempt → it
+        self._running: dict[int, _Attempt] = {}  # number → running attempt
         self._unwritten: _Attempt | None = None  # a new attempt that is not in the database yet, as after LedgerFull
         # Number → an attempt, with only its drawn parameters, and its outcome, which is None while it runs.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
@@ -237,34 +237,36 @@ class Ledger:
             EntrypointError: The job's space function fails.
             LedgerError: The database cannot be written. After LedgerFull the next call writes the same attempt.
         """
-        if self._unwritten is not None:
-            attempt = self._unwritten
-        elif self._repeats:
-            attempt = self._repeat(self._repeats.take())
-        elif self.promotion is not None:
-            stretch = self.promotion.next_stretch(self._next if self._can_draw else None)
-            if stretch is None:
-                if not self.counts.running:
-                    self._drop(self.promotion.paused)
-                return None
-            attempt = self._draw(self._next) if stretch.trial is None else self._continue(stretch)
-        elif self._can_draw:
-            attempt = self._draw(self._next)
-        else:
+        attempt = self._select_attempt() if self._unwritten is None else self._unwritten
+        if attempt is None:
             return None
         self._unwritten = attempt
         number, begun = attempt.request.number, time.time()
         start: dict[str, Any] = {"begun": begun, "workers": self._hours.workers, "slot": slot}
         attempt.request = dataclasses.replace(attempt.request, **start)
-        self._attempts[number] = dataclasses.replace(self._attempts[number][0], **start), None
+        stored_request, _ = self._attempts[number]
+        self._attempts[number] = dataclasses.replace(stored_request, **start), None
         self._write(self.storage.write_start, number)
         self._unwritten = None
         self._count_start(attempt.request)
         self._hours.start(number, begun)
-        self._running[attempt.request.number] = attempt
+        self._running[number] = attempt
         self.counts.running += 1
-        self._update_newest(rows.row(self.job, attempt.request, self._sampled_params(attempt.request.number), None))
+        self._update_newest(rows.row(self.job, attempt.request, self._sampled_params(number), None))
         return attempt.request
+
+    def _select_attempt(self) -> _Attempt | None:
+        """Select or draw the next attempt: a retry, a paused trial, or a new trial; None if there is none to start now."""
+        if self._repeats:
+            return self._repeat(self._repeats.take())
+        if self.promotion is None:
+            return self._draw(self._next) if self._can_draw else None
+        stretch = self.promotion.next_stretch(self._next if self._can_draw else None)
+        if stretch is not None:
+            return self._draw(self._next) if stretch.trial is None else self._continue(stretch)
+        if not self.counts.running:  # no end of an attempt can change this any more
+            self._drop(self.promotion.paused)
+        return None
 
     @property
     def _can_draw(self) -> bool:
@@ -396,7 +398,8 @@ class Ledger:
         outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended, workers=workers)
         outcome = self._best_reports.apply_to(request.trial, outcome)
         self._tell_memory(attempt, outcome)
-        self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
+        stored_request, _ = self._attempts[outcome.number]
+        self._attempts[outcome.number] = stored_request, outcome
         self._update_top_rung(request, outcome)
         self._write(self.storage.write_end, outcome.number)
         del self._running[outcome.number]
@@ -482,20 +485,20 @@ class Ledger:
     def _draw(self, trial: int) -> _Attempt:
         """Draw a new trial, and return its first attempt.
 
-        Its point is an enqueued one, in which the sampler draws the missing parameters, or one of the sampler.
+        The sampler draws all parameters of its point, or, if the job enqueues a point for this trial, those that it lacks.
         """
         self._build_sampler(trial)
         # The sampler of a grid draws the enqueued points itself, see `samplers`.
         is_enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"
-        enqueued_values = self._search.enqueue[trial] if is_enqueued else {}
+        preset_values = self._search.enqueue[trial] if is_enqueued else {}  # values that the sampler does not draw
         if self._search.suggests:  # the job may fix parameters that the objective requests
-            enqueued_values = {**self.job.params, **enqueued_values}
-        if is_enqueued or (self._search.suggests and enqueued_values):
-            self._study.enqueue_trial(samplers.encode_point(self.job, enqueued_values))
-        with self._sampler_view(), self._map_sampler_errors(trial), warnings.catch_warnings():
+            preset_values = {**self.job.params, **preset_values}
+        if is_enqueued or (self._search.suggests and preset_values):
+            self._study.enqueue_trial(samplers.encode_point(self.job, preset_values))
+        with self._sampler_view(), self._sampler_call(trial), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
             optuna_trial = self._study.ask()
-            sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self.job, self._space_function, enqueued_values)
+            sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self.job, self._space_function, preset_values)
         if self._search.duplicates == "redraw" and not is_enqueued:
             optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
         if self._is_replayed:  # lets a later controller replay the study, see `replaying`
@@ -512,23 +515,25 @@ class Ledger:
         The job's sampler draws first, unless its class is of another package, and then a random sampler. After `_REDRAWS`
         attempts the space probably has no other point, and the trial keeps its parameters.
         """
-        is_optunas = samplers.is_optunas(self._study.sampler)
-        for attempt in range(_REDRAWS):
+        jobs_sampler = self._study.sampler
+        is_optunas = samplers.is_optunas(jobs_sampler)
+        for redraw in range(_REDRAWS):
             if self._point(sampled) not in self._points:
                 break
-            self._memory.replace(optuna_trial._trial_id, optuna.trial.create_trial(state=TrialState.RUNNING))
-            if attempt < _SAMPLER_REDRAWS and is_optunas:
-                count = attempt + 1  # gives each redraw another seed
+            empty_trial = optuna.trial.create_trial(state=TrialState.RUNNING)  # forgets the parameters drawn before
+            self._memory.replace(optuna_trial._trial_id, empty_trial)
+            if redraw < _SAMPLER_REDRAWS and is_optunas:
+                count = redraw + 1  # gives each redraw another seed
                 sampler = samplers.build_sampler(self.job, trial, self._code, drawn_before=count, earlier=self._earlier)
             else:
-                seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), attempt)
+                seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), redraw)
                 sampler = optuna.samplers.RandomSampler(seed=seed)
-            own_sampler, self._study.sampler = self._study.sampler, sampler
+            self._study.sampler = sampler
             with self._sampler_view(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 optuna_trial = optuna.trial.Trial(self._study, optuna_trial._trial_id)
                 sampled = samplers.suggest(optuna_trial, self.job, self._space_function)
-            self._study.sampler = own_sampler
+            self._study.sampler = jobs_sampler
         return optuna_trial, sampled
 
     def _add_point(self, sampled: Mapping[str, Any]) -> None:
@@ -541,7 +546,10 @@ class Ledger:
         return earlier.key({**self.job.params, **sampled})
 
     def answer(self, request: TrialRequest) -> TrialOutcome | None:
-        """Return the outcome of an attempt if an earlier trial had the same parameters; None if the attempt has to run."""
+        """Return the outcome of an attempt if an earlier trial had the same parameters; None if the attempt has to run.
+
+        A trial that has trained in this run continues, whatever earlier trials had.
+        """
         result = self._answers.get(earlier.key(request.params))
         has_trained = request.segment is not None and request.segment.done > 0
         if result is None or has_trained:
@@ -561,27 +569,36 @@ class Ledger:
 
     @property
     def _is_replayed(self) -> bool:
-        """Whether the sampler may store in memory what it has learned, so that a new one must replay the study."""
+        """Whether the sampler may store in memory what it has learned, so that a new one must replay the study.
+
+        A study whose objective is Optuna's cannot be replayed, as only the processes of its trials request parameters.
+        """
         return bool(self._search.sampler.class_path) and not self._search.suggests
 
     def _build_sampler(self, trial: int) -> None:
-        """Set the sampler that draws a new trial. If a later controller has built it anew, it may first replay the study."""
+        """Set the sampler that draws a new trial; let it first replay the study if an earlier controller drew by another."""
         previous = self._study.sampler
         sampler = samplers.build_sampler(self.job, trial, self._code, previous, earlier=self._earlier)
         self._study.sampler = sampler
-        if not self._is_replayed or not trial or samplers.is_optunas(sampler) or sampler is previous:
+        is_first_draw = trial == 0
+        if not self._is_replayed or is_first_draw or samplers.is_optunas(sampler) or sampler is previous:
             return
         trials = [self._frozen(number) for number in range(trial)]
-        with self._map_sampler_errors(trial):
+        with self._sampler_call(trial):
             memory = history.History(self.job, self._earlier)
             replaying.replay(self.job, memory, sampler, trials, self._new_ends, self._bad, self._space_function)
 
     @contextlib.contextmanager
-    def _map_sampler_errors(self, trial: int) -> Iterator[None]:
-        """Raise errors of a sampler that the job names by its class as EntrypointError, and seed its random numbers."""
+    def _sampler_call(self, trial: int) -> Iterator[None]:
+        """For a sampler that the job names by its class: seed the global random generators, and map its errors.
+
+        Raises:
+            EntrypointError: Such a sampler has failed.
+        """
         seed = samplers.derived_seed(self.job.seed, trial)
+        seeding = points.seed_globally(seed) if self._is_replayed else contextlib.nullcontext()
         try:
-            with points.seed_globally(seed) if self._is_replayed else contextlib.nullcontext():
+            with seeding:
                 yield
         except Exception as error:
             name = self._search.sampler.class_path
@@ -594,24 +611,25 @@ class Ledger:
         """Return the attempt that continues a paused trial: from its own checkpoint, or from one of another trial."""
         assert stretch.trial is not None
         previous, _ = self._attempts[self.newest[stretch.trial].number]
-        donor, outcome = self._attempts[previous.number if stretch.parent is None else self._pauses[stretch.parent]]
-        assert outcome is not None
-        digest = "" if outcome.checkpoints is None else outcome.checkpoints.digest
-        parent = Parent(donor.trial, outcome.step, digest, donor.number, donor.folder)
+        donor_number = previous.number if stretch.parent is None else self._pauses[stretch.parent]
+        donor, donor_outcome = self._attempts[donor_number]
+        assert donor_outcome is not None
+        digest = "" if donor_outcome.checkpoints is None else donor_outcome.checkpoints.digest
+        parent = Parent(donor.trial, donor_outcome.step, digest, donor.number, donor.folder)
         segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=previous.series)
-        sampled = None  # the trial's parameters stay
+        new_params = None  # the trial's parameters stay
         if isinstance(self.promotion, Members):
-            sampled = self.promotion.params(stretch, self._search.parameters, donor.params)
-        if sampled is not None:  # a new series has a new run in MLflow, which never changes a parameter of a run
-            segment = dataclasses.replace(segment, series=None, changed=sampled != donor.params)
-        return self._repeat(previous, segment, sampled)
+            new_params = self.promotion.params(stretch, self._search.parameters, donor.params)
+        if new_params is not None:  # a new series has a new run in MLflow, which never changes a parameter of a run
+            segment = dataclasses.replace(segment, series=None, changed=new_params != donor.params)
+        return self._repeat(previous, segment, new_params)
 
     def _first_segment(self, trial: int) -> Segment | None:
         """Return the first segment of a trial; None if trials are not paused."""
         return None if self.promotion is None else self._segment_of(self.promotion.first_stretch(trial))
 
     def _segment_of(self, stretch: Stretch) -> Segment:
-        """Return the segment that records a stretch, without its parent."""
+        """Return the segment that records a stretch, still without its parent and its series."""
         watched = self.job.watched_metric
         metrics = (watched,) if watched else tuple(objective.metric for objective in self.job.objectives)
         offset = None if stretch.trial is None else self._offsets.get(stretch.trial)
@@ -624,8 +642,8 @@ class Ledger:
         self._offsets[trial] = max(self._offsets.get(trial, 0), int(step == 0))
 
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
-        """Return the number of steps that a trial has done at the end of an attempt."""
-        if outcome.answered_by:
+        """Return the number of steps that a trial has done in this run, at the end of an attempt."""
+        if outcome.answered_by:  # another run has done the steps
             return 0
         if request.trial in self._offsets:
             has_reported = outcome.step > 0 or bool(outcome.metrics)
@@ -635,40 +653,44 @@ class Ledger:
         return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0
 
     def _repeat(
-        self, previous: TrialRequest, segment: Segment | None = None, sampled: Mapping[str, Any] | None = None
+        self, previous: TrialRequest, segment: Segment | None = None, new_params: Mapping[str, Any] | None = None
     ) -> _Attempt:
         """Return the next attempt at a trial, which replaces the previous one in memory.
 
         Args:
             previous: Request of the previous attempt, whose sampler attributes it gets.
             segment: Next segment of a paused trial; None for a retry of the previous segment.
-            sampled: New drawn parameters; None for those of the previous attempt.
+            new_params: New drawn parameters; None for those of the previous attempt.
         """
         if segment is None and previous.segment is not None:
-            segment = previous.segment
-            parent = segment.parent
-            if parent is not None and not parent.folder:
-                # The failed attempt may have written newer checkpoints into the same folder, from which the retry may
-                # continue.
-                parent = dataclasses.replace(parent, digest="")
-            # The reports of the failed attempt may show whether the trial counts its steps from 0 or 1.
-            offset = self._offsets.get(previous.trial, segment.offset)
-            segment = dataclasses.replace(segment, parent=parent, offset=offset, series=None)
+            segment = self._retried_segment(previous.trial, previous.segment)
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
-        params, distributions = frozen.params, dict(frozen.distributions)  # the dict is that of many trials
-        if sampled is not None:
-            params = samplers.encode_point(self.job, sampled)
-            distributions = {name: points.distribution(self._search.parameters[name]) for name in params}
+        if new_params is None:
+            sampled = self._sampled_params(previous.number)
+            optuna_params, distributions = frozen.params, dict(frozen.distributions)  # a copy: many trials share this dict
+        else:
+            sampled = new_params
+            optuna_params = samplers.encode_point(self.job, new_params)
+            distributions = {name: points.distribution(self._search.parameters[name]) for name in optuna_params}
         running = optuna.trial.create_trial(
             state=TrialState.RUNNING,
-            params=params,
+            params=optuna_params,
             distributions=distributions,
             system_attrs=self.pruning.replace_attempt(trial_id, frozen),
         )
         self._memory.replace(trial_id, running)
         optuna_trial = suggesting.restore_joint_parameters(optuna.trial.Trial(self._study, trial_id))
-        sampled = self._sampled_params(previous.number) if sampled is None else sampled
         return self._create_attempt(optuna_trial, previous.trial, previous.attempt + 1, previous.number, sampled, segment)
+
+    def _retried_segment(self, trial: int, failed: Segment) -> Segment:
+        """Return the segment of a retry of a trial's failed segment."""
+        parent = failed.parent
+        if parent is not None and not parent.folder:
+            # The failed attempt may have written newer checkpoints into the same folder, from which the retry may continue.
+            parent = dataclasses.replace(parent, digest="")
+        # The reports of the failed attempt may show whether the trial counts its steps from 0 or 1.
+        offset = self._offsets.get(trial, failed.offset)
+        return dataclasses.replace(failed, parent=parent, offset=offset, series=None)
 
     def _create_attempt(
         self,
@@ -703,7 +725,7 @@ class Ledger:
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,
             resume=self.job.origin or "",
-            start=None if start is None else Parent(start.trial, -1 if start.step is None else start.step),
+            start=None if start is None else Parent(start.trial, -1 if start.step is None else start.step),  # -1: newest
             retry_of=retry_of,
             reported=self._best_reports.metrics,
             stop=self._stop,
@@ -735,7 +757,10 @@ class Ledger:
         self._memory.record_end(self._frozen(trial), is_bad)
         if not outcome.retried:
             self._new_ends.append(trial)
-            self._bad = self._bad | {trial} if is_bad else self._bad - {trial}
+            if is_bad:
+                self._bad.add(trial)
+            else:  # an attempt before this one may have been bad
+                self._bad.discard(trial)
 
     def _count_end(self, request: TrialRequest, sampled: Mapping[str, Any], outcome: TrialOutcome) -> None:
         """Count the end of an attempt. It has ended now, or under an earlier controller when the ledger is opened."""
@@ -748,7 +773,14 @@ class Ledger:
         self._best_reports.record_end(request.trial, outcome)
         if self._search.duplicates == "answer" and outcome.state is State.COMPLETE and not outcome.answered_by:
             params = {**self.job.params, **sampled}
-            trial = EarlierTrial(self.run, request.trial, params, (), outcome.metrics, outcome.step, False, outcome.returned)
+            trial = EarlierTrial(
+                run=self.run,
+                trial=request.trial,
+                params=params,
+                metrics=outcome.metrics,
+                step=outcome.step,
+                returned=outcome.returned,
+            )
             self._answers.setdefault(earlier.key(params), trial)
         if request.segment is not None and outcome.state is State.PAUSED:
             self._pauses[request.trial, request.segment.rung] = request.number
@@ -773,7 +805,7 @@ class Ledger:
             return
         if request.retry_of is not None:
             _, previous = self._attempts[request.retry_of]
-            if previous is not None and previous.state is State.PAUSED:
+            if previous is not None and previous.state is State.PAUSED:  # not a retry: it continues a paused trial
                 self.counts.paused -= 1
                 self._take_over_best(request.trial, segment)
         self.promotion.record_start(Stretch(request.trial, segment.rung, segment.done))
@@ -788,10 +820,13 @@ class Ledger:
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
         """Return the losses by which trials are compared at a rung; a missing value gets the worst loss."""
         objectives = self.job.objectives
-        watched = (self._search.watched_objective(objectives[0]),) if self.job.watched_metric else objectives
-        signs = (-1.0 if objective.direction == "maximize" else 1.0 for objective in watched)
-        values = (outcome.metrics.get(objective.metric, math.nan) for objective in watched)
-        return tuple(sign * value if math.isfinite(value) else math.inf for sign, value in zip(signs, values, strict=True))
+        compared = (self._search.watched_objective(objectives[0]),) if self.job.watched_metric else objectives
+        losses: list[float] = []
+        for objective in compared:
+            value = outcome.metrics.get(objective.metric, math.nan)
+            loss = -value if objective.direction == "maximize" else value
+            losses.append(loss if math.isfinite(value) else math.inf)
+        return tuple(losses)
 
     def _drop(self, trials: Iterable[int]) -> None:
         """Record paused trials that will not continue as pruned."""
@@ -925,6 +960,7 @@ class Ledger:
             )
         if request.trial < self._next:  # a retry, or a later segment
             trial_id = self._trial_id(request.trial)
+            # The attributes that this returns are for a new attempt. This one has its own, from the database.
             self.pruning.replace_attempt(trial_id, self._memory.get_trial(trial_id))
             frozen.intermediate_values = self.pruning.restore_reports(trial_id, curve)
             self._memory.replace(trial_id, frozen)
@@ -942,10 +978,11 @@ class Ledger:
 
     def _restore_new_ends(self) -> None:
         """Reduce `_new_ends` to the trials that have ended since the last draw, in the order of their ends."""
-        attributes = (self._frozen(trial).system_attrs for trial in range(self._next))
-        earlier_ends = {number for attrs in attributes for number in attrs.get(replaying.ENDED_BEFORE, ())}
-        ends = {number: self.newest[number].ended or 0.0 for number in self._new_ends if number not in earlier_ends}
-        self._new_ends = sorted(ends, key=lambda number: (ends[number], number))
+        ended_before: set[int] = set()  # trials that had ended before the last draw
+        for trial in range(self._next):
+            ended_before.update(self._frozen(trial).system_attrs.get(replaying.ENDED_BEFORE, ()))
+        end_times = {trial: self.newest[trial].ended or 0.0 for trial in self._new_ends if trial not in ended_before}
+        self._new_ends = sorted(end_times, key=lambda trial: (end_times[trial], trial))
 
     def _load_reports(self, running: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
         """Read the reports in the database, and return them by number of the attempt.

@@ -36,11 +36,11 @@ def distribution(parameter: space.AnyParameter) -> distributions.BaseDistributio
             return distributions.FloatDistribution(*parameter.shares)
 
 
-def contains(distribution: distributions.BaseDistribution, internal: Any) -> bool:
+def contains(distribution: distributions.BaseDistribution, value: Any) -> bool:
     """Return whether a distribution contains a value in Optuna's form."""
     try:
-        return bool(distribution._contains(distribution.to_internal_repr(internal)))
-    except (ValueError, TypeError):
+        return bool(distribution._contains(distribution.to_internal_repr(value)))
+    except (ValueError, TypeError):  # it is no choice of a categorical distribution, or no number
         return False
 
 

@@ -28,7 +28,7 @@ from trialplane.job.space import AnyParameter
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.states import TrialState
 
-_SHOWN_STEPS = 5  # the highest ones that members have reached, in the status
+_SHOWN_STEPS = 5  # steps in the status: the highest ones that members have reached
 
 
 def choose_donor(population: Population, seed: int, member: int, step: int, losses: Mapping[int, float]) -> int:
@@ -44,19 +44,24 @@ def choose_donor(population: Population, seed: int, member: int, step: int, loss
     ranked = sorted(losses, key=lambda other: (losses[other], other))
     others = sorted(losses.keys() - {member})
     generator = _generator(seed, member, step, "exploit")
-    chosen = member
+    candidate = member
     if population.exploit == "truncation":
         group_size = max(1, int(population.share * len(ranked)))
         best, worst = ranked[:group_size], ranked[-group_size:]
         if others and member in worst:
-            chosen = generator.choice(best)
+            candidate = generator.choice(best)
     elif others:  # a tournament
-        chosen = generator.choice(others)
-    return chosen if losses[chosen] < losses[member] else member
+        candidate = generator.choice(others)
+    return candidate if losses[candidate] < losses[member] else member
 
 
 def explore(
-    population: Population, seed: int, member: int, step: int, space_: Mapping[str, AnyParameter], params: Mapping[str, Any]
+    population: Population,
+    seed: int,
+    member: int,
+    step: int,
+    parameters: Mapping[str, AnyParameter],
+    donor_params: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the changed parameters of a member that takes over a donor's state.
 
@@ -69,23 +74,23 @@ def explore(
         seed: Seed of the job.
         member: Number of the member.
         step: Number of steps at which the member takes over the state.
-        space_: The space, each parameter after those in its conditions.
-        params: Parameters of the donor.
+        parameters: The space, each parameter after those in its conditions.
+        donor_params: Parameters of the donor.
     """
     generator = _generator(seed, member, step, "explore")
     changed: dict[str, Any] = {}
-    for name, parameter in space_.items():
+    for name, parameter in parameters.items():
         if not space.is_active(parameter, changed):
             continue
         factors, resample = population.exploration(name)
-        if name not in params or not parameter.contains(params[name]):
+        if name not in donor_params or not parameter.contains(donor_params[name]):
             changed[name] = draw(parameter, generator)
         elif name in population.fixed:
-            changed[name] = params[name]
+            changed[name] = donor_params[name]
         elif generator.random() < resample:
             changed[name] = draw(parameter, generator)
         else:
-            changed[name] = perturb(parameter, params[name], factors, generator)
+            changed[name] = perturb(parameter, donor_params[name], factors, generator)
     return changed
 
 
@@ -135,11 +140,12 @@ def _value_at(parameter: space.FloatParameter | space.IntParameter, position: in
     """Return the value at a position among the steps of a range; a position outside the range counts as the nearest end."""
     count = parameter.count
     assert count is not None
-    return parameter.low + min(max(0, position), count - 1) * (parameter.step or 0)
+    step = parameter.step or 0  # a range of a single value may have no step
+    return parameter.low + min(max(0, position), count - 1) * step
 
 
 def _generator(seed: int, member: int, step: int, use: str) -> random.Random:
-    """Return a generator of random numbers for one decision, which other decisions do not influence."""
+    """Return a generator of random numbers for one decision (`use`), which other decisions do not influence."""
     return random.Random(f"{seed}:{member}:{step}:{use}")
 
 
@@ -236,18 +242,19 @@ class Members:
             return dataclasses.replace(self.first_stretch(trial), trial=None)
         for step in sorted({self._steps[member] for member in self._paused}):
             if self._has_quorum(step):
-                return self._next_stretch_of(min(member for member in self._paused if self._steps[member] == step))
+                first_member = min(member for member in self._paused if self._steps[member] == step)
+                return self._next_stretch_of(first_member)
         return None
 
     def params(
-        self, stretch: Stretch, space_: Mapping[str, AnyParameter], params: Mapping[str, Any]
+        self, stretch: Stretch, parameters: Mapping[str, AnyParameter], donor_params: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Return the new parameters for a stretch; None if the member keeps its own.
 
         Args:
             stretch: A stretch that continues a paused member.
-            space_: The space, each parameter after those in its conditions.
-            params: Parameters of the member from whose checkpoint the stretch starts.
+            parameters: The space, each parameter after those in its conditions.
+            donor_params: Parameters of the member from whose checkpoint the stretch starts.
         """
         assert stretch.trial is not None
         assert stretch.parent is not None
@@ -256,7 +263,7 @@ class Members:
             return self._population.scheduled_params(step)
         if donor == stretch.trial:
             return None
-        return explore(self._population, self._seed, stretch.trial, step, space_, params)
+        return explore(self._population, self._seed, stretch.trial, step, parameters, donor_params)
 
     def find_hopeless(self) -> list[int]:
         """Return an empty list: a population drops no member."""

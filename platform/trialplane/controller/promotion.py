@@ -56,7 +56,7 @@ class Rung:
         self.paused: set[int] = set()
         self._losses: dict[int, Losses] = {}
         self._sorted: list[tuple[Losses, int]] = []  # by losses, then by trial
-        self._order: list[int] | None = None
+        self._order: list[int] | None = None  # None if it must be computed again
 
     def __len__(self) -> int:
         return len(self._losses)
@@ -85,8 +85,11 @@ class Rung:
 
     @property
     def has_one_loss(self) -> bool:
-        """Whether trials have one loss each. Only then the order of two trials can never change: fronts may change."""
-        return all(len(losses) == 1 for losses, _ in self._sorted[:1])
+        """Whether trials have one loss each. Only then is the order of two trials final: fronts may change."""
+        if not self._sorted:
+            return True
+        losses, _ = self._sorted[0]  # all trials of a study have the same number of losses
+        return len(losses) == 1
 
 
 class Promotion:
@@ -108,7 +111,10 @@ class Promotion:
         self.is_budget_spent = False
         self._ladder = ladder
         self._trials = trials
-        self.top = self._rung_above(min(ladder.rungs(), default=ladder.top)) if ladder.is_auto else ladder.top
+        self.top = ladder.top
+        if ladder.is_auto:  # at first only the lowest rung promotes
+            lowest = min(ladder.rungs(), default=ladder.top)
+            self.top = self._rung_above(lowest)
         self._budget = math.inf if budget is None else budget
         self._rungs: list[dict[int, Rung]] = [  # bracket → step → rung
             {step: Rung() for step in ladder.rungs(bracket)} for bracket in range(ladder.brackets)
@@ -142,14 +148,15 @@ class Promotion:
             losses: Losses at the rung.
         """
         stretch = self._running.pop(trial)
-        losses = _comparable(losses)
         done_before = self._done_steps.get(trial, 0)
         self.used_steps += max(0, done - done_before)
         self._done_steps[trial] = max(done, done_before)
-        self._complete_count += state is TrialState.COMPLETE
-        if stretch.rung and done >= stretch.rung:
+        if state is TrialState.COMPLETE:
+            self._complete_count += 1
+        has_reached_rung = stretch.rung > 0 and done >= stretch.rung
+        if has_reached_rung:
             rung = self._rung(trial, stretch.rung)
-            rung.add(trial, losses)
+            rung.add(trial, _comparable(losses))
             if state is TrialState.PAUSED:
                 rung.paused.add(trial)
                 self._paused_at[trial] = stretch.rung
@@ -170,12 +177,16 @@ class Promotion:
         rung = self._running[trial].rung  # may be above the top, if the trial reports so seldom that it has skipped the top
         if not self._ladder.is_auto or rung < self.top or done < rung:
             return False
-        losses_at = {step: self._rungs[0][step].first_losses for step in self._ladder.rungs() if step <= rung}
+        (rungs,) = self._rungs  # a ladder with `max: auto` has one bracket
+        losses_at = {step: rungs[step].first_losses for step in self._ladder.rungs() if step <= rung}
         losses_at[rung].setdefault(trial, _comparable(losses)[0])
-        rungs = [losses_by_trial for losses_by_trial in losses_at.values() if losses_by_trial]
-        if len(rungs) < 2 or ranking.is_same(rungs[-2], rungs[-1], 0.0):  # saves the estimate in most cases
+        reached = [losses_by_trial for losses_by_trial in losses_at.values() if losses_by_trial]  # lowest rung first
+        if len(reached) < 2:
             return False
-        if ranking.is_same(rungs[-2], rungs[-1], ranking.estimate_noise(rungs)):
+        below, at_top = reached[-2:]
+        if ranking.is_same(below, at_top, noise=0.0):  # saves the estimate in most cases
+            return False
+        if ranking.is_same(below, at_top, ranking.estimate_noise(reached)):
             return False
         self.top = self._rung_above(rung)
         return True
@@ -197,6 +208,7 @@ class Promotion:
         candidates = list(self._candidates(trial))
         fitting = [stretch for stretch in candidates if self._fits(stretch)]
         if not fitting and not self._running and not self._complete_count:
+            # A paused trial continues without being among the best of its rung, so that the study has a result.
             fitting = [stretch for stretch in self._best_paused() if self._fits(stretch)]
         # The budget is spent if it alone keeps a candidate from starting, or has no step left, and no end can change that.
         self.is_budget_spent = not fitting and not self._running and (bool(candidates) or self._steps_left() <= 0)
@@ -223,7 +235,7 @@ class Promotion:
                         excluded.remove(next(trial for trial in rung.order if trial in excluded))
                     hopeless += excluded
                     arrivals -= len(excluded)
-                arrivals += len(rung.paused)
+                arrivals += len(rung.paused)  # they may reach the next rung, except for the hopeless ones
         return sorted(hopeless)
 
     @property
@@ -242,11 +254,11 @@ class Promotion:
             rungs_at_step = [rungs[step] for rungs in self._rungs if step in rungs]
             yield step, sum(map(len, rungs_at_step)), sum(len(rung.paused) for rung in rungs_at_step)
 
-    def _candidates(self, trial: int | None) -> Iterator[Stretch]:
+    def _candidates(self, new_trial: int | None) -> Iterator[Stretch]:
         """Yield the stretches that may be started, in the order of preference: promotions, then the new trial.
 
         Args:
-            trial: Number of the next new trial; None if none is left to draw.
+            new_trial: Number of the next new trial; None if none is left to draw.
         """
         steps = sorted({step for rungs in self._rungs for step in rungs}, reverse=True)
         for step in steps:
@@ -254,18 +266,18 @@ class Promotion:
                 if step >= self.top or step not in rungs or not rungs[step].paused:
                     continue
                 rung = rungs[step]
-                for candidate in rung.order[: len(rung) // self._ladder.factor]:
-                    if candidate in rung.paused:
-                        yield self._next_stretch_of(candidate, bracket)
-        if trial is not None:
-            yield dataclasses.replace(self.first_stretch(trial), trial=None)
+                for trial in rung.order[: len(rung) // self._ladder.factor]:
+                    if trial in rung.paused:
+                        yield self._next_stretch_of(trial, bracket)
+        if new_trial is not None:
+            yield dataclasses.replace(self.first_stretch(new_trial), trial=None)
 
     def _best_paused(self) -> Iterator[Stretch]:
         """Yield the best paused trial of each rung, from the highest rung down."""
         rungs = [(step, bracket) for bracket, rungs_by_step in enumerate(self._rungs) for step in rungs_by_step]
         for step, bracket in sorted(rungs, reverse=True):
             rung = self._rungs[bracket][step]
-            best = next((candidate for candidate in rung.order if candidate in rung.paused), None)
+            best = next((trial for trial in rung.order if trial in rung.paused), None)
             if best is not None:
                 yield self._next_stretch_of(best, bracket)
 
@@ -274,9 +286,9 @@ class Promotion:
         done = self._done_steps[trial]
         return Stretch(trial, self._ladder.next_rung(done, bracket), done)
 
-    def _rung_above(self, top: int) -> int:
-        """Return the steps of the rung above another one; those of a whole trial above the last."""
-        return self._ladder.next_rung(top) or self._ladder.top
+    def _rung_above(self, step: int) -> int:
+        """Return the steps of the rung above the one at `step`; above the highest one, those of a whole trial."""
+        return self._ladder.next_rung(step) or self._ladder.top
 
     def _rung(self, trial: int, step: int) -> Rung:
         """Return the rung at a number of steps in the bracket of a trial."""
@@ -293,17 +305,19 @@ class Promotion:
     def _fits(self, stretch: Stretch) -> bool:
         """Return whether the budget has the steps of a stretch, and those that are reserved for the first complete trial.
 
-        Steps are reserved if no trial is complete or trains to its end. They are what the trial that has got furthest, or
-        will have with this stretch and the running ones, lacks to its end.
+        Steps are reserved if no trial is complete or trains to its end. They are the steps that one trial lacks to its end
+        when this stretch and the running ones have ended: the trial that will then have the most steps.
         """
         reserved = 0
-        if not self._complete_count and all(other.rung for other in (stretch, *self._running.values())):
+        will_none_complete = all(other.rung for other in (stretch, *self._running.values()))
+        if not self._complete_count and will_none_complete:
             paused_steps = [self._done_steps[trial] for trial in self._paused_at]
             running_rungs = [running.rung for running in self._running.values()]
-            reserved = self._ladder.top - max(stretch.rung, *running_rungs, *paused_steps, 0)
-        return self._size(stretch) + max(0, reserved) <= self._steps_left()
+            most_steps = max(stretch.rung, *running_rungs, *paused_steps, 0)
+            reserved = max(0, self._ladder.top - most_steps)
+        return self._size(stretch) + reserved <= self._steps_left()
 
 
 def _comparable(losses: Losses) -> Losses:
-    """Return losses in which NaN, which no order has a place for, is replaced by the worst loss."""
+    """Return losses in which NaN, which cannot be ordered, is replaced by the worst loss."""
     return tuple(math.inf if math.isnan(loss) else loss for loss in losses)

@@ -48,12 +48,12 @@ class Pruning:
         self.pruner = samplers.build_pruner(job, code)
         self.sign = -1.0 if job.search.opposes(job.objectives[0]) else 1.0
         self.is_reported = False
-        # A halving pruner may be wrapped by PatientPruners. The name is that of its attribute with the estimated resource;
-        # "" for a pruner without one.
-        self._halving: optuna.pruners.BasePruner | None = self.pruner
-        while isinstance(self._halving, optuna.pruners.PatientPruner):
-            self._halving = self._halving._wrapped_pruner
-        self._estimate_name = _ESTIMATES.get(type(self._halving), "")
+        # The pruner without the PatientPruners that may be around it.
+        self._inner_pruner: optuna.pruners.BasePruner | None = self.pruner
+        while isinstance(self._inner_pruner, optuna.pruners.PatientPruner):
+            self._inner_pruner = self._inner_pruner._wrapped_pruner
+        # Its attribute with the estimated resource; "" for a pruner that estimates none.
+        self._estimate_name = _ESTIMATES.get(type(self._inner_pruner), "")
         self._replaced: dict[int, FrozenTrial] = {}  # id of a trial → its last attempt, until a retry reports
         self._job = job
         self._watched = job.search.watched_objective(job.objectives[0])
@@ -77,22 +77,24 @@ class Pruning:
                 self._unwatched_names.update(dict.fromkeys(metrics))
             return False
         self.is_reported = True
-        if (previous := self._pop_continued(trial._trial_id, step)) is not None:
+        previous = self._pop_continued(trial._trial_id, step)
+        if previous is not None:
             self._copy_reports(trial, step, previous)
         try:
             trial.report(self.sign * metrics[watched], step)
         except ValueError:  # Optuna refuses a negative step, for example; the ledger and MLflow still record the report
             return False
-        prunes = bool(trial.should_prune())
+        is_pruned = bool(trial.should_prune())
         # The pruner may have estimated its resource from the first trials. A later controller must use the same estimate.
-        if isinstance(estimate := getattr(self._halving, self._estimate_name, None), int):
+        estimate = getattr(self._inner_pruner, self._estimate_name, None)  # a text or None before the pruner has one
+        if isinstance(estimate, int):
             trial.storage.set_study_system_attr(trial.study._study_id, _RESOURCE, estimate)
-        return prunes
+        return is_pruned
 
     def restore(self, attributes: Mapping[str, Any]) -> None:
         """Restore the resource that the pruner estimated under an earlier controller, from the study's attributes."""
         if self._estimate_name and _RESOURCE in attributes:
-            setattr(self._halving, self._estimate_name, attributes[_RESOURCE])
+            setattr(self._inner_pruner, self._estimate_name, attributes[_RESOURCE])
 
     def replace_attempt(self, trial_id: int, attempt: FrozenTrial) -> dict[str, Any]:
         """Record that a retry replaces an attempt.
@@ -140,9 +142,9 @@ class Pruning:
 
     def _copy_reports(self, trial: optuna.trial.Trial, step: int, previous: FrozenTrial) -> None:
         """Copy the reports before a step, and the rungs, of the previous attempt to a retry."""
-        for earlier, value in previous.intermediate_values.items():
-            if earlier < step:
-                trial.report(value, earlier)
+        for earlier_step, value in previous.intermediate_values.items():
+            if earlier_step < step:
+                trial.report(value, earlier_step)
         for key, value in previous.system_attrs.items():
             if key.startswith(_RUNG):
                 trial.storage.set_trial_system_attr(trial._trial_id, key, value)
@@ -154,11 +156,8 @@ class Pruning:
     @property
     def complaint(self) -> str:
         """A warning that no trial is pruned, if the watched metric should have been reported and was not; otherwise ""."""
-        if (
-            self._job.search.pruner.name == "none"
-            or self.is_reported
-            or not (self._has_result or self._unwatched_count >= MANY)
-        ):
+        should_be_reported = self._has_result or self._unwatched_count >= MANY
+        if self._job.search.pruner.name == "none" or self.is_reported or not should_be_reported:
             return ""
         # The text stays as it was at first, because each changed text would be one more warning.
         self._complaint = self._complaint or self._complaint_text()

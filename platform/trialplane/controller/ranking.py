@@ -77,12 +77,12 @@ def _last_returns(signs: Sequence[np.ndarray]) -> np.ndarray:
         Index of the rung for each pair; 0 for a pair that never returned.
     """
     last = np.zeros(len(signs[0]), dtype=int)
-    # For each order: the pairs that have had it, and those that had the opposite order afterwards.
-    had = {order: np.zeros(len(last), dtype=bool) for order in (1, -1)}
+    # For each order: whether each pair has had it at an earlier rung, and whether it had the opposite order afterwards.
+    had_before = {order: np.zeros(len(last), dtype=bool) for order in (1, -1)}
     reversed_since = {order: np.zeros(len(last), dtype=bool) for order in (1, -1)}
     for rung, current in enumerate(signs):
         for order in (1, -1):
             last[reversed_since[order] & (current == order)] = rung
-            reversed_since[order] |= had[order] & (current == -order)
-            had[order] |= current == order
+            reversed_since[order] |= had_before[order] & (current == -order)
+            had_before[order] |= current == order
     return last

@@ -20,6 +20,7 @@ from trialplane.wire.states import FailureClass, TrialState
 
 SECONDS = 120.0  # time limit of the process, which may import Ray Tune or torch
 _LONGEST = 500  # characters of an error in a message
+_LAST_LINE = "drawn\n"  # last output of a rehearsal that has succeeded
 
 
 def check(job: Job, folder: Path, seconds: float = SECONDS) -> None:
@@ -42,7 +43,7 @@ def check(job: Job, folder: Path, seconds: float = SECONDS) -> None:
     except subprocess.TimeoutExpired as error:
         text = f"the sampler {name} took over {seconds:g} s to draw three trials"
         raise errors.InputError(f"{text}; nothing was started") from error
-    if process.returncode == 0 and process.stdout.endswith("drawn\n"):
+    if process.returncode == 0 and process.stdout.endswith(_LAST_LINE):  # exit code 0 alone may be that of the class
         return
     lines = (process.stderr or process.stdout).strip().splitlines()
     text = lines[-1] if lines else f"its process ended with {process.returncode} and said nothing"
@@ -74,8 +75,8 @@ def main() -> int:
         except errors.TrialplaneError as error:
             sys.stderr.write(f"{errors.first_line(error)}\n")
             return errors.EXIT_BAD_INPUT
-    sys.stdout.write("drawn\n")
-    return 0
+    sys.stdout.write(_LAST_LINE)
+    return errors.EXIT_OK
 
 
 if __name__ == "__main__":

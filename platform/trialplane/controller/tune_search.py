@@ -44,7 +44,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._parameters = job.search.parameters
         self._keys = {name: f"p{index}" for index, name in enumerate(self._parameters)}
         self._random = optuna.samplers.RandomSampler(seed=job.seed)
-        self._reports = job.watched_metric == self._objective.metric  # whether reports have the metric of the objective
+        self._uses_reports = job.watched_metric == self._objective.metric  # whether reports have the objective's metric
         self._told_numbers: set[int] = set()  # numbers of the trials whose ends the searcher was told
         self._suggested: dict[int, dict[str, Any]] = {}  # trial → its parameters in Optuna's form
         self._values: list[float] = []  # values of the trials that the searcher was told
@@ -92,10 +92,10 @@ class TuneSampler(optuna.samplers.BaseSampler):
                 f"{self._name} is no searcher of Ray Tune: it is no subclass of ray.tune.search.Searcher"
             )
         arguments = dict(job.search.sampler.options)
-        parameters = inspect.signature(cls).parameters
-        seed = next((name for name in _SEED_NAMES if name in parameters), "")
-        if seed:
-            arguments.setdefault(seed, job.seed)
+        accepted_names = inspect.signature(cls).parameters
+        seed_name = next((name for name in _SEED_NAMES if name in accepted_names), "")
+        if seed_name:
+            arguments.setdefault(seed_name, job.seed)
         config = {self._keys[name]: _domain(parameter) for name, parameter in self._parameters.items()}
         mode = {"minimize": "min", "maximize": "max"}[self._objective.direction]
         try:
@@ -156,11 +156,13 @@ class TuneSampler(optuna.samplers.BaseSampler):
 
     def _complete(self, trial: FrozenTrial, value: float | None) -> None:
         """Tell the searcher the reports and the end of a trial that it has suggested. A value of None means an error."""
-        name, step = str(trial.number), 1
-        reports = trial.intermediate_values if self._reports else {}
+        name = str(trial.number)
+        last_step = 1
+        reports = trial.intermediate_values if self._uses_reports else {}
         for step, report in reports.items():
             self._searcher.on_trial_result(name, self._tune_result(report, step))
-        result = None if value is None else self._tune_result(value, step)
+            last_step = step
+        result = None if value is None else self._tune_result(value, last_step)
         self._searcher.on_trial_complete(name, result, error=value is None)
 
     def _tune_result(self, value: float, step: int) -> dict[str, float]:
@@ -170,8 +172,9 @@ class TuneSampler(optuna.samplers.BaseSampler):
     def _add(self, trial: FrozenTrial, value: float) -> None:
         """Tell the searcher a point that it has not suggested, if it accepts such points and the point is complete."""
         if trial.params.keys() == self._keys.keys():
-            with contextlib.suppress(NotImplementedError):
-                self._searcher.add_evaluated_point({self._keys[name]: param for name, param in trial.params.items()}, value)
+            point = {self._keys[name]: param for name, param in trial.params.items()}
+            with contextlib.suppress(NotImplementedError):  # the searcher accepts none
+                self._searcher.add_evaluated_point(point, value)
 
 
 def _domain(parameter: spaces.AnyParameter) -> Any:
@@ -182,7 +185,7 @@ def _domain(parameter: spaces.AnyParameter) -> Any:
             return float_domain(parameter.low, parameter.high)
         case spaces.IntParameter(step=1):
             int_domain = tune.lograndint if parameter.log else tune.randint
-            return int_domain(parameter.low, parameter.high + 1)  # without the upper end
+            return int_domain(parameter.low, parameter.high + 1)  # both exclude the upper end
         case spaces.IntParameter():
             return tune.uniform(float(parameter.low), float(parameter.high))
         case spaces.CategoricalParameter():
