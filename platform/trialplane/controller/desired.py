@@ -42,12 +42,12 @@ class DesiredState:
         signal_count = len(self._signals)
         if self._desired.state is RunState.CANCELLED or (signal_count and self._run.cancelled.exists()):
             # After a second signal, trials get no time to save themselves. A signal that paused the run does not count.
-            hurry = signal_count - self._pause_signals > 1
-            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=hurry)
+            cancel_signals = signal_count - self._pause_signals
+            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=cancel_signals > 1)
         if self._desired.state is RunState.FAILED:
             limits = "cluster.deadline or cluster.pending_deadline"
             return Ending(RunState.FAILED, f"its deadline is over ({limits}); what runs was ended", kill=True)
-        self._pause_signals = min(signal_count, 1)
+        self._pause_signals = min(signal_count, 1)  # this is not reached any more after the run was cancelled
         hurry = signal_count > 1
         advice = f"`platform resume {self._run.root.name}` continues it"
         if self._desired.state is RunState.PAUSED:
@@ -57,9 +57,11 @@ class DesiredState:
         return None
 
     def parallel(self) -> int | None:
-        """Return the desired number of slots; None on a laptop, where it cannot change."""
+        """Return the desired number of trials or workers at a time; None on a laptop, where it cannot change."""
         self._refresh()
-        return None if self._ledger is None else self._desired.parallel or self._ledger.job.width
+        if self._ledger is None:
+            return None
+        return self._desired.parallel or self._ledger.job.width  # the job's own number until the user has set another
 
     def _refresh(self) -> None:
         """Read the desired state from the ledger, unless the last query was less than `INTERVAL` seconds ago.

@@ -51,7 +51,7 @@ class Ending:
                 return "the user cancelled the run"
             case RunState.FAILED if not self.saves:
                 return "the run had failed"
-            case _:
+            case _:  # the target was reached, or the hours or the cost are used up
                 return self.reason
 
     @property

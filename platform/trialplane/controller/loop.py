@@ -108,8 +108,7 @@ class Loop:
                 self._exporter.wake()  # the ledger may have grown
             else:
                 self._exporter.tick()
-            is_stopping = bool(self._stopping)
-            reason = "the running trials save themselves and end" if is_stopping else self._workload.trouble
+            reason = "the running trials save themselves and end" if self._stopping else self._workload.trouble
             self.show(RunState.RUNNING, reason)
 
     def show(self, state: RunState, reason: str = "") -> None:
@@ -142,7 +141,8 @@ class Loop:
         parallel = self._desired.parallel()
         if parallel is not None:
             self._base = dataclasses.replace(self._base, parallel=parallel)
-            self._workload.resize(parallel, 0 if self._has_nothing_to_start or self._ending else self._ledger.startable)
+            nothing_starts = self._has_nothing_to_start or self._ending is not None
+            self._workload.resize(parallel, 0 if nothing_starts else self._ledger.startable)
 
     def _start_all(self) -> None:
         """Start an attempt in every idle slot, as long as attempts are left."""
@@ -199,7 +199,8 @@ class Loop:
             arrival.write_arrays(event.arrays, self._run.packed(number))
         if event.store is not None:
             arrival.unpack_store(self._run, number, event.store)
-        self._record_end(request, dataclasses.replace(_bound_texts(self._count_as_stopped(outcome)), slot=event.slot))
+        outcome = _sanitize(self._count_as_stopped(outcome))
+        self._record_end(request, dataclasses.replace(outcome, slot=event.slot))
 
     def _record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
         """Write the end of an attempt to the ledger, and add its advice and its remark to the warnings."""
@@ -289,15 +290,17 @@ class Loop:
     def _status(self, state: RunState, reason: str) -> RunStatus:
         """Return the run's status while the loop runs, with the state and the reason for it."""
         counts, now = self._ledger.counts, time.time()
-        ended_since_start, seconds = counts.ended - self._ended_at_start, self.worked - self._base.worked
+        ended_since_start = counts.ended - self._ended_at_start
+        seconds = self.worked - self._base.worked
         rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None
+        is_local = self._desired.parallel() is None
         return dataclasses.replace(
             self._base,
             state=state,
             reason=reason,
             **counts.status_fields(),
             slots_ready=self._workload.ready,
-            nodes=() if self._desired.parallel() is None else self._workload.nodes,
+            nodes=() if is_local else self._workload.nodes,
             best=self._ledger.best,
             rate=rate,
             eta=self._workload.eta(now, rate) if state is RunState.RUNNING else None,
@@ -312,8 +315,8 @@ class Loop:
         )
 
 
-def _bound_texts(outcome: TrialOutcome) -> TrialOutcome:
-    """Return the outcome of a trial's process, changed where the process could have sent anything.
+def _sanitize(outcome: TrialOutcome) -> TrialOutcome:
+    """Return the outcome that a trial's process has sent, which could send anything, with short texts and without the step.
 
     Texts are shortened, because they become part of warnings and of the reason for the run's end. The step is reset, because
     the ledger takes it from the reports.

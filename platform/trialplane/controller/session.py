@@ -208,7 +208,10 @@ class Session:
                 raise
 
     def last_status(self, error: Exception) -> RunStatus:
-        """Return the status after an error, with the current counts; PAUSED if the run can be resumed, otherwise FAILED."""
+        """Return the status after an error, with the current counts; PAUSED if the run can be resumed, otherwise FAILED.
+
+        A run that another error than the platform's own has ended can be resumed.
+        """
         if not isinstance(error, errors.TrialplaneError):
             reason = f"the controller failed: {type(error).__name__}: {errors.first_line(error)}"
             return self._status(RunState.PAUSED, f"{reason}; see {self._run.controller_log}")
@@ -225,7 +228,8 @@ class Session:
         run = self._run
 
         def show_wait(message: str) -> None:
-            board.show(self._status(RunState.RUNNING if self._ledger else RunState.PENDING, message), now=True)
+            is_open = self._ledger is not None  # an open ledger waits too, for a database that is away for a while
+            board.show(self._status(RunState.RUNNING if is_open else RunState.PENDING, message), now=True)
 
         def should_give_up() -> bool:
             return bool(self._signals)
@@ -234,8 +238,8 @@ class Session:
             """Make one attempt to open the ledger, which `Patience` repeats if the database does not answer yet."""
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
             patience = Patience(on_wait=show_wait, should_give_up=should_give_up, lock_seconds=HEAD_LOCK_PATIENCE)
-            last = self._initial_status.alive
-            return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, last_alive=last)
+            last_alive = self._initial_status.alive
+            return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, last_alive=last_alive)
 
         try:
             return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, show_wait, should_give_up)(open_once)
@@ -260,7 +264,7 @@ class Session:
         with contextlib.ExitStack() as stack:
             order = Order(setting.ledger or f"sqlite:///{run.ledger}", keeps_folder=not setting.in_cluster)
             exporter = ExporterProcess(run, order, uri, token=setting.mlflow_token)
-            stack.callback(exporter.close, 5.0)
+            stack.callback(exporter.close, 5.0)  # in case of an error; otherwise `_finish` has closed it already
             slot_stack = stack.enter_context(contextlib.ExitStack())
             try:
                 ending = self._run_loop(ledger, exporter, board, uri, slot_stack)
@@ -291,14 +295,14 @@ class Session:
         A signal ends the wait.
 
         Args:
-            exporter: Exporter, which knows the run's end.
+            exporter: Exporter, which has got the run's end.
             board: Board that shows the status during the wait.
             ending: Ending of the run.
             final_status: Status of the run with this ending.
             slot_stack: Stack whose closing ends the slots.
 
         Returns:
-            The final status. If MLflow lacks results, it says so, and that `platform resume` writes them.
+            The final status. If MLflow lacks results, its reason says so, and that `platform resume` writes them.
         """
         resume_command = f"`platform resume {self._run.root.name}`"
         if self._setting.in_cluster:
@@ -313,11 +317,15 @@ class Session:
             board.show(dataclasses.replace(interim_status, mlflow=text), now=now)
 
         signal_count = len(self._signals)  # signals so far have stopped the run, and one more ends the wait
+
+        def should_give_up() -> bool:
+            return len(self._signals) > signal_count
+
         show("recording in MLflow", now=True)
         log.info("%s: %s", ending.state.value, ending.reason)
         self._notifier.end(final_status)
         slot_stack.close()
-        if not exporter.close(self._mlflow_patience(ending), lambda: len(self._signals) > signal_count, show):
+        if not exporter.close(self._mlflow_patience(ending), should_give_up, show):
             text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): {resume_command} writes the rest"
             log.warning("%s", text)
             return dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
@@ -387,6 +395,7 @@ class Session:
     def _slot_config(self, role: Role, uri: str) -> SlotConfig:
         """Return the configuration that the slots of a role share."""
         run, job, setting = self._run, self._job, self._setting
+        has_preload_functions = any(":" in name for name in job.preload)  # `module:function`, which gets the parameters
         return SlotConfig(
             run=run.root.name,
             code=str(run.code),
@@ -394,7 +403,7 @@ class Session:
             root=str(run.root),
             cache=str(paths.cache(run.root.parent.parent)),
             preload=job.preload,
-            params=job.params if any(":" in name for name in job.preload) else {},
+            params=job.params if has_preload_functions else {},
             cpus=role.resources.threads,
             gpus=role.resources.gpu_count,
             gpu_share=role.resources.gpu_share,
@@ -441,7 +450,8 @@ class Session:
     def _updated_after_start(self, status: RunStatus) -> RunStatus:
         """Return the status with an update time that is not before the run's last start.
 
-        The operator ignores a status from before the last start. It measures the start by its own clock, which may be ahead.
+        The operator ignores a status from before the last start. It takes that time from its own clock, which may be ahead
+        of this machine's.
         """
         return dataclasses.replace(status, updated=max(status.updated, self._begun))
 
@@ -495,13 +505,15 @@ def _without_gpus(role: Role, job: Job) -> dict[str, str]:
     """Return environment variables that hide the machine's GPUs from a role without GPUs; none if they stay visible.
 
     - They are hidden from ranks. Each rank would use the GPU with its number, which belongs to another run or does not
-    exist.
+      exist.
     - They are hidden if another role of the run has GPUs, which must not be shared.
     - They stay visible to a study's trials of one process. Such trials may detect and share a GPU.
     """
+    if role.resources.gpus:
+        return {}
+    has_ranks = role.gang or role.ranks > 1  # a training is a gang, even of one rank
     other_has_gpus = any(other_role.resources.gpus for other_role in job.roles())
-    hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or other_has_gpus)
-    return {"CUDA_VISIBLE_DEVICES": ""} if hides else {}
+    return {"CUDA_VISIBLE_DEVICES": ""} if has_ranks or other_has_gpus else {}
 
 
 def _read_submission(run: RunPaths) -> dict[str, Any]:
@@ -532,7 +544,8 @@ def tracking_uri(run: RunPaths, *, is_gateway: bool = False) -> str:
     current = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if current and is_gateway:
         return current
-    previous = run.exporter.read_text() if run.exporter.exists() else ""
+    uri_file = run.exporter
+    previous = uri_file.read_text() if uri_file.exists() else ""
     if previous and current and _without_login(current) != _without_login(previous):
         log.warning(
             "%s is still recorded to %s, where it began, and not to the current %s (%s); submit under another name for that",
@@ -545,7 +558,7 @@ def tracking_uri(run: RunPaths, *, is_gateway: bool = False) -> str:
         )
         return previous
     uri = current or previous or paths.mlflow_uri(run.root.parent.parent)
-    run.exporter.write_text(uri)
+    uri_file.write_text(uri)
     return uri
 
 

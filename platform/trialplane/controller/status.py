@@ -89,11 +89,11 @@ class StatusBoard:
         _replace(self._run.controller, json.dumps(Holder.of_this_process().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
-        """Publish the newest status over HTTP. Also write it to status.json and call `record`, each at its interval.
+        """Publish the newest status over HTTP and to the listener. Write it to status.json and record it at intervals.
 
         Args:
             status: The status.
-            now: Whether to write and record it at once.
+            now: Whether to write and record it even if the last time was less than an interval ago.
         """
         self._status = status
         self.listener(status)
@@ -179,9 +179,9 @@ class StatusBoard:
         if "trial" in numbers:
             file = self._run.trial_log(numbers["trial"], numbers.get("attempt", 1), numbers.get("worker"))
         try:
-            with file.open("rb") as log:
-                log.seek(numbers.get("from", 0))
-                return "text/plain; charset=utf-8", log.read(logs.PIECE)
+            with file.open("rb") as stream:
+                stream.seek(numbers.get("from", 0))
+                return "text/plain; charset=utf-8", stream.read(logs.PIECE)
         except OSError:
             return None
 
