@@ -30,6 +30,13 @@ def measure(place: Workplace) -> Iterator[Row]:
         what = f"platform {verb.replace(run, 'RUN')}, {count:,} trials"
         yield Row("cli", what, "ms", samples, "python -c pass", taken[0], Goal(value=1000))
 
+    count = place.size(100_000, 40)
+    run = histories.of(place, count).name
+    bare_samples, samples = _rounds(place, [bare, [str(platform), "results", run]], place.repeats(3))
+    yield Row(
+        "cli", f"platform results RUN, {count:,} trials", "ms", samples, "python -c pass", bare_samples, Goal(value=5000)
+    )
+
 
 def _rounds(place: Workplace, commands: list[list[str]], rounds: int) -> list[tuple[float, ...]]:
     """Milliseconds of each command, round by round; the first round warms the page cache and is not counted."""

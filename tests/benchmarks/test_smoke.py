@@ -17,8 +17,8 @@ from tests.gateway.mlflow_site import require_plugin
 ROOT = Path(__file__).resolve().parents[2]
 # Figure → units of its rows, and how many there are.
 FIGURES = {
-    "cli": ({"ms"}, 5),
-    "controller": ({"% of a core", "s", "ms", "KiB"}, 4),
+    "cli": ({"ms"}, 6),
+    "controller": ({"% of a core", "s", "reports", "points", "ms", "KiB"}, 6),
     "scripts": ({"ms", "%"}, 3),
     "sweeps": ({"%"}, 1),
     "report": ({"ms", "s"}, 12),

@@ -164,7 +164,15 @@ def main() -> None:
         session.ExporterProcess = NoExporter  # type: ignore[misc, attr-defined]
     sys.argv = ["controller", "--run-dir", arguments["folder"]]
     code = entry.main()
-    answer = {"code": code, "begun": begun[0], "told": told, "cpu": cpu, "memory": memory, "recorded": recorded[-1:]}
+    answer = {
+        "code": code,
+        "begun": begun[0],
+        "told": told,
+        "cpu": cpu,
+        "memory": memory,
+        "recorded": recorded[-1:],
+        "metrics": METRICS,
+    }
     print(json.dumps(answer), flush=True)  # noqa: T201  this is the answer
 
 
