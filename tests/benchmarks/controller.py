@@ -61,7 +61,7 @@ def measure(place: Workplace) -> Iterator[Row]:
         told = answer["told"]
         each.append(1000 * (told[-1] - told[0]) / (len(told) - 1))
         growth.append(_growth(answer["memory"]))
-        peer = place.call("remembering", {"parameters": PARAMETERS, "trials": trials, "every": trials // 10}, timeout=900)
+        peer = place.call("remembering", {"parameters": PARAMETERS, "trials": trials, "every": trials // 10}, timeout=1800)
         theirs.append(_growth(peer["memory"]))
     what = f"{trials:,} trials on 1,000 slots that answer at once"
     yield Row("controller", f"{what}, each", "ms", tuple(each), goal=Goal(value=10))
@@ -84,7 +84,7 @@ def _run(place: Workplace, name: str, trials: int, slots: int, **arguments: Any)
     fields = {"trials": trials, "parallel": slots, "sampler": "random", "space": runs.unit_space(PARAMETERS)}
     run = runs.make(place.home, name, "def run(ctx):\n    pass\n", **fields)
     arguments = {"folder": str(run.root), "every": max(1, trials // 10), **arguments}
-    answer = place.call("simulated", arguments, timeout=900)
+    answer = place.call("simulated", arguments, timeout=1800)
     if answer["code"] != 0 or len(answer["told"]) != trials:
         raise MeasurementFailed(f"{len(answer['told'])} of {trials} trials ended; see {run.controller_log}")
     return answer
