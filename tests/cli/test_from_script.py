@@ -183,6 +183,19 @@ def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) 
     assert made().capture == ("wandb",) and "name a metric that it logs to W&B in src/job.yaml" in result.stderr
 
 
+def test_the_summary_of_wandb_names_what_is_captured(platform, written: Path) -> None:
+    lines = ("Run history:", "val/loss #_", "", "Run summary:", "   lr 0.1", "val/loss 0.5", "", "exitcode: 0")
+    prints = "".join(f"print('wandb: {line}')\n" for line in lines)
+    text = "import wandb, pathlib\n" + ARGPARSE.replace('"stamp"', '"--stamp"') + prints
+    text += "pathlib.Path('wandb').mkdir()\npathlib.Path('wandb/debug.log').write_text('exitcode: 3.5\\n')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: lr, val/loss" in result.stderr, result.output
+    job = made()
+    assert job.capture == ("wandb",) and job.metrics is None
+    assert (job.objectives[0].metric, job.objectives[0].direction) == ("val/loss", "minimize")
+
+
 def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "LONGEST", 2.0)
     endless = "import signal\nprint('val_acc=0.5', flush=True)\nwhile True:\n    signal.pause()\n"

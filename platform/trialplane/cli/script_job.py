@@ -42,6 +42,7 @@ _FORMS: dict[Style, str] = {
     Style.PROMPTS: Style.PROMPTS,
 }
 _DATA_SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".npy", ".jsonl", ".txt", ".json")
+_CAPTURED_WANDB = "its logs to W&B are reported, and W&B gets nothing"
 _DATA_FOLDERS = ("data", "input", "dataset", "datasets")
 _OPPOSITE = {"minimize": "maximize", "maximize": "minimize"}
 
@@ -545,6 +546,8 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         elif source.source == "file":
             source_field = {"from": "file", "path": source.path}
         lines = [] if is_default else [_field_line("metrics", source_field, "where they were found")]
+        if source.source == "wandb":
+            lines = [_field_line("capture", "wandb", _CAPTURED_WANDB)]
         return [*lines, _field_line("objective", best, f"{reason}{beside}")]
     if job.returned:
         guessed = guess.objective({job.returned.removeprefix("-"): 0.0})
@@ -558,7 +561,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         capture = _field_line("capture", libraries, "the function's return value is reported")
         return [capture, _field_line("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
     objective = _field_line("objective", {"metric": "loss", "direction": "minimize"}, "a placeholder: no metric was found")
-    captured = _field_line("capture", "wandb", "its logs to W&B are reported, and W&B gets nothing")
+    captured = _field_line("capture", "wandb", _CAPTURED_WANDB)
     return [captured, objective] if result is not None and job.uses_wandb else [objective]
 
 

@@ -24,6 +24,8 @@ from trialplane.worker.metrics.tails import Source, Tail
 
 LONGEST = 60.0  # seconds
 _STDOUT = MetricSource("stdout")
+_WANDB_PREFIX = "wandb:"  # of lines that W&B prints
+_WANDB_VALUE = re.compile(rf"{_WANDB_PREFIX}\s+([A-Za-z][\w./@-]*)\s+({settings.NUMBER})\s*")
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
 _CROWD = 4  # names in a line that may be a list of settings
@@ -70,11 +72,14 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
     old_files = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
     process_end = bounded.run(command, folder, variables, log, LONGEST)
     report_log.unlink(missing_ok=True)
-    names = _candidates(log.read_text(encoding="utf-8", errors="replace")[-_MAX_OUTPUT:])
+    text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
+    own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
+    names = _candidates(own_output[-_MAX_OUTPUT:])
     output = reader.Reader(Program(metrics=(_STDOUT,), names=names), report_log, folder, time.time())
-    os.link(log, report_log)  # after the reader was created, because a reader skips the content that a file has by then
+    # After the reader was created, because a reader skips the content that a file has by then.
+    report_log.write_bytes(own_output.encode())
     output.read(time.monotonic(), ended=True)
-    results = _result_names(log, names, output.finite, folder)
+    results = _result_names(report_log, names, output.finite, folder)
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
     pair_spellings = {_spelling(name) for name in output.finite if name not in names}
@@ -84,15 +89,18 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
         if name in results and (name not in names or _spelling(name) not in pair_spellings)
     }
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: values} if values else {}
-    last_line = next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
+    last_line = next((line for line in reversed(own_output.splitlines()) if line.strip()), "")
     if not values and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", last_line)):
         pattern = rf"^\s*(?P<{unnamed}>{settings.NUMBER})\s*$"
         metrics_by_source[MetricSource("stdout", (pattern,))] = {unnamed: float(number[1])}
+    if summary := dict(_wandb_summary(text)):
+        metrics_by_source[MetricSource("wandb")] = summary
     if mlflow_metrics := _mlflow_metrics(database):
         metrics_by_source[MetricSource("mlflow")] = mlflow_metrics
 
     def is_new(file: Path) -> bool:
-        return file.is_file() and old_files.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
+        is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
+        return not is_of_wandb and file.is_file() and old_files.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
 
     for _, source, file_metrics in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
         finite = {name: value for name, value in file_metrics.items() if math.isfinite(value)}
@@ -165,6 +173,14 @@ def _python_texts(folder: Path) -> Iterator[str]:
 def _spelling(name: str) -> str:
     """Return a metric's name in lower case with underscores, to compare names that differ only in this."""
     return re.sub(r"\W", "_", name).lower()
+
+
+def _wandb_summary(text: str) -> Iterator[tuple[str, float]]:
+    """Yield the numbers in the summary that W&B prints at the end of a run."""
+    _, heading, summary = text.rpartition(f"{_WANDB_PREFIX} Run summary:")
+    for line in summary.splitlines() if heading else ():
+        if match := _WANDB_VALUE.fullmatch(line):
+            yield match[1], float(match[2])
 
 
 def _mlflow_metrics(database: Path) -> dict[str, float]:
