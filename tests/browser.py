@@ -28,6 +28,10 @@ class Browser:
             self.page = reply.geturl()
         self.cookie = "; ".join(f"{cookie.name}={cookie.value}" for cookie in cookies)
 
+    def open(self, path: str) -> Any:
+        """The reply to a request for a path of the same site."""
+        return self._opener.open(urllib.parse.urljoin(self.page, path), timeout=120)
+
     def get(self, path: str, body: Any = None, method: str | None = None) -> Any:
         """The JSON at a path of the same site; with a body it is a POST unless a method is given."""
         data = None if body is None else json.dumps(body).encode()

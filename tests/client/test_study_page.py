@@ -11,6 +11,7 @@ import http.client
 import io
 import json
 import socket
+import urllib.error
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,8 @@ from trialplane.client import study_page
 from trialplane.client.pages import Pages
 from trialplane.client.run import RunHandle
 from trialplane.client.study_page import StudyPage
-from trialplane.wire.states import RunState
+from trialplane.wire.records import TrialRow
+from trialplane.wire.states import RunState, TrialState
 
 
 @contextlib.contextmanager
@@ -77,6 +79,25 @@ def test_what_is_newer_is_sent_and_nothing_twice(runs, served):
     assert browser.get("/other") == "other"
 
 
+def test_the_log_of_an_attempt_is_text_that_no_browser_runs(runs, served):
+    run = runs.make("a", tell=lambda request: complete(request) if request.trial else failed(request), asks=2)
+    file = run.trial_log(1, 1)
+    file.parent.mkdir(parents=True)
+    file.write_text("<script>alert(1)</script>\n\x1b]0;title\x07\n" + "long\n" * 50_000)
+    browser = Browser(served("a").page("/-/report"))
+    with browser.open("/-/report/log?trial=1&attempt=1") as reply:
+        assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
+        text = reply.read().decode()
+    assert text.startswith("<script>alert(1)</script>\n\\u001b]0;title\\u0007\n")
+    assert text.count("long\n") == 50_000
+    for query in ("trial=7", "trial=0&attempt=9"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            browser.open(f"/-/report/log?{query}")
+        with refused.value as reply:
+            assert reply.code == 404
+
+
 def asked(pages: Pages, path: str) -> tuple[int, str | None]:
     """The status of an answer, and where it leads."""
     connection = http.client.HTTPConnection(pages.address.partition("//")[2].partition("/")[0])
@@ -90,7 +111,14 @@ def asked(pages: Pages, path: str) -> tuple[int, str | None]:
 def test_nobody_without_the_secret_gets_it(runs, served):
     runs.make("a", tell=complete, asks=1)
     pages = served("a")
-    for path in ("/-/report", "/-/report/data?after=0", "/-/report?token=", "/-/report?token=0", "/?token=0"):
+    for path in (
+        "/-/report",
+        "/-/report/data?after=0",
+        "/-/report/log?trial=0",
+        "/-/report?token=",
+        "/-/report?token=0",
+        "/?token=0",
+    ):
         assert asked(pages, path) == (403, None)
 
 
@@ -109,6 +137,24 @@ def test_a_run_on_a_cluster_is_read_through_the_gateway(runs, served, target, na
     browser = Browser(served("a", target).page("/-/report"))
     facts, _ = content(browser, 0) or ({}, {})
     assert (facts["run"], facts["state"]) == ("a", "RUNNING")
+    namespace.tell("a", [TrialRow(0, TrialState.COMPLETE, 1, 0, values=(0.5,), metrics={"loss": 0.5})])
+    with browser.open(f"{facts['logs']}?trial=0&attempt=0") as reply:
+        assert reply.read() == b"trial 0\n"
+
+
+def test_a_failure_on_the_page_links_to_its_log(runs, served):
+    run = runs.make("a", tell=failed, asks=1)
+    runs.say(run, RunState.RUNNING)
+    file = run.trial_log(0, 1)
+    file.parent.mkdir(parents=True)
+    file.write_text("it went wrong here\n")
+    with browsers.browser() as opened:
+        shown = opened(served("a").page("/-/report"))
+        assert "platform logs a 0" in shown.text("#failures")
+        with shown.page.expect_popup() as popup:
+            shown.page.locator("#failures a").click()
+        assert "it went wrong here" in popup.value.locator("body").inner_text()
+        assert shown.errors == []
 
 
 def test_a_browser_shows_what_is_newer_and_keeps_what_was_chosen(runs, served):

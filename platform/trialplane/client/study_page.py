@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import threading
 import time
@@ -15,16 +16,19 @@ import urllib3
 
 from trialplane.client.pages import Source
 from trialplane.client.run import RunHandle
+from trialplane.errors import TrialplaneError
 from trialplane.ledger import attempts as reading
 from trialplane.pages import content, importances, page
 from trialplane.pages.content import PageContext, RunRecord
 from trialplane.pages.importances import Importances
-from trialplane.wire import rows
+from trialplane.wire import escapes, rows
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import TrialState
 
 PATH = "/-/report"  # no path of MLflow or optuna-dashboard begins with this
 DATA = f"{PATH}/data"
+LOG = f"{PATH}/log"
+_TEXT = "text/plain; charset=utf-8"
 MAX_SHARE = 0.2  # of one core, for computing the content
 _GROWTH = 1.1  # of the number of complete trials, after which importances are computed again
 MIN_PAUSE = 0.5  # seconds between two reads of the run
@@ -66,6 +70,21 @@ class StudyPage:
             document, block = page.content([newest])
             return {**document, "block": block}
 
+    def log(self, trial: str, attempt: str) -> urllib3.HTTPResponse:
+        """Return a response with the log of a trial up to now, as text; 404 with the reason if it cannot be read.
+
+        Args:
+            trial: Number of the trial.
+            attempt: Number of the attempt; "" or "0" for the newest.
+        """
+        try:
+            numbers = [_number(text) for text in (trial, attempt)]
+            lines = self._handle.logs(numbers[0], numbers[1] or None)
+            all_lines = itertools.chain([next(lines, "")], lines)  # reading the first line raises if there is no log
+        except TrialplaneError as error:
+            return _make_response(str(error), _TEXT, 404)
+        return _respond(io.BufferedReader(_LineStream(all_lines)), _TEXT)
+
     def add_to(self, source: Source) -> Source:
         """Return a source that answers requests for this page, and passes all other requests to `source`."""
 
@@ -73,15 +92,18 @@ class StudyPage:
         def answer(method: str, target: str, body: bytes) -> Iterator[Any]:
             """Yield the response to a request for the page, for what is new in it, or for anything else; see `Source`."""
             path, _, query = target.partition("?")
-            if method != "GET" or path not in (PATH, DATA):
+            if method != "GET" or path not in (PATH, DATA, LOG):
                 with source(method, target, body) as response:
                     yield response
                 return
             if path == PATH:
                 yield _make_response(self.html(), "text/html; charset=utf-8")
                 return
-            after = urllib.parse.parse_qs(query).get("after", [""])[0]
-            content_now = self.content_after(int(after) if after.isascii() and after.isdigit() and len(after) < 16 else 0)
+            fields = {name: texts[0] for name, texts in urllib.parse.parse_qs(query).items()}
+            if path == LOG:
+                yield self.log(fields.get("trial", ""), fields.get("attempt", ""))
+                return
+            content_now = self.content_after(_number(fields.get("after", "")))
             yield _make_response(json.dumps(content_now, separators=(",", ":")), "application/json")
 
         return answer
@@ -107,7 +129,7 @@ class StudyPage:
             record = RunRecord(self._job, status, [self._attempts[n] for n in sorted(self._attempts)], self._reports)
             facts, columns = content.content(record, self._page_context(), self._importances(record))
             self._version += 1
-            self._content = {**facts, "version": self._version, "mlflow": "/"}, columns
+            self._content = {**facts, "version": self._version, "mlflow": "/", "logs": LOG}, columns
         end_time = time.monotonic()
         # A pause in proportion to the duration limits this method to MAX_SHARE of a core.
         self._next_read = end_time + max(MIN_PAUSE, (end_time - start_time) * (1 / MAX_SHARE - 1))
@@ -123,6 +145,42 @@ class StudyPage:
         return self._last_importances
 
 
-def _make_response(text: str, kind: str) -> urllib3.HTTPResponse:
-    headers = {"Content-Type": kind, "Cache-Control": "no-store"}
-    return urllib3.HTTPResponse(io.BytesIO(text.encode()), headers, 200, preload_content=False)
+class _LineStream(io.RawIOBase):
+    """Lines of a log as a stream of bytes, without what controls a terminal."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+        self._pending = b""
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes into a buffer; see `io.RawIOBase`.
+
+        Raises:
+            OSError: The log cannot be read any further.
+        """
+        try:
+            while not self._pending and (line := next(self._lines, None)) is not None:
+                self._pending = escapes.escape_controls(line).encode(errors="replace")
+        except TrialplaneError as error:
+            raise OSError(str(error)) from error
+        count = min(len(buffer), len(self._pending))
+        buffer[:count], self._pending = self._pending[:count], self._pending[count:]
+        return count
+
+
+def _number(text: str) -> int:
+    """Return a number in a request; 0 for a text that is none, or that is too long."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+def _make_response(text: str, kind: str, status: int = 200) -> urllib3.HTTPResponse:
+    return _respond(io.BytesIO(text.encode()), kind, status)
+
+
+def _respond(body: io.BufferedIOBase, kind: str, status: int = 200) -> urllib3.HTTPResponse:
+    headers = {"Content-Type": kind, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return urllib3.HTTPResponse(body, headers, status, preload_content=False)

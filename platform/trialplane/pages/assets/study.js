@@ -605,13 +605,15 @@ function costs(run) {
 function failures(run) {
   return section("failures", "Failures", run.facts.failures.map((failure) => el("div", { class: "failure" },
     el("div", {}, el("span", { class: "state", "data-state": failure.retried ? "LOST" : "FAILED" }, failure.class), ` ${grouped(failure.count)}× ${failure.retried ? "retried" : "failed"}, first ${run.facts.noun} ${failure.trial}`),
-    failure.line ? el("pre", {}, failure.line) : null, command(logOf(run, failure.trial, failure.attempt)))));
+    failure.line ? el("pre", {}, failure.line) : null, logOf(run, failure.trial, failure.attempt))));
 }
 
-/** The command for the log of a trial. */
+/** The log of a trial: a link where the page is live, and the command. */
 function logOf(run, trial, attempt = 0) {
   const words = run.facts.log.split(" ");
-  return [...words.slice(0, 3), trial, ...(attempt > 1 ? ["--attempt", attempt] : []), ...words.slice(3)].join(" ");
+  const text = [...words.slice(0, 3), trial, ...(attempt > 1 ? ["--attempt", attempt] : []), ...words.slice(3)].join(" ");
+  const link = run.facts.logs && el("a", { href: `${run.facts.logs}?trial=${trial}&attempt=${attempt}`, target: "_blank", rel: "noopener" }, `Log of ${run.facts.noun} ${trial}`);
+  return el("div", {}, link || null, command(text));
 }
 
 function trials(run) {
@@ -621,7 +623,7 @@ function trials(run) {
     const message = run.column("trials", "message").value(row);
     details.replaceChildren(el("h3", {}, `${run.facts.noun} ${run.trial(row)}`), message ? el("pre", {}, message) : "",
       pairs([...run.objectives.filter(({ column }) => column?.has(row)).map(({ column }) => [column.name, column.text(row)]), ...run.params.filter((column) => column.has(row)).map((column) => [column.name, column.text(row)])]),
-      command(logOf(run, run.trial(row))));
+      logOf(run, run.trial(row)));
   };
   run.table = new Trials(run, tableColumns(run), (row) => { show(row); for (const each of run.onselect) each(row); });
   return section("trials", run.facts.kind === "collect" ? "Iterations in a table" : "Trials", el("p", { class: "hint" }, "Best first. Arrow keys move, Enter selects. Numbers have seven digits; the command for all results is above."), run.table.element, details);
