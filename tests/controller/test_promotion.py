@@ -361,6 +361,18 @@ def test_a_promoted_trial_is_one_trial_of_an_exported_study(opened: Opened) -> N
         assert copy.study.best_trial.number == 0
 
 
+def test_reports_that_are_read_before_their_attempt_are_of_its_trial(opened: Opened) -> None:
+    ledger, trainings = opened.open(study(trials=16)), Trainings()
+    while (request := ledger.ask()) is not None:
+        trainings.run(ledger, request)
+    ledger.write_reports(patient=True)
+    attempts, reports = read(opened)
+    copy = export.Copy(optuna.storages.InMemoryStorage(), Order("toy-1", ("minimize",), ("loss",), {}))
+    copy.add([], reports, is_active=True)
+    copy.add(attempts, is_active=False)
+    assert list(copy.study.get_trials()[0].intermediate_values) == list(range(1, TOP + 1)), "the reports of all segments"
+
+
 # In the loop
 
 

@@ -61,6 +61,7 @@ class Copy:
         self._trials: dict[int, int] = {}  # series → number of its trial in Optuna
         self._unfinished: dict[int, tuple[Attempt, Attempt]] = {}  # series → its first and newest attempt, until it ends
         self._curves: dict[int, dict[int, float]] = {}  # series → step → the first value that was reported
+        self._early_reports: list[tuple[int, int, float]] = []  # reports that were read before their attempts
 
     def add_line(self, line: str) -> None:
         """Add the attempts and reports of a line from the client."""
@@ -85,8 +86,12 @@ class Copy:
             elif request.series in self._unfinished:  # a trial that has ended in Optuna cannot be reopened
                 first_attempt, _ = self._unfinished[request.series]
                 self._unfinished[request.series] = first_attempt, attempt
-        for number, step, value in reports:
-            self._curves.setdefault(self._series.get(number, number), {}).setdefault(step, float(value))
+        new_reports, self._early_reports = (*self._early_reports, *reports), []
+        for number, step, value in new_reports:
+            if number in self._series:
+                self._curves.setdefault(self._series[number], {}).setdefault(step, float(value))
+            else:
+                self._early_reports.append((number, step, value))
         stored = self.study.get_trials(deepcopy=False)
         for series in sorted(self._unfinished):
             first, newest = self._unfinished[series]
