@@ -340,8 +340,10 @@ def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
             ended.
     """
     failures = {node: outcome for node, outcome in outcomes.items() if outcome.state is not TrialState.COMPLETE}
+    node_0 = outcomes.get(0)
     # If node 0 was paused, or ended by a stop rule, the others may have failed only because they waited for it.
-    if not failures or (0 in outcomes and (outcomes[0].early or outcomes[0].state is TrialState.PAUSED)):
+    ended_by_design = node_0 is not None and (node_0.early or node_0.state is TrialState.PAUSED)
+    if not failures or ended_by_design:
         return outcomes[0], 0
     outcome = causes.cause(list(failures.values()))
     node = next(node for node, failure in failures.items() if failure is outcome)

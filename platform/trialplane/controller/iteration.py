@@ -35,7 +35,7 @@ SPILL_INTERVAL = 5.0  # seconds between checks of what the object stores have sp
 class IterationFailure:
     """The reason why an iteration fails, whatever its learner's outcome."""
 
-    failure: FailureClass
+    failure_class: FailureClass
     message: str
     traceback: str = ""
 
@@ -226,11 +226,11 @@ class Iteration:
         if starting and now < self._stuck_since + PATIENCE:  # one of them may still become ready
             return None
         worker = self.workers[min(given_up)]
-        assert worker.failure is not None
-        assert worker.failure.failure is not None
-        text = f"worker {worker.index}: {worker.failure.message}; {self._log_hint(worker.index)}"
+        assert worker.failed_outcome is not None
+        assert worker.failed_outcome.failure is not None
+        text = f"worker {worker.index}: {worker.failed_outcome.message}; {self._log_hint(worker.index)}"
         message = f"{text}; no worker is left that can start a unit"
-        return IterationFailure(worker.failure.failure, message, worker.failure.traceback)
+        return IterationFailure(worker.failed_outcome.failure, message, worker.failed_outcome.traceback)
 
     def close(self) -> None:
         """End the iteration and release its objects in the object store."""
@@ -268,6 +268,24 @@ class Iteration:
     def share_done(self) -> float:
         """The share of the units that have arrived or failed, 0 to 1."""
         return (self.units.arrived + len(self.units.failed)) / self.units.count
+
+    def outcome(self, learner_outcome: TrialOutcome) -> TrialOutcome:
+        """Return the iteration's outcome, with its metrics: that of the learner, unless the iteration itself has failed."""
+        outcome = learner_outcome
+        if self.failure is not None:
+            outcome = dataclasses.replace(
+                outcome,
+                state=TrialState.FAILED,
+                failure=self.failure.failure_class,
+                message=self.failure.message,
+                traceback=self.failure.traceback or outcome.traceback,
+            )
+        elif outcome.state is TrialState.COMPLETE and not self.units.is_done:
+            text = f"the learner returned when {self.units.arrived} of {self.units.count} units had arrived"
+            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (text, self._failed_units_message()))))
+        elif outcome.state is TrialState.COMPLETE:
+            outcome = dataclasses.replace(outcome, message=self._failed_units_message())
+        return dataclasses.replace(outcome, metrics={**outcome.metrics, **self.metrics(), **self.worker_metrics()})
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that the platform adds to the iteration's outcome."""
@@ -314,7 +332,7 @@ class Iteration:
             workers=self._worker_statuses(nodes),
         )
 
-    def failed_units_message(self) -> str:
+    def _failed_units_message(self) -> str:
         """Return a message that lists the failed units, with the error of the first one; "" without failed units."""
         failed = self.units.failed
         if not failed:

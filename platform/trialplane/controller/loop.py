@@ -17,7 +17,7 @@ from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.exporter_process import ExporterProcess
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.pool import SlotReady, SlotTrial
+from trialplane.controller.pool import SlotTrial
 from trialplane.controller.status import StatusBoard
 from trialplane.controller.workloads.workload import Workload
 from trialplane.wire.costs import Usage
@@ -96,16 +96,17 @@ class Loop:
                 self._send_files(ending)
                 return ending
             for event in self._workload.events(WAIT):
-                if isinstance(event, SlotReady):
-                    self._counted_until = self._counted_until or time.monotonic()
-                else:
+                if isinstance(event, SlotTrial):
                     self._take_messages(event)
+                elif self._counted_until is None:  # the first slot is ready, and the run begins to work
+                    self._counted_until = time.monotonic()
             self._ledger.write_reports()
             for remark in (self._ledger.pruning.complaint, *self._ledger.remarks):
                 if remark:
                     self._warn(remark)
-            if time.monotonic() < self._growing_until:
-                self._exporter.wake()  # the ledger may have grown
+            may_have_grown = time.monotonic() < self._growing_until
+            if may_have_grown:
+                self._exporter.wake()
             else:
                 self._exporter.tick()
             reason = "the running trials save themselves and end" if self._stopping else self._workload.trouble
@@ -146,7 +147,8 @@ class Loop:
 
     def _start_all(self) -> None:
         """Start an attempt in every idle slot, as long as attempts are left."""
-        idle, answer_count = self._workload.idle, 0
+        idle = self._workload.idle
+        answer_count = 0  # attempts that need no slot, as earlier results have answered them
         while idle and answer_count < _MOST_ANSWERED:
             try:
                 request = self._ledger.ask(idle[0])

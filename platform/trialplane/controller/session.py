@@ -194,18 +194,27 @@ class Session:
             except (errors.LedgerLocked, errors.LedgerFenced):
                 raise  # the status is that of the other controller
             except Exception as error:
-                # Most errors of the platform have a known cause. Any other error, and a lost slot, may be the first sign
-                # that Ray's head is lost, which then ends a moment later.
-                has_known_cause = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
-                if self._has_joined and _is_head_lost(setting.ray, 0.0 if has_known_cause else HEAD_PATIENCE):
-                    description = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
-                    raise HeadLost(f"{description}: {errors.first_line(error)}") from error
-                status = self.last_status(error)
-                self._notifier.end(status)
-                self._notifier.close()
-                with contextlib.suppress(errors.LedgerError):  # the error may be that of the ledger
-                    self._record_status(status)
+                self._record_error(error)
                 raise
+
+    def _record_error(self, error: Exception) -> None:
+        """Record the run's last status after an error, and notify the user, unless another controller continues the run.
+
+        Raises:
+            HeadLost: The error is a consequence of the loss of Ray's head.
+        """
+        address = self._setting.ray
+        # Most errors of the platform have a known cause. Any other error, and a lost slot, may be the first sign that Ray's
+        # head is lost, which then ends a moment later.
+        has_known_cause = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
+        if self._has_joined and _is_head_lost(address, 0.0 if has_known_cause else HEAD_PATIENCE):
+            description = f"Ray's head at {address} is lost, and the next controller continues the run"
+            raise HeadLost(f"{description}: {errors.first_line(error)}") from error
+        status = self.last_status(error)
+        self._notifier.end(status)
+        self._notifier.close()
+        with contextlib.suppress(errors.LedgerError):  # the error may be that of the ledger
+            self._record_status(status)
 
     def last_status(self, error: Exception) -> RunStatus:
         """Return the status after an error, with the current counts; PAUSED if the run can be resumed, otherwise FAILED.

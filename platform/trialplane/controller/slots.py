@@ -323,7 +323,8 @@ class SlotPool:
             SlotError: Slots repeatedly failed to start, and too few are left.
         """
         for state in self._states.values():
-            if state.actor is None and not state.is_given_up and time.monotonic() >= state.next_start:
+            is_due = time.monotonic() >= state.next_start
+            if state.actor is None and not state.is_given_up and is_due:
                 self._start_actor(state)
         for reference in answered:
             if reference not in self._pending:  # of another pool, or of a slot that an earlier answer has removed
@@ -338,12 +339,7 @@ class SlotPool:
                 yield from self._handle_loss(state, error)
             else:
                 yield event
-        for state in list(self._pending.values()):
-            if state.answer_by is not None and time.monotonic() >= state.answer_by:
-                self._pending = {answer: owner for answer, owner in self._pending.items() if owner is not state}
-                state.answer_by = None
-                no_answer = errors.SlotError(f"it did not answer for {KILL_PATIENCE:g} s (stopped?)")
-                yield from self._handle_loss(state, no_answer)
+        yield from self._replace_unresponsive()
 
     def close(self) -> None:
         """End all slots."""
@@ -355,6 +351,15 @@ class SlotPool:
             closing -= set(self._host.wait(list(closing), seconds))
         for actor in actors:
             actor.kill()
+
+    def _replace_unresponsive(self) -> Iterator[SlotTrial]:
+        """Replace slots that have not answered a kill in time, and yield the ends of their processes."""
+        for state in list(self._pending.values()):
+            if state.answer_by is not None and time.monotonic() >= state.answer_by:
+                self._pending = {answer: owner for answer, owner in self._pending.items() if owner is not state}
+                state.answer_by = None
+                no_answer = errors.SlotError(f"it did not answer for {KILL_PATIENCE:g} s (stopped?)")
+                yield from self._handle_loss(state, no_answer)
 
     def _send_end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
         """Send the message that kills or stops the process in a slot, if a process runs."""

@@ -125,12 +125,12 @@ def _draw_joint_parameters(trial: optuna.trial.Trial, job: Job, code: JobCode) -
         return
     trial.study.sampler = samplers.build_sampler(job, trial.number, code, trial.study.sampler)
     drawn = trial.relative_params
-    internal: Any = {
+    stored: Any = {
         name: [distribution.to_internal_repr(drawn[name]), distributions.distribution_to_json(distribution)]
         for name, distribution in (trial.relative_search_space or {}).items()
         if name in drawn
     }
-    trial.storage.set_trial_system_attr(trial._trial_id, _JOINT, internal)
+    trial.storage.set_trial_system_attr(trial._trial_id, _JOINT, stored)
 
 
 def _texts(caught: list[warnings.WarningMessage]) -> tuple[str, ...]:

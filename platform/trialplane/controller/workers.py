@@ -25,7 +25,7 @@ class WorkerSlot:
         received: Number of units that the process has received.
         empty_ends: Number of consecutive processes that failed before they received a unit.
         lost_ends: The same for processes that were lost.
-        failure: Outcome of the last process if it failed; otherwise None.
+        failed_outcome: Outcome of the last process if it failed; otherwise None.
         last_arrival: Time when the newest of its results arrived, by the monotonic clock; None before that.
         units: Number of its results that have arrived.
         items: Number of items in them.
@@ -41,7 +41,7 @@ class WorkerSlot:
     received: int = 0
     empty_ends: int = 0
     lost_ends: int = 0
-    failure: TrialOutcome | None = None
+    failed_outcome: TrialOutcome | None = None
     last_arrival: float | None = None
     units: int = 0
     items: int = 0
@@ -59,16 +59,16 @@ class WorkerSlot:
         self.requested = self.received = 0
         self.is_at_end = False
 
-    def end(self, failure: TrialOutcome | None) -> None:
+    def end(self, failed_outcome: TrialOutcome | None) -> None:
         """Record that the process has ended.
 
         Args:
-            failure: Outcome of the process if it failed; otherwise None.
+            failed_outcome: Outcome of the process if it failed; otherwise None.
         """
-        self.failure = failure
-        if self.received or failure is None:  # the worker can do units, whatever ended this process
+        self.failed_outcome = failed_outcome
+        if self.received or failed_outcome is None:  # the worker can do units, whatever ended this process
             self.empty_ends = self.lost_ends = 0
-        elif failure.failure is FailureClass.LOST:
+        elif failed_outcome.failure is FailureClass.LOST:
             self.lost_ends += 1
         else:
             self.empty_ends += 1
@@ -107,7 +107,7 @@ class WorkerSlot:
             state = "gone"
         elif runs and has_units:
             state = "working"
-        elif not runs and self.failure is not None:
+        elif not runs and self.failed_outcome is not None:
             state = "failed"
         elif self.is_at_end or (runs and (has_unfetched or self.requested)):
             state = "waiting"
@@ -116,5 +116,5 @@ class WorkerSlot:
         end_time = now if state == "working" else self.last_arrival
         seconds = 0.0 if self.start_time is None or end_time is None else end_time - self.start_time
         counters = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}
-        message = "" if self.failure is None else self.failure.message
+        message = "" if self.failed_outcome is None else self.failed_outcome.message
         return WorkerStatus(self.index, state, node, seconds=seconds, message=message, **counters)

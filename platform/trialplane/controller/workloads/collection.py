@@ -249,10 +249,13 @@ class CollectionWorkload(Workload):
         else:
             iteration.publish(None, self._stores.smallest_bytes())
 
-    def _end_iteration(self, iteration: Iteration, event: SlotTrial, outcome: TrialOutcome) -> SlotTrial:
-        """End the iteration whose learner has ended, and its workers; return the event of its end.
+    def _end_iteration(self, iteration: Iteration, event: SlotTrial, learner_outcome: TrialOutcome) -> SlotTrial:
+        """End the iteration whose learner has ended, and its workers; return the event of the iteration's end.
 
-        The event has the learner's outcome, unless the iteration itself has failed. The iteration's metrics are added to it.
+        Args:
+            iteration: The iteration.
+            event: Event of the learner's end.
+            learner_outcome: Outcome in this event.
         """
         iteration.check_spilling(self._stores.spilled_bytes, at_once=True)
         self._iteration = None
@@ -262,21 +265,7 @@ class CollectionWorkload(Workload):
             # The learner needs another pod. Slots of workers that wait for a pod are removed, so that it gets the next one.
             # They come back when the learner's slot is ready.
             self._resize_workers(self._workers.ready)
-        if iteration.failure is not None:
-            outcome = dataclasses.replace(
-                outcome,
-                state=TrialState.FAILED,
-                failure=iteration.failure.failure,
-                message=iteration.failure.message,
-                traceback=iteration.failure.traceback or outcome.traceback,
-            )
-        elif outcome.state is TrialState.COMPLETE and not iteration.units.is_done:
-            text = f"the learner returned when {iteration.units.arrived} of {iteration.units.count} units had arrived"
-            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (text, iteration.failed_units_message()))))
-        elif outcome.state is TrialState.COMPLETE:
-            outcome = dataclasses.replace(outcome, message=iteration.failed_units_message())
-        metrics = {**outcome.metrics, **iteration.metrics(), **iteration.worker_metrics()}
-        outcome = dataclasses.replace(outcome, metrics=metrics)
+        outcome = iteration.outcome(learner_outcome)
         arrays = event.arrays if outcome.state is TrialState.COMPLETE else None
         updates = (message for message in event.messages if isinstance(message, TrialUpdate))
         return dataclasses.replace(event, request=iteration.request, messages=(*updates, TrialEnded(outcome)), arrays=arrays)
@@ -362,7 +351,7 @@ class CollectionWorkload(Workload):
     def _fail(self, iteration: Iteration, failure: IterationFailure) -> None:
         """Record why an iteration has failed, and kill its learner. The end of the learner then ends the iteration."""
         iteration.failure = failure
-        self.kill(_LEARNER_SLOT, failure.failure, failure.message)
+        self.kill(_LEARNER_SLOT, failure.failure_class, failure.message)
 
     def _resize_workers(self, size: int) -> None:
         """Set the number of workers, and remove the nodes of slots that no longer exist from `_warm_nodes`."""
