@@ -102,8 +102,8 @@ def require_plugin() -> None:
 
 
 @contextlib.contextmanager
-def with_plugin(store: str, folder: Path, *namespaces: str) -> Iterator[Server]:
-    """MLflow's server as the chart starts it, which takes seconds."""
+def with_plugin(store: str, folder: Path, *namespaces: str) -> Iterator[tuple[Server, Rbac]]:
+    """MLflow's server as the chart starts it, which takes seconds, and the API server that it asks."""
     rbac = Rbac(folder)
     chart = {
         "KUBECONFIG": str(rbac.kubeconfig),
@@ -115,18 +115,28 @@ def with_plugin(store: str, folder: Path, *namespaces: str) -> Iterator[Server]:
     started = Server(store, folder, plugin_python(), options, chart)
     try:
         started.start()
-        yield started
+        yield started, rbac
     finally:
         started.stop()
         rbac.close()
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Server]:
+def tenants(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[tuple[Server, Rbac]]:
     require_plugin()
     folder = tmp_path_factory.mktemp("mlflow-server")
     with with_plugin(f"sqlite:///{folder / 'mlflow.db'}", folder, NAMESPACE, OTHER) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def server(tenants: tuple[Server, Rbac]) -> Server:
+    return tenants[0]
+
+
+@pytest.fixture
+def rbac(tenants: tuple[Server, Rbac]) -> Rbac:
+    return tenants[1]
 
 
 @pytest.fixture

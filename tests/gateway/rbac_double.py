@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import itertools
 import json
 import re
 import threading
@@ -19,6 +21,8 @@ _SELECTOR = re.compile(r"kubernetes\.io/metadata\.name in \(([\w,-]+)\)")
 class Rbac:
     """Serves from a thread until it is closed.
 
+    A namespace exists when somebody selects it, unless it is deleted.
+
     Args:
         folder: gets the kubeconfig.
 
@@ -28,7 +32,11 @@ class Rbac:
 
     def __init__(self, folder: Path) -> None:
         roles: dict[str, dict[str, list[str]]] = yaml.safe_load(ROLES.read_text())
-        closing = threading.Event()
+        self._changed = changed = threading.Condition()  # for all of the following
+        self._is_closed = False
+        self._deleted: set[str] = set()
+        self._events: list[dict[str, Any]] = []  # of namespaces; the resource version is their number and 1
+        double = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -45,11 +53,24 @@ class Rbac:
                     self.send_header("Content-Type", "application/json")
                     self.send_header("Transfer-Encoding", "chunked")
                     self.end_headers()
-                    closing.wait()
+                    self._watch(int(fields["resourceVersion"]) - 1 if selected else 1 << 30)
                 else:
-                    items = [{"metadata": {"name": name}} for name in (selected[1].split(",") if selected else ())]
-                    listed = {"kind": "NamespaceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
-                    self._answer(200, {**listed, "items": items})
+                    with changed:
+                        names = set(selected[1].split(",") if selected else ()) - double._deleted
+                        version = str(len(double._events) + 1)
+                    listed = {"kind": "NamespaceList", "apiVersion": "v1", "metadata": {"resourceVersion": version}}
+                    self._answer(200, {**listed, "items": [{"metadata": {"name": name}} for name in sorted(names)]})
+
+            def _watch(self, first: int) -> None:
+                """Send the events from that one on, until the double is closed or nobody listens."""
+                with changed, contextlib.suppress(ConnectionError):
+                    for number in itertools.count(first):
+                        while not double._is_closed and len(double._events) <= number:
+                            changed.wait()
+                        if double._is_closed:
+                            return
+                        line = json.dumps(double._events[number]).encode() + b"\n"
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
 
             def do_POST(self) -> None:
                 review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -79,7 +100,6 @@ class Rbac:
                 for role, rules in roles.items()
             )
 
-        self._closing = closing
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -98,7 +118,24 @@ class Rbac:
             )
         )
 
+    def delete(self, namespace: str) -> None:
+        """Delete a namespace."""
+        self._change("DELETED", namespace)
+
+    def create(self, namespace: str) -> None:
+        """Create a namespace that was deleted."""
+        self._change("ADDED", namespace)
+
+    def _change(self, kind: str, namespace: str) -> None:
+        with self._changed:
+            (self._deleted.add if kind == "DELETED" else self._deleted.discard)(namespace)
+            metadata = {"name": namespace, "resourceVersion": str(len(self._events) + 2)}
+            self._events.append({"type": kind, "object": {"kind": "Namespace", "apiVersion": "v1", "metadata": metadata}})
+            self._changed.notify_all()
+
     def close(self) -> None:
-        self._closing.set()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         self._server.shutdown()
         self._server.server_close()

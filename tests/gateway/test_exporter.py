@@ -13,21 +13,24 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from tests.contracts.conftest import complete, failed, make_job, report
-from tests.controller.conftest import Server
+from tests.controller.conftest import Server, wait_until
 from tests.exporter.conftest import DONE, bring
-from tests.gateway.gateway_site import PLACE, Site
-from tests.gateway.mlflow_site import OTHER, Door, postgres, server, site
+from tests.gateway.gateway_site import NAMESPACE, PLACE, Site
+from tests.gateway.mlflow_site import OTHER, Door, postgres, rbac, server, site, tenants
+from tests.gateway.rbac_double import Rbac
 
 from trialplane import errors
+from trialplane.controller.exporter_process import ExporterProcess
 from trialplane.controller.ledger import Ledger
-from trialplane.exporter.batch import is_refusal
+from trialplane.exporter.batch import Artifact, is_refusal
 from trialplane.exporter.exporter import Exporter
 from trialplane.exporter.source import Gateway
 from trialplane.wire import env, labels
+from trialplane.wire.exports import Order
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass
 
-__all__ = ["postgres", "server", "site"]  # fixtures
+__all__ = ["postgres", "rbac", "server", "site", "tenants"]  # fixtures
 pytestmark = pytest.mark.slow
 
 
@@ -41,7 +44,8 @@ class Pod:
         self.run.root.mkdir(parents=True)
         self.run.job.write_text(make_job().model_dump_json())
         self.run.submission.write_text(json.dumps(site.archive.column(run, labels.LEDGER_SUBMISSION)))
-        self.source = Gateway(f"http://:the token of {run}@127.0.0.1:{site.http.port}{PLACE}", run)
+        self.ledger_url = f"http://:the token of {run}@127.0.0.1:{site.http.port}{PLACE}"
+        self.source = Gateway(self.ledger_url, run)
         self.client = MlflowClient(self.door.uri)
 
     def exporter(self) -> Exporter:
@@ -126,6 +130,52 @@ def test_an_exporter_waits_while_mlflow_is_away_or_the_token_is_another(pod: Pod
     with pytest.raises(MlflowException) as foreign:
         pod.client.log_metric(theirs, "x", 1.0)
     assert is_refusal(foreign.value), "one entry that is not the team's must not hold up all others"
+
+
+def test_all_that_comes_while_the_workspace_is_missing_is_written_when_it_is_there(pod: Pod, rbac: Rbac) -> None:
+    exporter = pod.exporter()
+    bring(exporter, closes=False)
+    request = pod.ledger.ask()
+    assert request is not None
+    assert exporter.advance()  # its run is in MLflow, so its records and files are next
+    log = pod.run.trial_log(0, 1)
+    log.parent.mkdir(parents=True)
+    log.write_text("all that the trial printed")
+    pod.ledger.report(report(request, 0, score=0.5))
+    pod.ledger.tell(failed(request, FailureClass.ERROR, "it fell"))
+    exporter.files.add([(pod.runs()[0].info.run_id, Artifact("notes", str(pod.run.job)))])  # type: ignore[attr-defined]
+
+    def is_missing() -> bool:
+        return pod.door.call("experiments/search", {"max_results": 1}).code != 200
+
+    rbac.delete(NAMESPACE)
+    try:
+        wait_until(is_missing, "MLflow has no workspace")
+        for attempt in (exporter.advance, exporter.files.send):
+            with pytest.raises(MlflowException):
+                attempt()
+        waiting = ExporterProcess(pod.run, Order(pod.ledger_url), pod.door.uri, token=pod.door.token)
+        try:
+            wait_until(lambda: waiting.tick() or waiting.trouble, "the status has the reason")
+        finally:
+            waiting.close(0.0)
+            assert waiting.process.stdout is not None
+            waiting.process.stdout.close()
+        assert "MLflow does not have the namespace studies as a workspace" in waiting.trouble
+        assert "kubectl get namespace studies" in waiting.trouble
+    finally:
+        rbac.create(NAMESPACE)
+    wait_until(lambda: not is_missing(), "MLflow has the workspace")
+    exporter.end(DONE)
+    bring(exporter, closes=True)
+    (trial,) = pod.runs()
+    scores = pod.client.get_metric_history(trial.info.run_id, "score")  # type: ignore[attr-defined]
+    assert [(metric.step, metric.value) for metric in scores] == [(0, 0.5)]
+    assert trial.info.status == "FAILED"  # type: ignore[attr-defined]
+    for folder, file in (("logs", log), ("notes", pod.run.job)):
+        items = pod.client.list_artifacts(trial.info.run_id, folder)  # type: ignore[attr-defined]
+        assert [item.path for item in items] == [f"{folder}/{file.name}"]
+    assert not exporter.progress.trouble
 
 
 def test_only_the_runs_own_ledger_is_read(pod: Pod) -> None:

@@ -9,14 +9,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.mlflow_site import MOST, Door, other, own, postgres, server, site
+from tests.gateway.mlflow_site import MOST, Door, other, own, postgres, server, site, tenants
 
 from trialplane.wire import env, labels
 from trialplane.wire.messages import FilesSent, SendFiles
 from trialplane.wire.records import SlotConfig
 from trialplane.worker import kept
 
-__all__ = ["other", "own", "postgres", "server", "site"]  # fixtures
+__all__ = ["other", "own", "postgres", "server", "site", "tenants"]  # fixtures
 
 
 def send(door: Door, folder: Path, run: str, token: str = "") -> FilesSent:

@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 from tests.contracts.conftest import Postgres, ask, complete, wait_until
 from tests.controller.conftest import Server
 from tests.gateway.gateway_site import Site, postgres, record
-from tests.gateway.mlflow_site import Door, server
+from tests.gateway.mlflow_site import Door, server, tenants
 
 from trialplane.controller.status import StatusBoard
 from trialplane.gateway import logs as gateway_logs
@@ -32,7 +32,7 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 
-__all__ = ["postgres", "server"]  # fixtures
+__all__ = ["postgres", "server", "tenants"]  # fixtures
 
 KEY = ledger.token_digest("a-token")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from tests.contracts.conftest import Postgres
 from tests.gateway.gateway_site import NAMESPACE, PLACE, TOKEN, VIEWER, Site
-from tests.gateway.mlflow_site import MOST, Door, other, own, postgres, server, site
+from tests.gateway.mlflow_site import MOST, Door, other, own, postgres, server, site, tenants
 
 from trialplane.gateway import mlflow as door_module
 from trialplane.gateway import mlflow_paths
@@ -29,7 +29,7 @@ from trialplane.wire import cluster, env, labels
 from trialplane.wire import mlflow as wire
 from trialplane.wire.ledger import Address
 
-__all__ = ["other", "own", "postgres", "server", "site"]  # fixtures
+__all__ = ["other", "own", "postgres", "server", "site", "tenants"]  # fixtures
 
 # What jobs do by MLflow's fluent interface and its client, and what final_model does.
 PROGRAM = """

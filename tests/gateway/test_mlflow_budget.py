@@ -16,14 +16,14 @@ from mlflow.exceptions import MlflowException
 from tests.contracts.conftest import Postgres
 from tests.controller.conftest import Server
 from tests.gateway.gateway_site import NAMESPACE, Site, postgres
-from tests.gateway.mlflow_site import Door, server
+from tests.gateway.mlflow_site import Door, server, tenants
 
 from trialplane.exporter import batch
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import budget
 from trialplane.wire import env
 
-__all__ = ["postgres", "server"]  # fixtures
+__all__ = ["postgres", "server", "tenants"]  # fixtures
 
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 MOST = 60_000

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mlflow.exceptions import MlflowException
+from mlflow.utils import credentials, rest_utils
 
 from trialplane import errors
 from trialplane.exporter.batch import describe, write_log
@@ -32,6 +33,7 @@ from trialplane.wire.paths import RunPaths
 NICENESS = 10  # gives trials and the controller priority
 _END_PAUSE = 0.1  # seconds between two rounds after the run has ended, while some files wait for another try
 _LONGEST_PAUSE = 10.0  # seconds between two rounds while MLflow does not answer
+_PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
 _TRIES = 4  # rounds in a row that may fail during the export of a copy, for which a user waits
 
 
@@ -222,7 +224,23 @@ def _reason(error: Exception, run: RunPaths, uri: str) -> str:
         return f"the exporter of this run's former controller has not ended and still holds {run.exporter}"
     if isinstance(error, errors.LedgerError):
         return str(error)
-    return f"MLflow at {uri} cannot be written to: {errors.first_line(error)[:300]}"
+    return f"MLflow at {uri} cannot be written to: {(_server_reason(uri) or errors.first_line(error))[:300]}"
+
+
+def _server_reason(uri: str) -> str:
+    """Return why a server cannot answer requests now, in its own words or the gateway's; "" if it does not say that.
+
+    MLflow's client leaves this out of its errors, and reports only how often it has tried.
+    """
+    if not uri.startswith("http"):
+        return ""
+    try:
+        response = rest_utils.http_request(
+            credentials.get_default_host_creds(uri), _PROBE, "GET", max_retries=0, timeout=10, raise_on_status=False
+        )
+        return "" if response.ok else str(response.json()["message"])
+    except (MlflowException, OSError, ValueError, KeyError):  # not MLflow's protocol, or there is no server
+        return ""
 
 
 if __name__ == "__main__":

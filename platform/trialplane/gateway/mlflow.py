@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from trialplane import errors
-from trialplane.gateway import limits, mlflow_paths
+from trialplane.gateway import limits, mlflow_paths, upstream
 from trialplane.gateway.callers import User
 from trialplane.gateway.limits import CountRequest, Limit
 from trialplane.gateway.upstream import ANSWER_SECONDS, UNAVAILABLE, MlflowRefusal, Upstream
@@ -113,7 +113,7 @@ class MlflowProxy:
             headers = response.headers
             head = [(name.encode(), headers[name].encode("latin-1")) for name in _RESPONSE_HEADERS if name in headers]
             await send({"type": "http.response.start", "status": response.status, "headers": head})
-            async for piece in response.content.iter_any():
+            async for piece in upstream.body(response):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body"})
 
@@ -189,7 +189,7 @@ class MlflowProxy:
         """
         assert self._upstream is not None  # checked before
         path = mlflow_paths.allowed_path(target)
-        if path is None:
+        if path is None or mlflow_paths.is_other_workspace(path, address.namespace):
             text = "the gateway forwards only requests whose data MLflow separates by workspace"
             raise MlflowRefusal(404, NO_ENDPOINT, f"{text}, and {request.method} {target:.120} is not one of them")
         if not self._requests.enter(address, REQUESTS):

@@ -14,6 +14,7 @@ _CALLS = re.compile(
     r"|(?:datasets|experiments|logged-models|metrics|model-versions|registered-models|runs|traces|workspaces)(?:/.+)?)"
 )
 _ARTIFACTS = re.compile(r"/(?:ajax-)?api/2\.0/mlflow-artifacts/artifacts(?:/.*)?")
+_WORKSPACE = re.compile(r"/(?:ajax-)?api/[23]\.0/mlflow/workspaces/([^/]+)(?:/.*)?")
 _PAGES = re.compile(r"/|/(?:version|graphql|get-artifact|model-versions/get-artifact|static-files/.+)")
 _READS = re.compile(r".*/(?:graphql|metrics|(?:search|get|batch[Gg]et|calculate)[\w-]*)")  # requests with a body that read
 _DELETES = re.compile(r".*/delete[\w-]*")
@@ -31,6 +32,12 @@ def allowed_path(target: str) -> str | None:
     if ".." in parts or "." in parts or "" in parts[1:-1] or not path.isprintable() or "\\" in path:
         return None
     return path if _CALLS.fullmatch(path) or _PAGES.fullmatch(path) or is_artifact(path) else None
+
+
+def is_other_workspace(path: str, namespace: str) -> bool:
+    """Whether a path names another workspace than a namespace's. MLflow's plugin answers it to everybody."""
+    match = _WORKSPACE.fullmatch(path)
+    return match is not None and match[1] != namespace
 
 
 def is_artifact(path: str) -> bool:

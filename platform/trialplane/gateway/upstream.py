@@ -68,7 +68,7 @@ class Upstream:
         content: Any = b"",
         patience: float = ANSWER_SECONDS,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request, and yield MLflow's response. The body of the response has not been read.
+        """Send a request, and yield MLflow's response. Its body has not been read, unless the status is 404; see `body`.
 
         Args:
             method: HTTP method.
@@ -78,10 +78,12 @@ class Upstream:
             patience: Time limit for the response to begin, in seconds.
 
         Raises:
-            MlflowRefusal: MLflow does not answer, or does not authorize requests.
+            MlflowRefusal: MLflow does not answer, does not authorize requests, or does not have the workspace.
         """
         await self._check_authorizes()
         async with self._send(method, target, headers, content, patience) as response:
+            if response.status == HTTPStatus.NOT_FOUND:
+                _check_workspace(await response.read(), headers.get(mlflow.WORKSPACE, ""))
             yield response
 
     async def close(self) -> None:
@@ -160,3 +162,26 @@ class Upstream:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
+
+
+async def body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield the body of a response in pieces, also if it has been read."""
+    if response.status == HTTPStatus.NOT_FOUND:
+        yield await response.read()
+    else:
+        async for piece in response.content.iter_any():
+            yield piece
+
+
+def _check_workspace(error: bytes, workspace: str) -> None:
+    """Check that an error of MLflow is another one than that it does not have the workspace of the request.
+
+    To MLflow this error is final, but the workspace may appear: MLflow follows the namespaces of the cluster. All data would
+    be lost that is written until then. So such a request is answered as if MLflow were down, after which clients repeat it.
+
+    Raises:
+        MlflowRefusal: MLflow does not have the workspace.
+    """
+    if f"Workspace '{workspace}' not found".encode() in error:
+        text = f"MLflow does not have the namespace {workspace} as a workspace, and requests are repeated until it does"
+        raise MlflowRefusal(503, UNAVAILABLE, f"{text}: `kubectl get namespace {workspace}` shows whether it exists")

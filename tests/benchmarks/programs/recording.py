@@ -40,7 +40,7 @@ def main() -> None:
         server.start()
         stack.callback(server.stop)
         (folder / "tenants").mkdir()
-        tenants = stack.enter_context(with_plugin(postgres.new_database(), folder / "tenants", NAMESPACE))
+        tenants, _ = stack.enter_context(with_plugin(postgres.new_database(), folder / "tenants", NAMESPACE))
         gateways = Gateways()
         stack.callback(gateways.close)
         url = postgres.new_database()
