@@ -1,11 +1,12 @@
 """The scripts that the chart puts into pods: what they write is read by MLflow, and their messages show no password.
 
-Not checked here: their work on a real PostgreSQL and a real MLflow, which `helm test` and tests/e2e see.
+Not checked here: their work on a real PostgreSQL, which `helm test` and tests/e2e see.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import types
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.gateway.mlflow_site import plugin_python, require_plugin
+from tests.gateway.rbac_double import Rbac
 
 URL = "postgresql+psycopg2://mlflow:p%40ss@nowhere.invalid:5432/mlflow"
 
@@ -72,6 +75,45 @@ def test_the_migration_gets_the_password_and_shows_it_in_no_arguments(
     assert words == f"['upgrade', {URL!r}"
     assert "mlflow.db" in arguments
     assert "nowhere.invalid" not in arguments
+
+
+# Adds an endpoint to the server, as a newer MLflow may have it.
+NEWER = """
+import sys
+if "create_app()" in sys.orig_argv[-1]:
+    from mlflow.server import app
+    app.add_url_rule("/api/2.0/mlflow/newer", "newer", lambda: "", methods=["POST"])
+"""
+
+
+@pytest.mark.services
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["supported", "another version", "another endpoint"])
+def test_an_mlflow_that_its_plugin_does_not_support_is_refused_before_its_tables_change(
+    chart: Path, tmp_path: Path, case: str
+) -> None:
+    require_plugin()
+    if case == "another version":
+        described = tmp_path / "mlflow-3.99.0.dist-info"
+        described.mkdir()
+        (described / "METADATA").write_text("Metadata-Version: 2.1\nName: mlflow\nVersion: 3.99.0\n")
+    elif case == "another endpoint":
+        (tmp_path / "sitecustomize.py").write_text(NEWER)
+    rbac = Rbac(tmp_path)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "KUBECONFIG": str(rbac.kubeconfig), "MIGRATION_TIMEOUT": "0"}
+    environ |= {"MLFLOW_BACKEND_STORE_URI": URL, "MLFLOW_K8S_AUTH_AUTHORIZATION_MODE": "subject_access_review"}
+    command = [plugin_python(), str(chart / "files" / "prepare.py")]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    rbac.close()
+    assert ended.returncode == 1
+    reason = ended.stderr.strip().splitlines()[-1]
+    if case == "supported":
+        assert "nowhere.invalid:5432/mlflow cannot be reached" in reason  # the next step
+        return
+    assert "cannot be served with mlflow-kubernetes-plugins" in reason
+    assert {"another version": "MLflow 3.99.0", "another endpoint": "POST /api/2.0/mlflow/newer"}[case] in reason
+    assert "the database has not been changed: set image.controller of the chart" in reason
+    assert "pip install mlflow-kubernetes-plugins 'mlflow<" in reason
 
 
 @pytest.mark.services

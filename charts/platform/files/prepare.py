@@ -1,8 +1,8 @@
-"""Before the MLflow server starts: waits for its database, and migrates it.
+"""Before the MLflow server starts: checks that its plugin knows this MLflow, waits for its database, and migrates it.
 
 An init container runs it. One Job as a Helm hook would not do: before the install PostgreSQL of the same release does not
 exist yet, and after it `--wait` waits for a server that waits for the Job. Pods that start together take turns by an
-advisory lock. Only the standard library, SQLAlchemy and the command line of MLflow.
+advisory lock. Only the standard library, SQLAlchemy, packaging and MLflow with its plugin.
 """
 
 from __future__ import annotations
@@ -11,16 +11,52 @@ import os
 import subprocess
 import sys
 import time
+from importlib import metadata
 
 import sqlalchemy
+from packaging.requirements import Requirement
 
 LOCK = 0x6D6C666C6F77  # "mlflow"; any number that no other program uses
+PLUGIN = "mlflow-kubernetes-plugins"
+# Makes the server's application. The plugin raises an error if MLflow has an endpoint for which it has no rule.
+START = "from mlflow_kubernetes_plugins.auth.middleware import create_app; create_app()"
 PAUSE = 2.0  # seconds between attempts to connect
 # `mlflow db upgrade`. It takes the URL, with its password, as an argument only, and arguments can be read by everybody.
 UPGRADE = "import os; from mlflow.db import commands; commands(['upgrade', os.environ['MLFLOW_BACKEND_STORE_URI']])"
 
 # Records of a version in which MLflow had no workspaces: they are in the one that MLflow puts them into, which is no team's.
 FORMER = "SELECT count(*) FROM runs JOIN experiments USING (experiment_id) WHERE workspace = 'default'"
+
+
+def check() -> None:
+    """Checks that the plugin supports this version of MLflow, before its tables are migrated for good.
+
+    Raises:
+        SystemExit: it does not, or it is not installed.
+    """
+    version = metadata.version("mlflow")
+    try:
+        plugin = f"{PLUGIN} {metadata.version(PLUGIN)}"
+        requirements = [Requirement(text) for text in metadata.requires(PLUGIN) or ()]
+    except metadata.PackageNotFoundError:
+        raise SystemExit(f"MLflow {version} has no {PLUGIN}, which keeps the teams apart; {_remedy('')}") from None
+    supported = next((needed.specifier for needed in requirements if needed.name == "mlflow"), None)
+    reason = ""
+    if supported is not None and not supported.contains(version, prereleases=True):
+        reason = f"it supports mlflow{supported}"
+    else:
+        started = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=False)
+        if started.returncode:
+            sys.stderr.write(started.stderr)
+            reason = (started.stderr.strip().splitlines() or [f"it ended with {started.returncode}"])[-1]
+    if reason:
+        told = f"MLflow {version} cannot be served with {plugin}, which keeps the teams apart: {reason}"
+        raise SystemExit(f"{told}; {_remedy(str(supported or ''))}")
+
+
+def _remedy(supported: str) -> str:
+    text = "the database has not been changed: set image.controller of the chart to an image of the chart's own version"
+    return f"{text}, or build yours with `pip install {PLUGIN} 'mlflow{supported}'`"
 
 
 def connect(url: str, deadline: float) -> sqlalchemy.Connection:
@@ -75,6 +111,7 @@ def migrate(url: str, timeout: float) -> None:
 
 def main() -> None:
     """Reads everything from the environment."""
+    check()
     url = os.environ["MLFLOW_BACKEND_STORE_URI"]
     migrate(url, float(os.environ["MIGRATION_TIMEOUT"]))
 
