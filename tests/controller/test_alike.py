@@ -17,6 +17,8 @@ from tests.controller.trainings import LOSS, SEARCH, Opened, job
 
 from trialplane.controller.counts import AlikeFailures
 from trialplane.controller.endings import Ending
+from trialplane.ledger import run_status
+from trialplane.wire import rows
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 from trialplane.worker import outcomes
@@ -134,7 +136,9 @@ def test_by_default_a_study_stops_after_five(opened: Opened) -> None:
     assert "`platform logs toy-1 9`" in ending.reason, "resumed as it is, it tries as many again"
 
 
-def test_a_study_ends_with_the_first_failure_that_every_trial_would_have(opened: Opened) -> None:
+def test_a_study_ends_with_the_first_failure_that_every_trial_would_have(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
     def lacks_a_module(slots: Slots, slot: int, asked: TrialRequest) -> None:
         if asked.trial == 1:  # the others take their time
             slots.fail(slot, FailureClass.ERROR, "ModuleNotFoundError: No module named 'x'", certain=True)
@@ -145,9 +149,15 @@ def test_a_study_ends_with_the_first_failure_that_every_trial_would_have(opened:
         "trial 1 failed as every other would, so the study was stopped: ModuleNotFoundError: No module named 'x'"
         "; `platform logs toy-1 1` shows more; budget.failed_alike: null tries them all"
     )
-    ends = [outcome for _, outcome in opened.open(job(**STUDY)).attempts()]
-    assert [one.message for one in ends if one and one.failure is FailureClass.STOPPED] == 3 * ["the run had failed"]
-    assert len(ends) == 4
+    attempts = list(opened.open(job(**STUDY)).attempts())
+    trials = [rows.row(job(**STUDY), asked, {}, outcome) for asked, outcome in attempts]
+    assert [(row.state, row.failure) for row in trials if row.trial != 1] == 3 * [(TrialState.FAILED, FailureClass.STOPPED)]
+    assert {row.message for row in trials if row.trial != 1} == {"the run had failed"}
+    assert len(trials) == 4
+    counts = run_status.recount(job(**STUDY), trials)
+    assert (counts.failed, counts.failures, counts.retried) == (1, {"error": 1}, 3)
+    assert sum("stopped: the run had failed" in line for line in caplog.messages) == 3
+    assert not any("retried" in line for line in caplog.messages)
 
 
 def test_a_resumed_study_with_results_goes_on_to_its_end(opened: Opened) -> None:

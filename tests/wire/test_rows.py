@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
-from trialplane.wire import rows
+from trialplane.wire import rows, states
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -75,6 +75,8 @@ def test_a_row_of_a_failure_and_of_one_that_is_tried_again() -> None:
     assert rows.row(ONE, request(3), {}, again).state is TrialState.LOST
     paused = TrialOutcome(13, TrialState.FAILED, failure=FailureClass.STOPPED, retried=True)
     assert rows.row(ONE, request(3), {}, paused).state is TrialState.PAUSED
+    with_its_run = dataclasses.replace(paused, message=states.RUN_FAILED)
+    assert rows.row(ONE, request(3), {}, with_its_run).state is TrialState.FAILED
 
 
 def test_the_newest_attempt_of_each_trial() -> None:

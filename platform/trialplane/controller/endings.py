@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from trialplane.controller.counts import Counts
 from trialplane.job.kinds import Job
+from trialplane.wire import states
 from trialplane.wire.costs import Usage
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState
@@ -50,7 +51,7 @@ class Ending:
             case RunState.CANCELLED:
                 return "the user cancelled the run"
             case RunState.FAILED if not self.saves:
-                return "the run had failed"
+                return states.RUN_FAILED
             case _:  # the target was reached, or the hours or the cost are used up
                 return self.reason
 

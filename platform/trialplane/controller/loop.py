@@ -224,7 +224,8 @@ class Loop:
         if outcome.failure is None:
             log.info("%s: %s%s", name, outcome.state.value, f"; {outcome.message}" if outcome.message else "")
         else:
-            consequence = "; it is retried" if outcome.retried else ""
+            is_retried = outcome.retried and outcome.failure is not FailureClass.STOPPED  # a stopped one only by `resume`
+            consequence = "; it is retried" if is_retried else ""
             log.warning("%s: %s: %s%s", name, outcome.failure.value, outcome.message, consequence)
 
     # Ending

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from trialplane.job.kinds import Job
 from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
-from trialplane.wire.states import RunState, TrialState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 STARTING = "the controller is starting"
 
@@ -133,13 +133,18 @@ def recount(job: Job, attempts: Iterable[TrialRow]) -> Counts:
         row = newest[best.trial]
         best = rows.shorten(dataclasses.replace(best, started=row.started, seconds=row.seconds))
     states = collections.Counter(row.state for row in newest.values())
-    failures = [row.failure.value for row in newest.values() if row.state is TrialState.FAILED and row.failure is not None]
+    # Without those that were stopped because the run had failed: `platform resume` tries them again.
+    failures = [
+        row.failure.value
+        for row in newest.values()
+        if row.state is TrialState.FAILED and row.failure not in (None, FailureClass.STOPPED)
+    ]
     return Counts(
         complete=states[TrialState.COMPLETE],
         pruned=states[TrialState.PRUNED],
-        failed=states[TrialState.FAILED],
+        failed=len(failures),
         # Also counts an attempt that had failed for good, if it was retried after the run was resumed.
-        retried=sum(row.failure is not None for row in small_rows) - states[TrialState.FAILED],
+        retried=sum(row.failure is not None for row in small_rows) - len(failures),
         paused=sum(row.state is TrialState.PAUSED and row.failure is None for row in newest.values()),
         failures=dict(collections.Counter(failures)),
         best=best,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane.errors import shortened
+from trialplane.wire import states
 from trialplane.wire.records import ReportRow, Segment, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -107,11 +108,14 @@ def _limit_items(values: Mapping[str, Any]) -> dict[str, Any]:
 def displayed_state(outcome: TrialOutcome) -> TrialState:
     """Return the state to display for an ended attempt.
 
-    If the trial is retried, this is LOST, or PAUSED if the attempt was stopped because the user stopped the run.
+    If the trial is retried, this is LOST. If the attempt was stopped with its run, which only the user can continue, this is
+    FAILED for a run that had failed, and otherwise PAUSED.
     """
     if not outcome.retried:
         return outcome.state
-    return TrialState.PAUSED if outcome.failure is FailureClass.STOPPED else TrialState.LOST
+    if outcome.failure is not FailureClass.STOPPED:
+        return TrialState.LOST
+    return TrialState.FAILED if outcome.message == states.RUN_FAILED else TrialState.PAUSED
 
 
 def newest_attempts(rows: Iterable[TrialRow]) -> list[TrialRow]:

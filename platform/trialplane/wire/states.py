@@ -75,7 +75,10 @@ class FailureClass(enum.StrEnum):
     CRASHED = "crashed"  # killed by a signal, host out of memory
     LOST = "lost"  # pod, node, slot or controller lost, or preempted
     TIMEOUT = "timeout"  # over its time limit
-    STOPPED = "stopped"  # the user stopped the run while it ran
+    STOPPED = "stopped"  # the run was stopped, or had failed, while it ran
+
+
+RUN_FAILED = "the run had failed"  # message of an attempt that was STOPPED because its run had failed
 
 
 @dataclasses.dataclass(frozen=True)
