@@ -162,7 +162,8 @@ class Runs:
     def say(self, run: RunPaths, state: RunState, **fields: Any) -> RunStatus:
         """Writes a status.json as a controller would."""
         job = folder.load_job(run)
-        status = dataclasses.replace(planning.pending_status(run.root.name, job, 1.0), state=state, reason="", **fields)
+        fields = {"state": state, "reason": "", **fields}
+        status = dataclasses.replace(planning.pending_status(run.root.name, job, 1.0), **fields)
         run.status.write_text(records.to_json(status))
         return status
 

@@ -143,6 +143,15 @@ def test_the_counts_of_a_run_that_ended_early_are_the_ledgers(runs, state):
     assert status.best is not None
 
 
+@pytest.mark.parametrize("reason", ["paused by the user", "paused by the user; MLflow lacks some results"])
+def test_a_run_that_the_user_has_paused_is_not_called_killed(runs, reason):
+    run = runs.make("a", tell=complete, asks=2)
+    runs.say(run, RunState.PAUSED, reason=reason, complete=2)
+    observed = runs.target.observe("a")
+    assert not observed.is_active
+    assert (observed.status.state, observed.status.reason) == (RunState.PAUSED, reason)
+
+
 def test_a_whole_run_is_not_counted_again(runs, monkeypatch):
     run = runs.make("a", tell=complete)
     told = runs.say(run, RunState.SUCCEEDED, complete=6)

@@ -115,6 +115,7 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
     assert (status.state, status.unrecorded) == (RunState.SUCCEEDED, True), status.reason
     assert "SUCCEEDED: all 2 trials ended" in study.files().controller_log.read_text()
     assert "`platform resume toy` writes the rest" in status.reason
+    assert "killed?" not in status.reason
     wait_until(lambda: not alive(exporter), "the exporter is gone, too")
     run.resume()
     status = run.wait(300)
