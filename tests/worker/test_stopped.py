@@ -20,6 +20,7 @@ from trialplane.wire.states import FailureClass, TrialState
 CODE = """
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -34,6 +35,10 @@ def run(ctx):
     elif what == "stops both":
         os.kill(os.getppid(), signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif what == "starts another, stops its template and ends":
+        other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        Path(ctx.params["file"]).write_text(str(other.pid))
+        os.kill(os.getppid(), signal.SIGSTOP)
     elif what == "stops":
         ctx.report(0, score=0.5)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -78,6 +83,14 @@ def test_the_result_of_a_trial_whose_template_is_stopped_counts(bench: Bench, sh
     assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 1.0})
     short.undo()
     assert bench.outcome("").state is TrialState.COMPLETE
+
+
+def test_what_a_trial_has_started_ends_with_its_stopped_template(
+    bench: Bench, short: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "pid"
+    bench.outcome("starts another, stops its template and ends", timeout=None, file=str(file))
+    wait_until(lambda: not alive(int(file.read_text())), "the other process is gone")
 
 
 @pytest.mark.parametrize("what", ["stops its template and hangs", "stops both", "stops"])

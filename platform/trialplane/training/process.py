@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -52,13 +53,40 @@ def adopt_orphans(adopts: bool = True) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
-def children() -> set[int]:
-    """Return the pids of this process's children, of all its threads."""
+def children(pid: int | None = None) -> set[int]:
+    """Return the pids of a process's children, of all its threads; by default of this process."""
     pids: set[int] = set()
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # the thread has just ended, or the kernel has no such file
+    with contextlib.suppress(OSError):  # the process or a thread has just ended, or the kernel has no such file
+        for thread in Path(f"/proc/{pid or 'self'}/task").iterdir():
             pids.update(map(int, (thread / "children").read_text().split()))
     return pids
+
+
+def kill_tree(pid: int, patience: float) -> None:
+    """Kill a process that adopts orphans, and all processes that it and its descendants have started.
+
+    Args:
+        pid: Pid of the process, which must be a child of this one.
+        patience: Seconds to wait for the descendants, which do not end while they wait for a disk.
+    """
+    os.kill(pid, signal.SIGSTOP)  # it must outlive its descendants, whose orphans would else have another parent
+    deadline = time.monotonic() + patience
+    while (remaining := _running_descendants(pid)) and time.monotonic() < deadline:
+        for descendant in remaining:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(descendant, signal.SIGKILL)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+
+
+def _running_descendants(pid: int) -> set[int]:
+    """Return the pids of a process's children, their children and so on, without those that have ended."""
+    descendants: set[int] = set()
+    for child in children(pid):
+        with contextlib.suppress(OSError):  # it has just been reaped
+            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                descendants |= {child, *_running_descendants(child)}
+    return descendants
 
 
 def kill_children(pids: Collection[int]) -> None:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
+from trialplane.training import process
 from trialplane.wire import messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
@@ -232,7 +233,7 @@ class Slot:
             self._rendezvous = None
 
     def _end_template(self, number: signal.Signals | None = None) -> None:
-        """End the template, which kills its trials first, and return after `CLOSE_PATIENCE` twice at most.
+        """End the template, which kills its trials first, and return after three times `CLOSE_PATIENCE` at most.
 
         By then the template may still run: a process that waits for a disk ends only when the disk answers.
 
@@ -244,12 +245,15 @@ class Slot:
         if control is not None and number is None:
             control.close()
         if template is not None:
-            if number is not None:
+            if number is not None and number is not signal.SIGKILL:
                 template.send_signal(number)
-            for _ in range(2):
+            if number is not signal.SIGKILL:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     template.wait(timeout=CLOSE_PATIENCE)
-                template.kill()  # no effect if it has ended
+            if template.poll() is None:  # it cannot kill its trials, nor what they have started
+                process.kill_tree(template.pid, CLOSE_PATIENCE)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    template.wait(timeout=CLOSE_PATIENCE)
         if control is not None:
             control.close()
 
