@@ -7,13 +7,18 @@ what policies refuse (test_isolation.py), what a user may do by Role (tests/char
 from __future__ import annotations
 
 import base64
+import concurrent.futures
+import copy
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.e2e.conftest import CONTROL, REACHES, RELEASE, SPEC, Cluster, install
 from tests.e2e.recorded import mlflow_runs
+from tests.e2e.test_overreach import refused
 
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger, mlflow
@@ -84,7 +89,7 @@ ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
 @pytest.fixture(scope="module")
 def two(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Two runs that go on while the tests attack one from the other."""
-    spec = SPEC.replace("pause: 0.3", "pause: 100").replace("trials: 6", "trials: 2")
+    spec = SPEC.replace("pause: 0.3", "pause: 1000").replace("trials: 6", "trials: 2")
     for name in ("thief", "victim"):
         folder = cluster.job(tmp_path_factory.mktemp(name) / "toy", spec=spec)
         cluster.platform("submit", "hpo", folder, "--name", name, "--parallel", "1", "--detach")
@@ -206,6 +211,131 @@ def test_a_team_cannot_fill_the_database_of_all(cluster: Cluster, two: tuple[str
         assert cluster.status(victim)["state"] == "RUNNING"
     finally:
         install()
+
+
+# A trial that fills its ledger: 150 reports of 1,000 metrics with long names, and then waits.
+WIDE = """
+import time
+
+def run(ctx):
+    for step in range(150):
+        ctx.report(step, score=float(step), **{f"metric {n:093}": step + n / 7 for n in range(999)})
+    print("all reported", flush=True)
+    time.sleep(1000)
+"""
+# Reads paths at the gateway with a user's token, in many threads and as often as said: status → count, and bytes.
+READS = """
+import collections, concurrent.futures, json, os, threading, urllib.error, urllib.request
+def read(path):
+    request = urllib.request.Request(os.environ["TRIALPLANE_LEDGER"] + path, headers={%r: %r})
+    try:
+        answer = urllib.request.urlopen(request, timeout=120)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        return answer.status, len(answer.read())
+with concurrent.futures.ThreadPoolExecutor(%d) as pool:
+    answers = list(pool.map(read, %r))
+print(json.dumps([collections.Counter(str(status) for status, _ in answers), sum(size for _, size in answers)]))
+"""
+
+
+def platform_restarts(cluster: Cluster) -> dict[str, int]:
+    """How often each container of the platform's own pods has started again."""
+    pods = json.loads(cluster.control.kubectl("get", "pods", "-o", "json"))["items"]
+    return {
+        f"{pod['metadata']['name']}/{container['name']}": container["restartCount"]
+        for pod in pods
+        for container in pod["status"].get("containerStatuses", [])
+    }
+
+
+def user_token(cluster: Cluster) -> str:
+    """What opens the gateway for a user of the team, for ten minutes."""
+    return cluster.kubectl("create", "token", names.USER, "--audience", names.AUDIENCE, "--duration", "10m").strip()
+
+
+def test_one_read_cannot_exhaust_the_gateway(
+    cluster: Cluster, two: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """All records of a large ledger, asked for at once and many times over; others are answered, and no gateway ends."""
+    thief, victim = two
+    spec = SPEC.replace("trials: 6", "trials: 1").replace("parallel: 2", "parallel: 1")
+    job = cluster.job(tmp_path / "toy", code=WIDE, spec=spec)
+    cluster.platform("submit", "hpo", job, "--name", "wide", "--detach")
+    request.addfinalizer(lambda: cluster.platform("delete", "wide", "--yes"))
+    request.addfinalizer(lambda: cluster.platform("cancel", "wide", "--now", "--yes"))
+    cluster.until("all reports", lambda: "all reported" in cluster.platform("logs", "wide", "0"), patience=600)
+    before = platform_restarts(cluster)
+    everything = [f"/runs/wide/curves?after=0&limit={2**31 - 1}", "/runs/wide/whole", "/runs/wide/attempts?after=0", "/runs"]
+    code = READS % (names.TOKEN_HEADER, user_token(cluster), 48, 40 * everything)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        flood = pool.submit(inside, cluster, thief, names.CONTROLLER, names.CONTROLLER, code)
+        others = 0
+        while not flood.done():
+            assert cluster.status(victim)["state"] == "RUNNING"
+            others += 1
+        statuses, size = json.loads(flood.result())
+    assert set(statuses) <= {"200", "429"}, statuses
+    assert statuses["200"] > 0 and size > 16 << 20, "the records were read"
+    assert others > 0
+    assert platform_restarts(cluster) == before
+
+
+# Opens connections to the gateway and shows a token at each, and holds them until a file is there: how many are answered.
+CONNECTIONS = """
+import os, pathlib, resource, socket, time, urllib.parse
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+address = urllib.parse.urlsplit(os.environ["TRIALPLANE_LEDGER"])
+held = []
+for number in range(min(3000, most - 100)):
+    head = %r if number %% 10 else ""
+    try:
+        one = socket.create_connection((address.hostname, address.port or 80), timeout=5)
+        one.sendall(f"GET {address.path}/runs HTTP/1.1\\r\\nHost: x\\r\\n{head}".encode() + (b"\\r\\n" if head else b"x"))
+    except OSError:
+        continue
+    held.append(one)
+print(len(held), flush=True)
+end = time.monotonic() + 150
+while time.monotonic() < end and not pathlib.Path("/tmp/enough").exists():
+    time.sleep(0.2)
+"""
+
+
+def test_a_team_that_floods_connections_and_bad_runs_holds_up_no_other(
+    cluster: Cluster, other: Cluster, two: tuple[str, str], tmp_path: Path
+) -> None:
+    """Thousands of connections, and Runs that are looked at again and again: another team's study ends meanwhile."""
+    thief, _ = two
+    before = platform_restarts(cluster)
+    spec = SPEC.replace("trials: 6", "trials: 2")
+    bad = cluster.platform("submit", "hpo", cluster.job(tmp_path / "bad" / "toy", spec=spec), "--name", "bad", "--dry-run")
+    objects = [thing for thing in yaml.safe_load_all(bad) if thing]
+    runs = [thing for thing in objects if thing["kind"] == "Run"]
+    code = [thing for thing in objects if thing["kind"] != "Run"]
+    runs[0]["spec"]["job"]["cluster"] |= {"priority_class": "system-node-critical"}
+    flood = [copy.deepcopy(runs[0]) for _ in range(30)]
+    for number, run in enumerate(flood):
+        run["metadata"]["name"] = f"bad-{number}"
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([*code, *flood]))
+    head = f"{names.TOKEN_HEADER}: {user_token(cluster)}\r\n"
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            held = pool.submit(inside, cluster, thief, names.CONTROLLER, names.CONTROLLER, CONNECTIONS % head)
+            calm = other.job(tmp_path / "calm" / "toy", spec=spec)
+            other.platform("submit", "hpo", calm, "--name", "calm", "--detach")
+            other.until("its trials", lambda: other.status("calm")["state"] == "SUCCEEDED", patience=140)
+            inside(cluster, thief, names.CONTROLLER, names.CONTROLLER, "open('/tmp/enough', 'w').close()")
+            assert int(held.result().split()[0]) > 100, "the connections were there"
+        other.check_exact("calm", 2)
+        for run in ("bad-0", "bad-29"):
+            assert refused(cluster, run)
+        assert platform_restarts(cluster) == before
+    finally:
+        cluster.kubectl("delete", "runs", *(run["metadata"]["name"] for run in flood), "--wait=false")
+        other.platform("delete", "calm", "--yes")
 
 
 def test_a_run_that_has_ended_has_no_token(cluster: Cluster, two: tuple[str, str]) -> None:
