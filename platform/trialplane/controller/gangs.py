@@ -211,8 +211,10 @@ class GangPool:
     def _form_gangs(self) -> Iterator[SlotReady]:
         """Form as many gangs as there are idle slots for; yield for each the event that it is ready."""
         while len(self._single) >= self._nodes:
-            members, self._single = sorted(self._single[: self._nodes]), self._single[self._nodes :]
-            gang = _Gang(next(number for number in itertools.count() if number not in self._gangs), members)
+            members = sorted(self._single[: self._nodes])
+            del self._single[: self._nodes]
+            index = next(number for number in itertools.count() if number not in self._gangs)
+            gang = _Gang(index, members)
             self._gangs[gang.index] = gang
             self._gang_of.update(dict.fromkeys(members, gang))
             warm = [self._warm[member] for member in members]

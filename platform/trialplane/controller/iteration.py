@@ -254,8 +254,9 @@ class Iteration:
             return
         if self._spilled_at_start is None or total < self._spilled_at_start:
             self._spilled_at_start = total  # also when a node has left: the total is smaller without it
-        previous, self._spilled = self._spilled, max(self._spilled, total - self._spilled_at_start)
-        if self._spilled and not previous:
+        had_spilled = self._spilled > 0
+        self._spilled = max(self._spilled, total - self._spilled_at_start)
+        if self._spilled and not had_spilled:
             log.warning(
                 "iteration %d: the object store is full and spills results to disk (%.1f MB), which is slow; make it "
                 "larger (resources.shm), or set collect.in_flight lower",

@@ -80,7 +80,7 @@ class CheckpointRemover:
     def advance(self) -> None:
         """Record the result of a removal that has ended, and start the next one if a slot is ready."""
         if self._removal is not None:
-            call, folders = self._removal
+            call, removed_folders = self._removal
             if not call.done():
                 return
             self._removal = None
@@ -90,10 +90,10 @@ class CheckpointRemover:
                 log.info("checkpoints are removed by another slot: %s", error)
             except errors.CheckpointError as error:
                 # Another attempt to remove them would fail too, so they count as done.
-                self._unwanted.difference_update(folders)
+                self._unwanted.difference_update(removed_folders)
                 log.warning("checkpoints that are not needed any more are left where they are: %s", error)
             else:
-                self._unwanted.difference_update(folders)
+                self._unwanted.difference_update(removed_folders)
         folders = tuple(sorted(self._unwanted)[:_MOST_FOLDERS])
         if folders and (removal := self._slots.remove_checkpoints(folders)) is not None:
             self._removal = removal, folders

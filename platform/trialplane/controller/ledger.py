@@ -224,8 +224,9 @@ class Ledger:
 
         The sampler may draw fewer points than there are trials.
         """
-        undrawn = self.job.trials - self._next + (self._unwritten is not None)
-        return len(self._repeats) + undrawn + self.counts.paused
+        undrawn_count = self.job.trials - self._next
+        unwritten_count = 0 if self._unwritten is None else 1
+        return len(self._repeats) + unwritten_count + undrawn_count + self.counts.paused
 
     def ask(self, slot: int | None = None) -> TrialRequest | None:
         """Select or draw the next attempt and write it to the database; return None if there is none to start now.
@@ -633,6 +634,7 @@ class Ledger:
         watched = self.job.watched_metric
         metrics = (watched,) if watched else tuple(objective.metric for objective in self.job.objectives)
         offset = None if stretch.trial is None else self._offsets.get(stretch.trial)
+        # Members of a population continue from checkpoints of others, so each segment has a folder of its own.
         folder = 0 if self._search.population is None else stretch.rung
         top = 0 if self._search.ladder is None else self._search.ladder.top
         return Segment(stretch.rung, metrics, stretch.done, offset, folder=folder, top=top)

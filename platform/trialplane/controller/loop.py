@@ -233,8 +233,9 @@ class Loop:
     def _check_end(self) -> None:
         """Count the time worked, and set the run's ending if the user, a budget or a failure ends it."""
         if self._counted_until is not None:
-            previous, self._counted_until = self._counted_until, time.monotonic()
-            self.worked += self._counted_until - previous
+            now = time.monotonic()
+            self.worked += now - self._counted_until
+            self._counted_until = now
         if (requested := self._desired.ending()) is not None:
             self._ending = endings.select(self._ending, requested)
             self._hurry = self._hurry or requested.hurry  # also if another ending than the requested one counts

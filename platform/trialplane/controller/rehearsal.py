@@ -63,15 +63,15 @@ def main() -> int:
         url = f"sqlite:///{root / 'ledger.db'}"
         try:
             with Ledger(url, job, "rehearsal", Path(sys.argv[1]), root / "lock") as ledger:
-                for number in range(min(3, job.trials)):
+                for trial in range(min(3, job.trials)):
                     request = ledger.ask()
                     if request is None:
                         break
-                    if number == 0:
+                    if trial == 0:
                         metrics = dict.fromkeys(job.required_metrics, 1.0)
-                        ledger.tell(TrialOutcome(number, TrialState.COMPLETE, metrics=metrics))
+                        ledger.tell(TrialOutcome(request.number, TrialState.COMPLETE, metrics=metrics))
                     else:
-                        ledger.tell(TrialOutcome(number, TrialState.FAILED, FailureClass.OOM))
+                        ledger.tell(TrialOutcome(request.number, TrialState.FAILED, FailureClass.OOM))
         except errors.TrialplaneError as error:
             sys.stderr.write(f"{errors.first_line(error)}\n")
             return errors.EXIT_BAD_INPUT
