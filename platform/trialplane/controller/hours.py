@@ -56,7 +56,9 @@ class Hours:
         if start is None:
             return None
         seconds = now - start.time
-        return (self._worker_seconds_at(now) - start.worker_seconds) / seconds if seconds > 0 else float(self.workers)
+        if seconds <= 0:
+            return float(self.workers)
+        return (self._worker_seconds_at(now) - start.worker_seconds) / seconds
 
     def add(self, seconds: float, workers: float) -> None:
         """Add the time of an attempt that has ended.

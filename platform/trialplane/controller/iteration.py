@@ -304,12 +304,12 @@ class Iteration:
     def worker_metrics(self) -> dict[str, float]:
         """Return the metrics of each worker that has completed or failed a unit."""
         metrics: dict[str, float] = {}
-        for row in self._worker_statuses({}):
-            if row.units or row.failed:
-                per_second = 1 / row.seconds if row.seconds else 0.0
-                metrics[f"worker_{row.worker}/units_per_second"] = row.units * per_second
-                metrics[f"worker_{row.worker}/items_per_second"] = row.items * per_second
-                metrics[f"worker_{row.worker}/units_failed"] = float(row.failed)
+        for status in self._worker_statuses(nodes={}):  # the metrics do not name nodes
+            if status.units or status.failed:
+                name = f"worker_{status.worker}"
+                metrics[f"{name}/units_per_second"] = status.units / status.seconds if status.seconds else 0.0
+                metrics[f"{name}/items_per_second"] = status.items / status.seconds if status.seconds else 0.0
+                metrics[f"{name}/units_failed"] = float(status.failed)
         return metrics
 
     def progress(self, nodes: Mapping[int, str]) -> CollectionProgress:

@@ -742,7 +742,7 @@ class Ledger:
     # Ending
 
     def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
-        """Record the end of an attempt in Optuna's memory, and let the sampler know it."""
+        """Record the end of an attempt in Optuna's memory, and tell it to the sampler."""
         trial = attempt.trial
         state, values = samplers.state_and_values(self.job, outcome)
         if values is not None:
@@ -831,7 +831,7 @@ class Ledger:
         return tuple(losses)
 
     def _drop(self, trials: Iterable[int]) -> None:
-        """Record paused trials that will not continue as pruned."""
+        """Record that these paused trials will not continue: they count as pruned."""
         assert self.promotion is not None
         for trial in trials:
             number = self.newest[trial].number

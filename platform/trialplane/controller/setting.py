@@ -63,17 +63,18 @@ class Setting:
         except ValueError as error:
             raise errors.InputError(str(error)) from error
         token = _read_token(environ.get(env.TOKEN_FILE, ""))
+        is_in_pod = submitted is not None
         return cls(
             submitted=submitted,
-            ray=environ.get(env.RAY_ADDRESS, "") if submitted is not None else "",
+            ray=environ.get(env.RAY_ADDRESS, "") if is_in_pod else "",
             ledger=_ledger_url(environ.get(env.LEDGER, ""), token),
             key=ledger.token_digest(token) if token else "",
             mlflow_token=mlflow.token(token) if token else "",
             status=(host, int(port)) if colon else cls.status,
-            checkpoints=environ.get(env.CHECKPOINTS, "") if submitted is not None else "",
+            checkpoints=environ.get(env.CHECKPOINTS, "") if is_in_pod else "",
             grace=grace,
             prices=prices,
-            secrets=Path(cluster.NOTIFY_MOUNT) if submitted is not None else None,
+            secrets=Path(cluster.NOTIFY_MOUNT) if is_in_pod else None,
         )
 
     @property

@@ -406,7 +406,8 @@ class SlotPool:
             event = SlotTrial(state.index, state.running.request, decoded, files.get("arrays"), files.get("store"))
             if event.outcome is None:
                 return event
-            return dataclasses.replace(event, slot_lost=self._end_process(state, event.outcome))
+            is_slot_lost = self._end_process(state, event.outcome)
+            return dataclasses.replace(event, slot_lost=is_slot_lost)
         started = messages.decode(answer, messages.FROM_STARTING)
         self._has_begun = True
         self._failures.record_success()
