@@ -259,7 +259,8 @@ class GangPool:
         if event.outcome is None:
             return
         gang.running.discard(node)
-        # Without messages, the event has no outcome: that of a node that was killed does not explain the trial's end.
+        # The end of a node that was killed is stored without its messages, and so without its outcome: that does not explain
+        # the end of the trial.
         gang.ends[node] = dataclasses.replace(event, messages=()) if gang.is_killed else event
         self._schedule_kills(gang, event)
         if not gang.running:

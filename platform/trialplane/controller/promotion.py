@@ -211,7 +211,8 @@ class Promotion:
             # A paused trial continues without being among the best of its rung, so that the study has a result.
             fitting = [stretch for stretch in self._best_paused() if self._fits(stretch)]
         # The budget is spent if it alone keeps a candidate from starting, or has no step left, and no end can change that.
-        self.is_budget_spent = not fitting and not self._running and (bool(candidates) or self._steps_left() <= 0)
+        is_stopped_by_budget = bool(candidates) or self._steps_left() <= 0
+        self.is_budget_spent = not fitting and not self._running and is_stopped_by_budget
         return fitting[0] if fitting else None
 
     def find_hopeless(self) -> list[int]:

@@ -113,7 +113,8 @@ def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
         case "float":
             return trial.suggest_float(parameter.name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
         case "int":
-            low, high, step = int(parameter.low), int(parameter.high), 1 if parameter.step is None else int(parameter.step)
+            low, high = int(parameter.low), int(parameter.high)
+            step = 1 if parameter.step is None else int(parameter.step)
             return trial.suggest_int(parameter.name, low, high, step=step, log=parameter.log)
         case _:
             return trial.suggest_categorical(parameter.name, tuple(map(space.code, parameter.choices)))

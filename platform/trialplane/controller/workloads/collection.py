@@ -411,7 +411,8 @@ class CollectionWorkload(Workload):
         running = self._workers.running()
         for slot in self._warm_nodes:
             worker = iteration.workers.setdefault(slot, WorkerSlot(slot))
-            if iteration.units.waiting and slot not in running and slot not in leaving and not worker.is_given_up:
+            is_free = slot not in running and slot not in leaving and not worker.is_given_up
+            if is_free and iteration.units.waiting:
                 self._start_worker(iteration, worker)
 
     def _assign_units(self, iteration: Iteration, worker: WorkerSlot, is_leaving: bool) -> None:
