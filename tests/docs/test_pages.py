@@ -22,7 +22,10 @@ PRINTED = {
     "determined": ["3/3 ended", r"loss.*optimizer\.damping"],
     "examples": [
         rf"{name}\S* SUCCEEDED"
-        for name in ("study", "objectives", "promotion", "script", "optuna", "training", "collection")
+        for name in (
+            *("study", "objectives", "population", "promotion", "first", "earlier", "sampler", "budget", "share", "script"),
+            *("command", "capture", "optuna", "ray", "training", "collection"),
+        )
     ],
     "hydra": ["3 jobs", r"objective.*model\.lr", "sweep is valid"],
     "katib": ["2 notes", "3/3 ended", "accuracy.*lr"],

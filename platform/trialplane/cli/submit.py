@@ -107,7 +107,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.option("--trials", type=int, help="Number of trials.")
 @click.option("--parallel", type=int, help="Number of trials that run at the same time.")
 @click.option("--sampler", help="Sampler: tpe, gp, cmaes, nsgaii, qmc, random, grid, …")
-@click.option("--pruner", help="Pruner: none, median, hyperband, percentile, …")
+@click.option("--pruner", help="Pruner: none, asha, median, percentile, …")
 @click.option("--max-failed", type=int, help="Stop if more than this many trials fail.")
 @click.option("--watch-code", is_flag=True, help="With --local: run one trial, and again whenever the job's folder changes.")
 @_options
