@@ -1,4 +1,5 @@
-"""The exporter killed at each of its effects, and at random while the ledger grows: MLflow ends up as if it had never been.
+"""The exporter killed at each of its effects, and at random while the ledger grows, also two of them at once: MLflow ends up
+as if that had never been.
 
 A kill is an exception that nothing catches, before or after a call to MLflow: whatever the exporter had in memory is lost.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.controller.conftest import outcome, request
 from tests.exporter.conftest import DONE, PROMOTION, Place, bring, segment
 from tests.exporter.state import state
 
+from trialplane.exporter.exporter import Exporter
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -30,18 +32,20 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-class Deadly:
-    """A client of MLflow whose process is killed at one of its effects.
+class Interrupted:
+    """A client of MLflow whose process something happens to at one of its effects.
 
     Args:
         client: that is used.
         at: number of the effect, from 0.
-        after: whether MLflow still gets it.
+        happen: what happens.
+        after: whether MLflow gets the effect before that.
     """
 
-    def __init__(self, client: Any, at: int, *, after: bool) -> None:
+    def __init__(self, client: Any, at: int, happen: Callable[[], None], *, after: bool) -> None:
         self.client = client
         self._left = at
+        self._happen = happen
         self._after = after
 
     def __getattr__(self, name: str) -> Any:
@@ -49,28 +53,45 @@ class Deadly:
         if name not in EFFECTS:
             return call
 
-        def deadly(*arguments: Any, **options: Any) -> Any:
+        def interrupted(*arguments: Any, **options: Any) -> Any:
             self._left -= 1
-            if self._left < 0 and not self._after:
-                raise Killed
+            is_now = self._left == -1
+            if is_now and not self._after:
+                self._happen()
             result = call(*arguments, **options)
-            if self._left < 0:
-                raise Killed
+            if is_now and self._after:
+                self._happen()
             return result
 
-        return deadly
+        return interrupted
+
+
+def interrupt(exporter: Exporter, at: int, happen: Callable[[], None], *, after: bool) -> None:
+    """Let something happen to an exporter at one of its effects."""
+    client = Interrupted(exporter.client, at, happen, after=after)
+    exporter.client = exporter.sender.client = exporter.files.client = client
 
 
 def life(place: Place, at: int, *, after: bool, closes: bool) -> bool:
     """One life of an exporter, killed at an effect; whether it had so many."""
+
+    def kill() -> None:
+        raise Killed
+
     exporter = place.exporter(end=DONE if closes else None)
-    client = Deadly(exporter.client, at, after=after)
-    exporter.client = exporter.sender.client = exporter.files.client = client
+    interrupt(exporter, at, kill, after=after)
     try:
         bring(exporter, closes=closes)
     except Killed:
         return True
     return False
+
+
+def two_lives(place: Place, at: int, *, after: bool) -> None:
+    """An exporter, and another one that does everything at one of its effects."""
+    exporter = place.exporter()
+    interrupt(exporter, at, lambda: bring(place.exporter(), closes=False), after=after)
+    bring(exporter, closes=False)
 
 
 def first(place: Place) -> None:
@@ -144,6 +165,18 @@ def test_killed_at_each_effect_it_leaves_the_same(places: Any, whole: dict[str, 
             return
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_two_at_once_leave_the_same(places: Any, whole: dict[str, Any], after: bool) -> None:
+    """The second one does all that there is at an effect of the first one; the third one is alone."""
+    for at in (0, 1, 2, 5, 13):
+        place = places()
+        first(place)
+        two_lives(place, at, after=after)
+        rest(place)
+        place.export(DONE)
+        assert state(place) == whole, f"another one at effect {at}"
+
+
 STEPS = st.one_of(
     st.tuples(st.just("begin"), st.just(0)),
     st.tuples(st.just("report"), st.integers(0, 3)),
@@ -153,6 +186,7 @@ STEPS = st.one_of(
     st.tuples(st.just("drop"), st.integers(0, 3)),
     st.tuples(st.just("export"), st.integers(0, 25)),
     st.tuples(st.just("export, its last effect done"), st.integers(0, 25)),
+    st.tuples(st.just("two exporters"), st.integers(0, 25)),
     st.tuples(st.just("own run"), st.integers(0, 3)),
 )
 
@@ -226,6 +260,9 @@ def test_any_interleaving_of_growth_kills_and_exports_leaves_the_same(
         for kind, choice in steps:
             if kind.startswith("export"):
                 life(place, choice, after="done" in kind, closes=False)
+                continue
+            if kind == "two exporters":
+                two_lives(place, choice // 2, after=bool(choice % 2))
                 continue
             grown.step(kind, choice)
             if kind != "own run":

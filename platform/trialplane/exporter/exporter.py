@@ -5,8 +5,9 @@ position in the ledger as a tag of the parent run. Each write may be repeated: a
 and parameters depend on the ledger alone, and MLflow stores equal metrics only once. So the result is the same if an
 exporter is killed, slow or started twice.
 
-Two exporters that work at the same time may create a run twice. Each writes its own id into a tag of the parent run. An
-exporter that finds another id there at its end deletes the duplicates and writes the whole run again.
+Two exporters that work at the same time may create a run twice. Each writes its own id into a tag of the parent run, and
+deletes the tag at its end. An exporter that finds another id there at its end, or found one at its start and finds
+duplicates at its end, deletes the duplicates and writes the whole run again.
 
 A trial's process may create a run for its attempt in MLflow before the exporter does. The exporter then uses this run. The
 tag `labels.OWN` marks it: NEW before, and TAKEN after that.
@@ -96,6 +97,7 @@ class Exporter:
         self._id = uuid.uuid4().hex[:8]  # distinguishes this exporter from others
         self._experiment = ""  # id of the experiment; "" before it is known
         self._parent = ""  # id of the parent run; "" before it is known
+        self._is_first = True  # whether no other exporter was killed, or may still be at work
         self._last_started = -1  # largest number of a running attempt that has a run in MLflow
         self._runs: dict[int, str] = {}  # series whose last end is not in MLflow → id of its run
         # Runs that earlier exporters have created, in the same form; None if they must be searched again.
@@ -189,6 +191,7 @@ class Exporter:
         else:
             self._earlier_runs = None
         parent = parents[0]
+        self._is_first = not any(labels.EXPORTER in other.data.tags for other in parents)
         self._restore_position(_position(parent.data.tags.get(labels.EXPORTED, "")))
         batch.add_tags({labels.EXPORTER: self._id})
         if self._end is None:
@@ -500,11 +503,16 @@ class Exporter:
         for run in self._search(f"{condition} and tags.`{labels.KIND}` = 'trial'"):
             if self._is_superfluous(run):
                 self._delete(run)
-        if not is_alone:
+        if not is_alone or (not self._is_first and self._has_duplicates()):
             self._restart(parents)
             return False
         self.client.delete_tag(self._parent, labels.EXPORTER)
         return True
+
+    def _has_duplicates(self) -> bool:
+        """Return whether an attempt has several runs."""
+        numbers = [_number(run) for run in self._attempt_runs()]
+        return len(set(numbers)) < len(numbers)
 
     def _is_superfluous(self, run: Any) -> bool:
         """Return whether a run that counts as running is a duplicate: its attempt has ended, or uses another run."""
