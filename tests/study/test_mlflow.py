@@ -1,5 +1,7 @@
 """MLflow goes away in the middle of a study: the study does not stop, and in the end MLflow holds all of it, once.
 
+A trial asks MLflow to record the use of the machine, as the guide on libraries says.
+
 Not checked here: the exporter by itself (tests/exporter).
 """
 
@@ -131,3 +133,31 @@ def test_a_study_outlives_an_outage_of_mlflow(
         assert one["status"] == "FINISHED"
     (logged,) = [one for one in recorded if "from_the_job" in one["metrics"]]
     assert logged["tags"]["trialplane.trial"] == "13"
+
+
+MEASURED = """
+import time
+import mlflow
+
+def run(ctx):
+    mlflow.set_system_metrics_sampling_interval(0.1)
+    with mlflow.start_run(log_system_metrics=True) as run:
+        client, deadline = mlflow.MlflowClient(), time.monotonic() + 120
+        while not any(name.startswith("system/") for name in client.get_run(run.info.run_id).data.metrics):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return {"score": ctx.params["x"]}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_the_use_of_the_machine_is_recorded_with_the_trial(study: Study) -> None:
+    pytest.importorskip("psutil")
+    study.write(MEASURED, SPEC.replace("AWAY", "none").replace("trials: 40", "trials: 1"))
+    status = study.submit().wait(300)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    (recorded,) = study.mlflow_runs()
+    assert recorded["metrics"]["score"] >= 0
+    assert recorded["metrics"]["system/system_memory_usage_megabytes"] > 0
+    assert "system/cpu_utilization_percentage" in recorded["metrics"]
