@@ -51,7 +51,9 @@ def steps(ctx):
     wandb.finish()
     wandb.init(reinit=True).log({"score": 5.0})
     wandb.config.lr = 3
+    wandb.config.update(None)
     assert (wandb.config.lr, wandb.config.depth, "depth" in wandb.config) == (0.5, 3, True)
+    assert "__doc__" not in wandb.config
     for values in (wandb.config, wandb.summary):
         try:
             values.other

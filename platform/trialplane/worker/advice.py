@@ -63,14 +63,17 @@ class LateImports:
         if total < _MIN_SECONDS:
             return ""
         slowest = sorted(slow_imports, key=lambda name: -slow_imports[name])[:_MAX_MODULES]
-        # A submodule that the job also imports is named in place of its package, because its import imports both.
-        preloads = [next((module for module in self._seconds if module.startswith(f"{name}.")), name) for name in slowest]
+        preloads: list[str] = []
+        for name in slowest:
+            # A submodule that the job also imports is named in place of its package, because its import imports both.
+            submodules = [module for module in self._seconds if module.startswith(f"{name}.")]
+            preloads.append(submodules[0] if submodules else name)
         names = ", ".join(dict.fromkeys([*config.preload, *preloads]))
         return f"a trial spends {total:.1f} s on imports; with `preload: [{names}]` in job.yaml they are done once per slot"
 
 
 def pool_advice() -> str:
-    """Advice about joblib's pool of processes, if the trial has started one; "" otherwise."""
+    """Return advice about joblib's pool of processes, if the trial has started one; "" otherwise."""
     loky = sys.modules.get("joblib.externals.loky.reusable_executor")
     if getattr(loky, "_executor", None) is None:
         return ""

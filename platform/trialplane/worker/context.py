@@ -134,10 +134,12 @@ class Points:
         counted = {}
         for name, value in metrics.items():
             counted_source, newest_value = self._sources.get(name, (source, math.nan))
-            if source and (counted_source != source or self.is_paused):
+            is_from_library = source != ""
+            if is_from_library and (counted_source != source or self.is_paused):
                 continue
             self._sources[name] = source, value
-            if counted_source == source or newest_value != value:
+            is_recorded = counted_source != source and newest_value == value  # the library's value, now from the job
+            if not is_recorded:
                 counted[name] = value
         return counted
 
@@ -519,6 +521,7 @@ class Context:
                 )
             if waits and self._pause.is_past(step):
                 raise self._pause_error()
+            # A reporter that always waits need not take `waits`.
             pruned = self._reporter(step, counted) if waits else self._reporter(step, counted, waits=False)
             if waits:
                 self._pause.report(step, counted)

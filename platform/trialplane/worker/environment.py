@@ -65,7 +65,9 @@ def _gpu_memory(config: SlotConfig, variables: Mapping[str, str]) -> dict[str, s
 
 
 def use_cores(count: int) -> None:
-    """Set the number of threads of numpy and torch in this process, a trial or a rank, unless the user has set it.
+    """Set the number of threads of numpy and torch in this process, a trial or a rank.
+
+    If the user has set a number for numpy (OpenBLAS), numpy gets that one.
 
     Call it after the fork, because the template must have one thread only. Libraries that are loaded later read the
     variable that this sets.
@@ -83,7 +85,7 @@ def use_cores(count: int) -> None:
 
 
 def add_packages_to_path() -> None:
-    """Add the pod's installed packages to this process's path: it checks them, and needs some to send files to URLs."""
+    """Add the pod's installed packages to the path of the slot's process, which checks them and uses some to send files."""
     packages = os.environ.get(env.PACKAGES)
     if packages and packages not in sys.path:
         sys.path.insert(0, packages)

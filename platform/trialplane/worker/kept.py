@@ -181,8 +181,9 @@ def _is_unreachable(error: BaseException | None) -> bool:
 
 def _is_refusal(error: Exception) -> bool:
     """Return whether a retry is useless, because MLflow, its artifact store or the gateway refuses the file."""
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", 0) or getattr(error, "get_http_status_code", int)()
+    status = getattr(getattr(error, "response", None), "status_code", 0)  # of an error of requests
+    if not status and hasattr(error, "get_http_status_code"):  # an error of MLflow
+        status = error.get_http_status_code()
     return 400 <= status < 500 and status not in _RETRYABLE_STATUS
 
 

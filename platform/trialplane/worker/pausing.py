@@ -40,10 +40,10 @@ class Pause:
 
     def report(self, step: int, metrics: Iterable[str]) -> None:
         """Record a report. The pause is requested once all of the segment's metrics were reported at or beyond the rung."""
-        self._detect_offset(step)
-        if not self.is_requested and self.reaches(step):
+        if self.reaches(step) and not self.is_requested:
             self._missing.difference_update(metrics)
-            self.is_requested, self.pause_step = not self._missing, step
+            self.is_requested = not self._missing
+            self.pause_step = step
 
     def is_past(self, step: int) -> bool:
         """Return whether a step is beyond the one at which the trial should have been paused."""
@@ -51,20 +51,24 @@ class Pause:
 
     def reaches(self, step: int) -> bool:
         """Return whether a step is at the rung or beyond it."""
-        self._detect_offset(step)
-        return self._rung > 0 and step + (self._offset or 0) >= self._rung
+        done_steps = self._done_steps(step)
+        return self._rung > 0 and done_steps >= self._rung
 
     def is_last(self, step: int) -> bool:
         """Return whether a step is the last one of a whole trial."""
-        self._detect_offset(step)
-        return self._top > 0 and step + (self._offset or 0) == self._top
+        done_steps = self._done_steps(step)
+        return self._top > 0 and done_steps == self._top
 
     @property
     def is_saved(self) -> bool:
         """Whether the trial can be paused now: it has reported the rung's step, and has saved a checkpoint of it."""
         return self.is_requested and self.saved_step >= self.pause_step
 
-    def _detect_offset(self, step: int) -> None:
-        """Detect by the first step whether the job counts its steps from 0 or from 1, unless an earlier segment has."""
+    def _done_steps(self, step: int) -> int:
+        """Return the number of training steps that are done at a step of the job.
+
+        The first step shows whether the job counts from 0 or from 1, unless an earlier segment has shown it.
+        """
         if self._offset is None:
             self._offset = 1 if step == 0 else 0
+        return step + self._offset

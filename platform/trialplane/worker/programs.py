@@ -80,13 +80,14 @@ def preload(file: Path, code: Path) -> None:
         source = pending.pop()
         visited.add(source)
         for node in top_imports(source):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            job_files = [job_file for name in modules if (job_file := _job_file(name, [file.parent, code])) is not None]
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found_files = [_job_file(name, [file.parent, code]) for name in names]
+            job_files = [job_file for job_file in found_files if job_file is not None]
             pending += [job_file for job_file in job_files if job_file not in visited]
-            if not job_files:
-                module = ast.Module(body=[node], type_ignores=[])
+            if not job_files:  # a third-party module: run the import statement alone
+                statement = ast.Module(body=[node], type_ignores=[])
                 with contextlib.suppress(BaseException):
-                    exec(compile(module, str(source), "exec", dont_inherit=True), {"__name__": "trialplane.preload"})
+                    exec(compile(statement, str(source), "exec", dont_inherit=True), {"__name__": "trialplane.preload"})
 
 
 def top_imports(file: Path) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -97,12 +98,17 @@ def top_imports(file: Path) -> Iterator[ast.Import | ast.ImportFrom]:
         return
     while statements:
         node = statements.pop(0)
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
-            if not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+        if isinstance(node, ast.Import):
+            yield node
+        elif isinstance(node, ast.ImportFrom):
+            is_relative = node.level > 0
+            if not is_relative and node.module != "__future__":
                 yield node
         elif isinstance(node, ast.Try):
             statements = [*node.body, *statements]
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and _sets_environment(node):
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue  # its body may run later
+        elif _sets_environment(node):
             return
 
 
@@ -116,14 +122,21 @@ def _sets_environment(node: ast.stmt) -> bool:
             if isinstance(called, ast.Attribute) and called.attr in ("setdefault", "update", "pop", "clear"):
                 if _is_environment(called.value):
                     return True
-            elif {getattr(called, "attr", ""), getattr(called, "id", "")} & {"putenv", "unsetenv", "load_dotenv"}:
+            elif _last_name(called) in ("putenv", "unsetenv", "load_dotenv"):
                 return True
     return False
 
 
 def _is_environment(node: ast.expr) -> bool:
     """Return whether an expression is `os.environ`, by its name."""
-    return "environ" in (getattr(node, "attr", ""), getattr(node, "id", ""))
+    return _last_name(node) == "environ"
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return the last name of an expression: `environ` for `os.environ` and for `environ`; "" if it has none."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _job_file(name: str, folders: list[Path]) -> Path | None:
@@ -163,16 +176,10 @@ class Script:
         if any(source.source == "mlflow" for source in self._program.metrics):
             mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
         code = self._code
-        if f"{{{arguments.GLOBALS}}}" in self._program.arguments:
+        if f"{{{arguments.GLOBALS}}}" in self._program.arguments:  # parameters are assignments in the script
             tree = arguments.replace_values(notebook.parse(self._text), ctx.params)
             code = compile(tree, code.co_filename, "exec", dont_inherit=True)
-        main = types.ModuleType("__main__")
-        main.__file__ = str(file)
-        sys.argv = [self._program.script, *_arguments(self._program, ctx)]
-        packages = [str(_packages_folder(self._program, ctx))] if self._program.packages else []
-        other_paths = (path for path in sys.path if path not in ("", str(ctx.code), *packages))
-        sys.path[:] = list(dict.fromkeys([str(file.parent), *packages, *other_paths]))
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # processes of multiprocessing use the second name
+        main = self._enter_main(file, ctx)
         _allow_start_method()
         pid = os.getpid()
         try:
@@ -193,6 +200,17 @@ class Script:
             if os.getpid() != pid:  # the script has forked this process, which must not return into the trial's code
                 _end_fork(sys.exc_info()[1])
         return {}
+
+    def _enter_main(self, file: Path, ctx: context.Context) -> types.ModuleType:
+        """Set the arguments and the module path as an interpreter does for a script; return its new module `__main__`."""
+        main = types.ModuleType("__main__")
+        main.__file__ = str(file)
+        sys.argv = [self._program.script, *_arguments(self._program, ctx)]
+        packages = [str(_packages_folder(self._program, ctx))] if self._program.packages else []
+        other_paths = (path for path in sys.path if path not in ("", str(ctx.code), *packages))
+        sys.path[:] = list(dict.fromkeys([str(file.parent), *packages, *other_paths]))
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # processes of multiprocessing use the second name
+        return main
 
 
 class Command:
@@ -243,7 +261,8 @@ class Command:
             with contextlib.suppress(OSError):  # SIGKILL always has its default action
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
-        if code == usage.USAGE_ERROR and "usage:" in (output := _end_of_output()).lower():
+        output = _end_of_output() if code == usage.USAGE_ERROR else ""
+        if "usage:" in output.lower():
             program_name = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
             raise usage.refusal_error(program_name, output)
         if code > 0:
@@ -304,11 +323,11 @@ def _context_values(ctx: context.Context) -> Mapping[str, Any]:
 
 def _arguments(program: Program, ctx: context.Context) -> list[str]:
     """Return the program's arguments, without the parameters that its command or its settings file has instead."""
-    elsewhere = {name for _, name in arguments.placeholders(program.command)}
+    passed_elsewhere = {name for _, name in arguments.placeholders(program.command)}
     if program.file:
-        elsewhere |= settings.spans((ctx.code / program.file).read_text(encoding="utf-8"), program.file).keys()
-    elsewhere -= {name for _, name in arguments.placeholders(program.arguments)}
-    params = {name: value for name, value in ctx.params.items() if name not in elsewhere}
+        passed_elsewhere |= settings.spans((ctx.code / program.file).read_text(encoding="utf-8"), program.file).keys()
+    passed_elsewhere -= {name for _, name in arguments.placeholders(program.arguments)}  # these need their values too
+    params = {name: value for name, value in ctx.params.items() if name not in passed_elsewhere}
     return arguments.build(program.arguments, params, _context_values(ctx), program.booleans, program.lists)
 
 
@@ -377,7 +396,8 @@ def _end_of_output() -> str:
     """Return the last `usage.TAIL` bytes that this trial has printed; "" if its output is not a file."""
     process.flush()
     with contextlib.suppress(OSError, ValueError):
-        file = Path(f"/proc/self/fd/{sys.__stderr__.fileno() if sys.__stderr__ else 2}").resolve()
+        descriptor = sys.__stderr__.fileno() if sys.__stderr__ else 2  # the script may have replaced `sys.stderr`
+        file = Path(f"/proc/self/fd/{descriptor}").resolve()
         if file.is_file():
             with file.open("rb") as stream:
                 stream.seek(max(0, file.stat().st_size - usage.TAIL))

@@ -151,13 +151,14 @@ class RunningTrial:
         self.timers.cancel("hand over", "exchange")
         if self.log is not None:
             self.timers.set("log", self.handed_over_at + LOG_INTERVAL, self._take_messages_if_any)
-        reports, self.delivered_reports, self.reports = self.reports, self.reports, []
+        self.delivered_reports, self.reports = self.reports, []
         self.is_answer_due = self.is_blocked
         log = b"" if self.log is None else self.log.next_piece()
         news: Messages = () if self.exchange is None else self.exchange.news()
         if self.pending_suggestion is not None:
-            news, self.pending_suggestion = (*news, self.pending_suggestion), None
-        return (*log_messages(log), *reports, *news)
+            news = (*news, self.pending_suggestion)
+            self.pending_suggestion = None
+        return (*log_messages(log), *self.delivered_reports, *news)
 
     def _take_messages_if_any(self) -> Messages | None:
         """Return the messages that were not handed over yet; None if there are none, so that the slot waits on."""
@@ -307,7 +308,7 @@ class RunningTrial:
         now = time.monotonic()
         waited_since = self.report_sent_at if self.is_answer_due else self.handed_over_at
         is_repeated_request = suggested is not None and self.is_repeated
-        if self.request.worker is None and not is_repeated_request:
+        if self.request.worker is None and not is_repeated_request:  # the deadline of a worker is the exchange's
             self.timers.postpone("deadline", now - max(waited_since, self.credited_until))
         self.credited_until = now
         if self.is_answer_due:
@@ -426,11 +427,11 @@ class RunningTrial:
         """Kill a process that has not ended long after its outcome, which counts all the same."""
         if self.kill_reason is None:
             self.is_overdue = True
-            self._abort_process("")
+            self._abort_process("")  # no message: the outcome that the process has sent counts
 
-    def _abort_process(self, text: str) -> None:
+    def _abort_process(self, message: str) -> None:
         """Send SIGABRT, at which the process writes the stacks of its threads to its log, and later SIGKILL."""
-        self.kill(FailureClass.TIMEOUT, text, signal.SIGABRT)
+        self.kill(FailureClass.TIMEOUT, message, signal.SIGABRT)
         self.timers.set("abort", time.monotonic() + ABORT_GRACE, self._kill_aborted)
 
     def _kill_aborted(self) -> None:
@@ -504,14 +505,15 @@ class RunningTrial:
             if name in reader.finite and not math.isfinite(metrics.get(name, math.nan)):
                 metrics[name] = reader.finite[name]
         missing = [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]
-        if self.stop_reason and (self.final_outcome is None or self.stop_requested_at < self.final_outcome_at):
-            failure, text, place = FailureClass.LOST, "it ended after SIGTERM", ""
-        elif missing:
-            place = "; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing)
-            failure, text = FailureClass.INVALID, reader.missing_message(missing, metrics)
-        else:
+        was_stopped = self.stop_reason and (self.final_outcome is None or self.stop_requested_at < self.final_outcome_at)
+        if not was_stopped and not missing:
             remarks = (outcome.message, *reader.remarks, *stopping.unreported_remarks(self.request.stop, metrics))
             return dataclasses.replace(outcome, metrics=metrics, message="; ".join(filter(None, remarks)))
+        if was_stopped:
+            failure, text, place = FailureClass.LOST, "it ended after SIGTERM", ""
+        else:
+            place = "; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing)
+            failure, text = FailureClass.INVALID, reader.missing_message(missing, metrics)
         return dataclasses.replace(
             outcome, state=TrialState.FAILED, failure=failure, message=text, metrics=metrics, place=place
         )
@@ -556,13 +558,13 @@ def check_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.Tri
 
 
 def _bounded_fields(report: messages.Reported | records.TrialOutcome, request: records.TrialRequest) -> dict[str, Any]:
-    """Return the fields to change in a report or outcome with too many or too long metrics: `metrics` and `remark`.
+    """Return the fields to change in a report or outcome with too many metrics or too long names: `metrics` and `remark`.
 
     Metrics that the job needs stay, before others. The mapping is empty if all metrics can stay.
     """
     needed = {*request.metrics, *request.reported, *(rule.metric for rule in request.stop)}
-    recorded = [name for name in report.metrics if name in needed or len(name) <= records.MAX_NAME]
-    recorded = sorted(recorded, key=lambda name: name not in needed)[: records.MAX_METRICS]
+    allowed = [name for name in report.metrics if name in needed or len(name) <= records.MAX_NAME]
+    recorded = sorted(allowed, key=lambda name: name not in needed)[: records.MAX_METRICS]  # the needed ones first
     if len(recorded) == len(report.metrics):
         return {}
     text = (
@@ -616,4 +618,5 @@ def _failure_without_outcome(code: int | None, grace: float, loss_text: str) -> 
         name = signal.Signals(-code).name
         hint = " (probably by the kernel, out of memory)" if -code == signal.SIGKILL else ""
         return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
-    return FailureClass.INVALID if code == 0 else FailureClass.CRASHED, f"the process {outcomes.missing_result_text(code)}"
+    failure = FailureClass.INVALID if code == 0 else FailureClass.CRASHED
+    return failure, f"the process {outcomes.missing_result_text(code)}"

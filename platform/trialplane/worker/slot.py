@@ -93,14 +93,14 @@ class Slot:
         usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         slot_end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = os.fdopen(os.memfd_create("load"), "w+b")  # writing to a pipe would wait for a template that hangs
-        with template_end, self._log.open("ab") as log, request:
-            request.write(messages.encode(messages.LoadJob(self.config)))
-            request.seek(0)
+        load_file = os.fdopen(os.memfd_create("load"), "w+b")  # writing to a pipe would wait for a template that hangs
+        with template_end, self._log.open("ab") as log, load_file:
+            load_file.write(messages.encode(messages.LoadJob(self.config)))
+            load_file.seek(0)
             self.template = subprocess.Popen(
                 [sys.executable, "-P", "-m", "trialplane.worker.template", str(template_end.fileno())],
                 pass_fds=[template_end.fileno()],
-                stdin=request,
+                stdin=load_file,
                 stdout=log,
                 stderr=log,
                 env=environment.template_variables(self.config),
@@ -170,8 +170,8 @@ class Slot:
         shared_files = None if running.exchange is None else running.exchange.shared_files
         running.send(messages.RunTrial(self.config, request, str(workdir), shared_files))
         if self.config.memory is not None:
-            limit = (self.config.memory,)
-            threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
+            watcher = threading.Thread(target=running.watch_memory, args=(self.config.memory,), name="memory", daemon=True)
+            watcher.start()
         return self.next_events()
 
     def _metrics_reader(self, request: records.TrialRequest, log_file: Path, workdir: Path) -> Reader | None:
@@ -254,7 +254,7 @@ class Slot:
                 process.kill_tree(template.pid, CLOSE_PATIENCE)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     template.wait(timeout=CLOSE_PATIENCE)
-        if control is not None:
+        if control is not None:  # no effect if it is closed
             control.close()
 
     def _program_name(self) -> str:
@@ -360,7 +360,7 @@ class Slot:
             running: Trial that has ended.
             exit_message: Message of the template about the process's end; None if the template is gone.
         """
-        while running.channel.is_readable() and running.receive():
+        while running.channel.is_readable() and running.receive():  # the messages that are left in the channel
             pass
         running.read_metrics(ended=True)
         with running.send_lock:
@@ -369,7 +369,9 @@ class Slot:
         if exit_message is None and running.pid:  # the template is gone and cannot kill the trial's descendants
             sessions.kill(running.pid)
         running.exit_message = exit_message
-        return running.take_messages() if running.request.prunable and running.reports else self._conclude(running)
+        if running.request.prunable and running.reports:
+            return running.take_messages()
+        return self._conclude(running)
 
     def _conclude(self, running: RunningTrial) -> Messages:
         """Return the last messages of a trial that has ended, with its outcome, and remove its scratch folder.
@@ -382,7 +384,8 @@ class Slot:
         ended = messages.TrialEnded(outcome, arrays=arrays)
         news: Messages = ()
         if running.exchange is not None:
-            news, ended = running.exchange.news(), dataclasses.replace(ended, begun=running.exchange.begun_units)
+            news = running.exchange.news()
+            ended = dataclasses.replace(ended, begun=running.exchange.begun_units)
             running.exchange.close()
         if running.log is None:
             return (*running.reports, *news, ended)

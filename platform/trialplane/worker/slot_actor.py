@@ -151,5 +151,8 @@ class SlotActor:
         last = sent_messages[-1] if sent_messages else None
         if not isinstance(last, TrialEnded):
             return encoded, {}
-        files = {name: Path(file) for name, file in (("arrays", last.arrays), ("store", last.store)) if file}
-        return encoded, {name: self._store.put(file) if self._store else str(file) for name, file in files.items()}
+        references: dict[str, Any] = {}
+        for name, file in (("arrays", last.arrays), ("store", last.store)):
+            if file:
+                references[name] = file if self._store is None else self._store.put(Path(file))
+        return encoded, references

@@ -108,7 +108,7 @@ class Template:
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal with a handler is also written to `wake_write`
         signal.signal(REMOVAL_SIGNAL, self._note_removal)
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         while True:

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import dataclasses
 import faulthandler
+import functools
 import importlib
 import math
 import multiprocessing.util  # noqa: F401  its exit function waits for workers without limit; imported early, `end_after` removes it
@@ -22,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors, policies
 from trialplane.job import program
@@ -258,20 +259,8 @@ def run_job(
             "_pause": pausing.Pause(request.segment),
             **rank_fields,
         }
-        ended, stop_text = "", ""  # how the job ended without returning; the stop rule that ended it
-        try:
-            with imports.watch() if watches_imports else contextlib.nullcontext():
-                result = call_job(run, fields)
-        except (SystemExit, context.Finished) as error:
-            cause = outcomes.cause(error)
-            if isinstance(cause, context.Finished):
-                stop_text = str(cause)
-                ended = f"was {stop_text}"
-            elif is_clean_exit(cause):
-                ended = "ended by sys.exit(0)"
-            else:
-                raise
-            result = reporter.newest
+        with imports.watch() if watches_imports else contextlib.nullcontext():
+            end = _call_to_end(functools.partial(call_job, run, fields), reporter)
         if rank_fields.get("rank", 0) > 0:  # the result of rank 0 counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         job_folder = workdir if config.program is None else programs.folder(config.program, workdir)
@@ -282,17 +271,44 @@ def run_job(
                 request.number,
                 TrialState.COMPLETE,
                 metrics=reporter.newest,
-                early=bool(stop_text),
-                message=stop_text,
+                early=bool(end.stop_text),
+                message=end.stop_text,
                 remark=remark,
                 advice=advice.pool_advice(),
             )
-        outcome = outcomes.outcome_of_result(request, result, workdir, ended=ended, newest=reporter.newest)
-        return _with_remarks(dataclasses.replace(outcome, remark=remark), config, request, reporter, imports, stop_text)
+        outcome = outcomes.outcome_of_result(request, end.result, workdir, ended=end.how, newest=reporter.newest)
+        return _with_remarks(dataclasses.replace(outcome, remark=remark), config, request, reporter, imports, end.stop_text)
     except BaseException as error:  # noqa: BLE001  every error of the job is an outcome, KeyboardInterrupt too
         # Trials are compared at a rung by the newest value of each metric; a failure has the metrics of the last report.
         metrics = reporter.newest if isinstance(error, context.Paused) else reporter.last
         return dataclasses.replace(outcomes.outcome_of_error(request, error, metrics), remark=saving.remark)
+
+
+class _End(NamedTuple):
+    """The end of the job's function.
+
+    Attributes:
+        result: Returned value; the newest value of each reported metric if the function has not returned.
+        how: How the function ended without returning, for a message; "" if it returned.
+        stop_text: Description of the stop rule that ended the trial; "" without one.
+    """
+
+    result: context.Result
+    how: str = ""
+    stop_text: str = ""
+
+
+def _call_to_end(call: Callable[[], context.Result], reporter: Reporter) -> _End:
+    """Call the job's function, and return its end. A stop rule and `sys.exit(0)` are ends too, and not errors."""
+    try:
+        return _End(call())
+    except (SystemExit, context.Finished) as error:
+        cause = outcomes.cause(error)
+        if isinstance(cause, context.Finished):
+            return _End(reporter.newest, f"was {cause}", stop_text=str(cause))
+        if is_clean_exit(cause):
+            return _End(reporter.newest, "ended by sys.exit(0)")
+        raise
 
 
 def _with_remarks(
@@ -351,20 +367,21 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
         request: Request of the trial.
         location: Location of the trial's own checkpoints.
     """
-    parent = None if request.segment is None else request.segment.parent
-    if parent is None or (parent.trial, parent.folder) == (request.trial, request.folder):  # not from another trial
-        if not request.resume:
-            return context.Origin()
-        start = request.start or records.Parent(request.trial, -1)
-        step = start.step if start.step >= 0 else None
-        return context.Origin(checkpoints(config, request.resume, start.trial), step=step)
-    return context.Origin(
-        checkpoints(config, request.run, parent.trial, parent.folder),
-        is_exact=True,
-        is_changed=request.segment is not None and request.segment.changed,
-        # If the trial has checkpoints, an earlier attempt at the segment has read the origin and saved a newer state.
-        is_required=not _has_checkpoints(location),
-    )
+    segment = request.segment or records.Segment()
+    parent = segment.parent
+    if parent is not None and (parent.trial, parent.folder) != (request.trial, request.folder):  # another trial, or folder
+        return context.Origin(
+            checkpoints(config, request.run, parent.trial, parent.folder),
+            is_exact=True,
+            is_changed=segment.changed,
+            # If the trial has checkpoints, an earlier attempt at the segment has read the origin and saved a newer state.
+            is_required=not _has_checkpoints(location),
+        )
+    if not request.resume:
+        return context.Origin()
+    start = request.start or records.Parent(request.trial, -1)  # by default, the newest checkpoint of the same trial
+    step = start.step if start.step >= 0 else None
+    return context.Origin(checkpoints(config, request.resume, start.trial), step=step)
 
 
 def _has_checkpoints(location: str) -> bool:
@@ -423,7 +440,7 @@ class Reporter:
         self._channel = channel
         self.last: Mapping[str, float] = {}
         self.newest: dict[str, float] = {}
-        self.remark: Callable[[], str] = str
+        self.remark: Callable[[], str] = str  # `str()` is ""
         self.is_quiet = False
         self.attributes: dict[str, Any] = {}
 

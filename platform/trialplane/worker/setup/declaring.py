@@ -128,8 +128,9 @@ class _Parsers:
 
     def _flag(self, flags: Sequence[str]) -> str:
         """Return the flag of an option that is typed, or else its first long one, or its first one; "" without any."""
-        typed = next((flag for flag in flags if flag in self._typed), "")
-        return typed or next((flag for flag in flags if flag.startswith("--")), "") or next(iter(flags), "")
+        typed_flags = [flag for flag in flags if flag in self._typed]
+        long_flags = [flag for flag in flags if flag.startswith("--")]
+        return next(iter([*typed_flags, *long_flags, *flags]), "")
 
     def _is_called_with_empty_list(self) -> bool:
         """Return whether the line of the script that calls the parser gives it `[]` in place of its arguments.
@@ -160,8 +161,7 @@ class _Parsers:
             for name, value in _leaves(omegaconf.to_container(merged), ""):
                 default = self._plain_default(value, None)
                 if default is not None and not isinstance(default, list):
-                    kind = _kind(default)
-                    self._options.append(Option(name, default, kind, name, (), "value" if kind == "bool" else ""))
+                    self._options.append(_key_option(name, default))
             return self.end()
 
         omegaconf.from_cli, omegaconf.merge = record_command_line, merge_until_command_line
@@ -169,22 +169,26 @@ class _Parsers:
     def _end_at_optparse(self, parser: Any) -> NoReturn:
         """Add the options of an optparse parser that have a value or are switches, and end."""
         groups = [parser, *parser.option_groups]
-        for option in (option for group in groups for option in group.option_list):
+        for option in itertools.chain.from_iterable(group.option_list for group in groups):
             if option.action not in ("store", "store_true"):
                 continue
-            flag = (option._long_opts or option._short_opts)[0]
             is_switch = option.action == "store_true"
-            default = False if is_switch else parser.defaults.get(option.dest)
-            kind = "bool" if is_switch else {"int": "int", "long": "int", "float": "float"}.get(str(option.type), "str")
-            plain = self._plain_default(default, {"int": int, "float": float}.get(kind))
-            choices = _choices(option.choices)
-            self._options.append(Option(flag.lstrip("-"), plain, kind, flag, choices, "switch" if is_switch else ""))
+            if is_switch:
+                kind, default = "bool", False
+            else:
+                kind = {"int": "int", "long": "int", "float": "float"}.get(str(option.type), "str")
+                default = self._plain_default(parser.defaults.get(option.dest), {"int": int, "float": float}.get(kind))
+            flag = (option._long_opts or option._short_opts)[0]
+            choices, style = _choices(option.choices), "switch" if is_switch else ""
+            self._options.append(Option(flag.lstrip("-"), default, kind, flag, choices, style))
         self.end()
 
     def _end_at_click(self, command: Any) -> NoReturn:
         """Add the parameters of a click command, of the groups and subcommands down to the one that trains, and end."""
-        while commands := getattr(command, "commands", None):
-            if not (name := _subcommand(commands)):
+        while getattr(command, "commands", None):
+            commands = command.commands
+            name = _subcommand(commands)
+            if not name:
                 break
             if len(commands) > 1 and name not in self._typed:
                 self._left_out.append(f"subcommands ({', '.join(commands)}): {name} is used")
@@ -269,23 +273,23 @@ class _Parsers:
         Args:
             component: Function, or a class, object or dict whose methods are commands. None for the script's functions.
         """
-        parts = [component]
         if component is None:
             component = {name: value for name, value in vars(sys.modules["__main__"]).items() if inspect.isfunction(value)}
+        called = [component]  # functions and classes whose parameters are arguments
         if not inspect.isroutine(component):
             members = (
                 component if isinstance(component, dict) else {name: getattr(component, name) for name in dir(component)}
             )
             commands = {name: value for name, value in members.items() if name[:1] != "_" and callable(value)}
             name = _subcommand(commands)
-            parts = [component] if inspect.isclass(component) else []
+            called = [component] if inspect.isclass(component) else []
             if name:
                 self._subcommands.append(name)
-                parts.append(commands[name])
+                called.append(commands[name])
             if len(commands) > 1:
                 self._left_out.append(f"subcommands ({', '.join(commands)}): {name or 'none'} is used")
-        for part in parts:
-            for parameter in inspect.signature(part).parameters.values():
+        for function in called:
+            for parameter in inspect.signature(function).parameters.values():
                 if parameter.name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                     continue
                 is_required = parameter.default is parameter.empty
@@ -352,7 +356,8 @@ class _Parsers:
                 continue
             names.add(name)
             if isinstance(action, argparse._SubParsersAction):
-                if not (chosen := _subcommand(action.choices)):
+                chosen = _subcommand(action.choices)
+                if not chosen:
                     self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
                     continue
                 if len(action.choices) > 1 and chosen not in self._typed:
@@ -364,9 +369,7 @@ class _Parsers:
             if yacs_values or (action.nargs == argparse.REMAINDER and _merges_pairs()):  # `NAME VALUE …`
                 self._pairs = True
                 self._trailing += [flag] if flag else []
-                for name, value in yacs_values:
-                    kind = _kind(value)
-                    self._options.append(Option(name, value, kind, name, (), "value" if kind == "bool" else ""))
+                self._options += [_key_option(key, value) for key, value in yacs_values]
                 continue
             self._add_action(action, name, flag, values.get(action.dest, action.default))
 
@@ -380,7 +383,8 @@ class _Parsers:
             value: Value of the argument in the command or its file; otherwise its default.
         """
         style = _style(action)
-        if obstacle := "" if style == "negated" else _obstacle(action):
+        obstacle = "" if style == "negated" else _obstacle(action)
+        if obstacle:
             self._left_out.append(f"{flag or name}: {obstacle}")
             return
         if style == "switch" and value != action.default:
@@ -439,11 +443,13 @@ class _Parsers:
             if not parameter.expose_value or parameter.name == "help":
                 continue
             is_option = parameter.param_type_name == "option"
-            typed = [flag for flag in parameter.opts if flag in self._typed]
-            flag = next(iter(typed), max(parameter.opts, key=len)) if is_option else ""
-            name = flag.lstrip("-") if is_option else parameter.name
+            flag, name = "", parameter.name  # of a positional argument
+            if is_option:
+                typed_flags = [flag for flag in parameter.opts if flag in self._typed]
+                flag = typed_flags[0] if typed_flags else max(parameter.opts, key=len)
+                name = flag.lstrip("-")
             is_flag = getattr(parameter, "is_flag", False)
-            opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""
+            opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""  # `--no-amp` in `--amp/--no-amp`
             if getattr(parameter, "count", False) or (is_flag and opposite not in ("", f"--no-{name}")):
                 self._left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
                 continue
@@ -464,7 +470,7 @@ class _Parsers:
                     choices=_choices(getattr(getattr(parameter, "type", None), "choices", None)),
                     style=style,
                     required=bool(parameter.required),
-                    lists="" if not getattr(parameter, "multiple", False) else "repeat",
+                    lists="repeat" if getattr(parameter, "multiple", False) else "",
                     aliases=tuple(parameter.opts) if is_option and len(parameter.opts) > 1 else (),
                 )
             )
@@ -495,6 +501,12 @@ class _Parsers:
         if value == argparse.SUPPRESS:
             return None
         return float(value) if type_ is float else value
+
+
+def _key_option(name: str, default: Any) -> Option:
+    """Return the option for a key of a configuration, which is set by its name without a flag."""
+    kind = _kind(default)
+    return Option(name, default, kind, flag=name, style="value" if kind == "bool" else "")
 
 
 def _subcommand(names: Iterable[str]) -> str:
@@ -631,13 +643,13 @@ def main() -> None:
     parsers.watch()
     try:
         if module:
-            names = runpy.run_module(module, run_name="__main__", alter_sys=True)
+            script_globals = runpy.run_module(module, run_name="__main__", alter_sys=True)
         else:
-            names = runpy.run_path(str(script), run_name="__main__")
+            script_globals = runpy.run_path(str(script), run_name="__main__")
         for name in _FUNCTIONS:
-            if callable(names.get(name)):
+            if callable(script_globals.get(name)):
                 parsers.function = name
-                names[name]()
+                script_globals[name]()
                 break
     except SystemExit as error:
         parsers.end(f"it exited with {error.code!r} before that")

@@ -89,7 +89,7 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
     if issues := [*listed.issues, *install_rules.install_issues(listed)]:
         raise EntrypointError(str(SpecError(issues)))
     applicable = [line for line in listed.lines if line.applies]
-    if not requirements.unmet_issues(dataclasses.replace(listed, python=None)):
+    if not requirements.unmet_issues(dataclasses.replace(listed, python=None)):  # Python itself cannot be installed
         return []
     pins = pinned_packages()
     if issues := list(_conflicts(applicable, pins)):
@@ -136,7 +136,7 @@ def pinned_packages() -> dict[str, str]:
                 needed = Requirement(text)
             except InvalidRequirement:  # from an old package
                 continue
-            extras = requirement.extras or {""}
+            extras = requirement.extras or {""}  # a marker without an extra needs a value for it too
             if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
                 pending.append(needed)
     return versions
@@ -146,9 +146,9 @@ def _bounds(pins: dict[str, str]) -> Iterator[str]:
     """Yield trialplane's version bounds for packages of a trial's pod, except for packages in `pins`."""
     for text in metadata.requires("trialplane") or ():
         needed = Requirement(text)
-        if needed.marker is None or not needed.marker.evaluate({"extra": _BOUNDED_EXTRA}):
-            continue
-        if canonicalize_name(needed.name) not in {*pins, "trialplane"} and needed.specifier:
+        is_for_trials = needed.marker is not None and needed.marker.evaluate({"extra": _BOUNDED_EXTRA})
+        is_pinned = canonicalize_name(needed.name) in {*pins, "trialplane"}
+        if is_for_trials and not is_pinned and needed.specifier:
             yield f"{needed.name}{needed.specifier}"
 
 
@@ -331,7 +331,9 @@ def _mebibytes(size: int) -> str:
 
 
 def main(argv: Sequence[str], code_archive: Path, target: Path, log: Path = _TERMINATION_LOG) -> int:
-    """Run the container; return its exit code: 1 if another pod may succeed, 0 if the slot must report the failure or none.
+    """Run the container; return its exit code.
+
+    It is 1 if another pod may succeed; 0 if the packages are installed, or if the slot must report why they cannot be.
 
     Args:
         argv: Command line.

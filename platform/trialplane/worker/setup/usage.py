@@ -40,14 +40,16 @@ def refusal_error(script: str, text: str) -> context.ArgumentsRefused:
         text: End of its output, with the usage message.
     """
     begin = max(0, text.rfind("usage:") if "usage:" in text else text.rfind("Usage:"))
-    words = " ".join(text[begin:].split())
+    words = " ".join(text[begin:].split())  # usage and error: `usage: train.py [--lr LR] train.py: error: …`
     error = re.search(r"(?:error|Error):.*", words)
     reason = error[0] if error else words
-    unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
     synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # without `train.py: `, which begins the error's line
-    suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis)) if unknown else ""
-    has_suggestion = suggestion.startswith("did")  # "did you mean …"; otherwise it lists all options
-    hint = suggestion if has_suggestion else synopsis[:LONGEST].strip()
+    hint = synopsis[:LONGEST].strip()
+    unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
+    if unknown:
+        suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis))
+        if suggestion.startswith("did"):  # "did you mean …"; otherwise it lists all options
+            hint = suggestion
     message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", hint, _HELP]))
     return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
 
@@ -61,14 +63,18 @@ def check_installed(config: records.SlotConfig) -> None:
     Raises:
         EntrypointError: Packages are missing or have another version. The message names all of them.
     """
-    if not (name := config.requirements):
+    name = config.requirements
+    if not name:
         return
     packages = os.environ.get(env.PACKAGES)
-    if packages and (refusal := cluster.refusal_file(Path(packages))).is_file():
-        raise errors.EntrypointError(refusal.read_text())  # the message of the pod's container `install`
+    if packages:
+        refusal = cluster.refusal_file(Path(packages))
+        if refusal.is_file():
+            raise errors.EntrypointError(refusal.read_text())  # the message of the pod's container `install`
     listed = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
     remedy = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
-    if issues := [*listed.issues, *requirements.unmet_issues(listed, remedy)]:
+    issues = [*listed.issues, *requirements.unmet_issues(listed, remedy)]
+    if issues:
         raise errors.EntrypointError(str(errors.SpecError(issues)))
 
 

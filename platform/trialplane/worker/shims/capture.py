@@ -44,8 +44,10 @@ def prepare(config: records.SlotConfig) -> None:
 
 
 def captures_wandb(config: records.SlotConfig) -> bool:
-    """Return whether `import wandb` finds the stand-in in the trials of a slot."""
-    return "wandb" in config.capture if config.capture is not None else importlib.util.find_spec("wandb") is None
+    """Return whether `import wandb` finds the stand-in in the trials of a slot: by default, if W&B is not installed."""
+    if config.capture is None:
+        return importlib.util.find_spec("wandb") is None
+    return "wandb" in config.capture
 
 
 def replace_wandb() -> None:

@@ -118,19 +118,19 @@ class Trial:
         if len(self._objective_names) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
         try:
-            metric, number = float(value), int(step)
+            number, whole_step = float(value), int(step)
         except (TypeError, ValueError):
             text = f"report({value!r}, {step!r}): the value must be a number, and the step a whole one"
             raise TypeError(text) from None
-        if not 0 <= number <= records.MAX_STEP:
-            raise ValueError(f"report(…, step={number}): steps go from 0 to {records.MAX_STEP}")
-        if number in self._reported_steps:
-            warnings.warn(f"step {number} is reported already; this value is ignored", stacklevel=2)
+        if not 0 <= whole_step <= records.MAX_STEP:
+            raise ValueError(f"report(…, step={whole_step}): steps go from 0 to {records.MAX_STEP}")
+        if whole_step in self._reported_steps:
+            warnings.warn(f"step {whole_step} is reported already; this value is ignored", stacklevel=2)
             return
-        self._reported_steps.add(number)
+        self._reported_steps.add(whole_step)
         self._is_pruned = False
         try:
-            self._ctx.note("", number, {self._objective_names[0]: metric}, waits=True)
+            self._ctx.note("", whole_step, {self._objective_names[0]: number}, waits=True)
         except context.Pruned:  # `should_prune` returns it, and the objective raises Optuna's own exception
             self._is_pruned = True
 

@@ -252,7 +252,10 @@ def _flatten(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Return a flat dict of nested dicts, with / between the names, as Ray has it."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flatten(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}/")
+        else:
+            flat[f"{prefix}{name}"] = value
     return flat
 
 

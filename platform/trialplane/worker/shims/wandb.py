@@ -182,11 +182,16 @@ class Config(_Values):
 
 
 def _as_dict(values: Any) -> dict[str, Any]:
-    """Return the values of a mapping, pairs or a namespace as a dict; an empty one for a file's name, which is not read."""
+    """Return the values of a mapping, pairs or a namespace as a dict.
+
+    It is empty for None, and for a file's name, as the file is not read.
+    """
+    if values is None:
+        return {}
     if isinstance(values, str):
         _log_once(f"wandb.init(config={values!r})", "does not read the file: write its values into the job's params")
         return {}
-    return dict(values if isinstance(values, (Mapping, list, tuple)) else vars(values or object))
+    return dict(values if isinstance(values, (Mapping, list, tuple)) else vars(values))
 
 
 class Summary(_Values):
@@ -299,7 +304,7 @@ class Run:
             return
         ready, self._next = self._next, {}
         self._newest = self.step
-        if step is None or commit:
+        if step is None or commit:  # otherwise, as in W&B, a later call may still add to the step that the script names
             self.step += 1
         for name, value in ready.items():
             if isinstance(value, Nothing):
