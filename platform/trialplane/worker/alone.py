@@ -79,38 +79,14 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     Raises:
         InputError: The user's input has an error.
     """
-    parser = argparse.ArgumentParser(
-        description=f"Run one trial of {Path(file).resolve().parent.name} alone.",
-        epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--profile", metavar="NAME", help="a profile of job.yaml")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of parameters")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter's value")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--checkpoints",
-        metavar="FOLDER",
-        help="folder or fsspec URL for checkpoints, from which the job resumes (default: ./checkpoints/<job>; for a study, "
-        "a scratch folder)",
-    )
-    arguments, unparsed = parser.parse_known_args(argv)
-
-    policies.apply_all()
     folder = Path(file).resolve().parent
+    parser = _parser(folder.name)
+    arguments, unparsed = parser.parse_known_args(argv)
+    policies.apply_all()
     job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
-    params = {**job.params, **job.search.start_point()}
     if isinstance(job, Collection):
         job, unparsed = _with_size_options(job, unparsed)
-    param_names = {*params, *job.search.parameters}  # the starting point may leave out some parameters
-    try:
-        flag_values = _flag_values(unparsed, param_names)
-    except errors.InputError as error:
-        parser.error(str(error))
-    config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
-    # Where a function of the job defines the parameters, their names are unknown, so `--set` takes any name.
-    settable_names = None if job.search.function else param_names
-    params |= {**config, **_assignments(arguments.set, settable_names), **flag_values}
+    params = _params(job, parser, arguments, unparsed)
     rank, local_rank, world_size = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES.items())
     reporter = _print_report if rank == 0 else _drop_report
     process.seed_everything(arguments.seed)
@@ -146,6 +122,52 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             sys.exit(128 + signal.SIGTERM)  # the exit code that a shell reports for a process ended by SIGTERM
     if rank == 0:
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    """Return a parser of the command line, except for the parameters of the job with this name."""
+    parser = argparse.ArgumentParser(
+        description=f"Run one trial of {name} alone.",
+        epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--profile", metavar="NAME", help="a profile of job.yaml")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of parameters")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter's value")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--checkpoints",
+        metavar="FOLDER",
+        help="folder or fsspec URL for checkpoints, from which the job resumes (default: ./checkpoints/<job>; for a study, "
+        "a scratch folder)",
+    )
+    return parser
+
+
+def _params(
+    job: Job, parser: argparse.ArgumentParser, arguments: argparse.Namespace, unparsed: Sequence[str]
+) -> dict[str, Any]:
+    """Return the trial's parameters, from job.yaml and the command line; see `main` for their order.
+
+    Args:
+        job: Job.
+        parser: Parser of the command line, which ends the process if an argument is not a parameter.
+        arguments: Parsed arguments.
+        unparsed: Other arguments, `--NAME VALUE`.
+
+    Raises:
+        InputError: The file of `--config` cannot be read, or `--set` has no value or names no parameter.
+    """
+    params = {**job.params, **job.search.start_point()}
+    param_names = {*params, *job.search.parameters}  # the starting point may leave out some parameters
+    try:
+        flag_values = _flag_values(unparsed, param_names)
+    except errors.InputError as error:
+        parser.error(str(error))
+    config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
+    # Where a function of the job defines the parameters, their names are unknown, so `--set` takes any name.
+    settable_names = None if job.search.function else param_names
+    return {**params, **config, **_assignments(arguments.set, settable_names), **flag_values}
 
 
 def _checkpoints(job: Job, workdir: Path) -> str:

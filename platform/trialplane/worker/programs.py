@@ -257,10 +257,8 @@ class Command:
         only_check = 0  # signal number that only checks that the group has processes
         while received_signals and _signal_group(child.pid, only_check):
             time.sleep(0.05)
-        if code < 0:  # ended by a signal: end this process by the same one
-            with contextlib.suppress(OSError):  # SIGKILL always has its default action
-                signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
+        if code < 0:  # a signal has ended the command
+            _end_by_signal(-code)
         output = _end_of_output() if code == usage.USAGE_ERROR else ""
         if "usage:" in output.lower():
             program_name = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
@@ -268,6 +266,13 @@ class Command:
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}
+
+
+def _end_by_signal(number: int) -> None:
+    """End this process by the default action of a signal."""
+    with contextlib.suppress(OSError):  # SIGKILL always has its default action
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _signal_group(group: int, number: int) -> bool:

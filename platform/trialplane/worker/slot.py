@@ -91,30 +91,15 @@ class Slot:
             shipping.unpack_code(Path(self.config.pack), Path(self.config.code), self.config.code_hash)
         environment.add_packages_to_path()
         usage.check_installed(self.config)
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        slot_end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        load_file = os.fdopen(os.memfd_create("load"), "w+b")  # writing to a pipe would wait for a template that hangs
-        with template_end, self._log.open("ab") as log, load_file:
-            load_file.write(messages.encode(messages.LoadJob(self.config)))
-            load_file.seek(0)
-            self.template = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trialplane.worker.template", str(template_end.fileno())],
-                pass_fds=[template_end.fileno()],
-                stdin=load_file,
-                stdout=log,
-                stderr=log,
-                env=environment.template_variables(self.config),
-                start_new_session=True,
-            )
-        self._control = slot_end
-        if not select.select([slot_end], [], [], IMPORT_PATIENCE)[0]:
+        self._control = self._start_template()
+        if not select.select([self._control], [], [], IMPORT_PATIENCE)[0]:
             self._end_template(signal.SIGABRT)
             raise errors.SlotError(
                 f"slot {self.name} on {self.node}: its template had not imported the job's code after {IMPORT_PATIENCE:g} s "
                 f"and was killed. An import hangs, or the process was stopped; the stacks of its threads: "
                 f"{self._template_output()}"
             )
-        data = slot_end.recv(MAX_MESSAGE)
+        data = self._control.recv(MAX_MESSAGE)
         try:
             message = messages.decode(data, messages.FROM_LOADING) if data else None
         except errors.MessageError:
@@ -135,6 +120,25 @@ class Slot:
         raise errors.SlotError(
             f"slot {self.name} on {self.node}: its template ended while importing; see {self._template_output()}"
         )
+
+    def _start_template(self) -> socket.socket:
+        """Start the process of the template, which imports the job's code; return the slot's end of its socket."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        slot_end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        load_file = os.fdopen(os.memfd_create("load"), "w+b")  # writing to a pipe would wait for a template that hangs
+        with template_end, self._log.open("ab") as log, load_file:
+            load_file.write(messages.encode(messages.LoadJob(self.config)))
+            load_file.seek(0)
+            self.template = subprocess.Popen(
+                [sys.executable, "-P", "-m", "trialplane.worker.template", str(template_end.fileno())],
+                pass_fds=[template_end.fileno()],
+                stdin=load_file,
+                stdout=log,
+                stderr=log,
+                env=environment.template_variables(self.config),
+                start_new_session=True,
+            )
+        return slot_end
 
     def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> Messages:
         """Start one trial and return the first messages about it.

@@ -59,14 +59,7 @@ def main() -> None:
     began = time.monotonic()
     with _exit_with_slot(control):
         try:
-            capture.prepare(config)
-            run = trial.import_job(config)
-            roles.role_function(config)  # imports the modules of the role once for all trials
-            _preload_mlflow()
-            if config.restores:  # after the job's own imports, which may set variables for numpy
-                importlib.import_module("trialplane.training.states")
-            if "numpy" in sys.modules and config.cpus > 1:
-                importlib.import_module("threadpoolctl")  # for `environment.use_cores`
+            run = _import_all(config)
         except BaseException as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log
             sys.stderr.flush()
@@ -81,14 +74,35 @@ def main() -> None:
             os._exit(0)
     _wait_for_earlier_slot()
     control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean)))
-    empty_request = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
-    # The first call of each of these is slow. Made here, it does not slow down each trial.
-    messages.decode(messages.encode(empty_request), messages.TO_TRIAL)  # builds the decoders
-    process.seed_everything(0)  # torch reads source files for 10 ms
+    _make_first_calls(config)
     gc.collect()
     gc.freeze()  # otherwise a child's garbage collector would write to, and so copy, every inherited page
     Template(control, config, run).serve()
     os._exit(0)  # the kernel cleans up; some libraries' own exit handlers take seconds
+
+
+def _import_all(config: records.SlotConfig) -> context.Run:
+    """Import the job, and the modules that its trials need, once for all of them; return the job's function.
+
+    Raises:
+        Any exception of the job's code at import; see `trial.import_job`.
+    """
+    capture.prepare(config)
+    run = trial.import_job(config)
+    roles.role_function(config)  # imports the modules of the role
+    _preload_mlflow()
+    if config.restores:  # after the job's own imports, which may set variables for numpy
+        importlib.import_module("trialplane.training.states")
+    if "numpy" in sys.modules and config.cpus > 1:
+        importlib.import_module("threadpoolctl")  # for `environment.use_cores`
+    return run
+
+
+def _make_first_calls(config: records.SlotConfig) -> None:
+    """Call functions whose first call is slow, so that it does not slow down each trial."""
+    empty_request = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
+    messages.decode(messages.encode(empty_request), messages.TO_TRIAL)  # builds the decoders
+    process.seed_everything(0)  # torch reads source files for 10 ms
 
 
 class Template:

@@ -11,7 +11,7 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from trialplane.job.program import Program
@@ -106,30 +106,38 @@ class Reader:
         burst = Burst[Source](self._names, lambda report: bool(stopping.met_rule(self._stop, *report)))
         deadline = time.monotonic() + (END if ended else LIVE)
         for tail in list(self._tails):
-            is_idle = True
             is_log = tail.source.pattern is None
-            try:
-                for line_metrics in tail.read(ended, deadline, printed if is_log else None):
-                    is_idle = False
-                    self._assign_owners(tail.source, line_metrics, now)
-                    for report in tail.steps.add(line_metrics):
-                        burst.add(tail.source, report)
-            except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
-                self._tails.remove(tail)
-                self.remarks.append(f"{tail.file.name} was not read further: {type(error).__name__}: {error}"[:300])
-            if ended:
-                last_reports = tail.steps.flush()
-            elif is_idle:
-                last_reports = tail.steps.flush_idle()
-            else:
-                last_reports = []
-            for report in last_reports:
+            for report in self._tail_reports(tail, now, deadline, ended=ended, size=printed if is_log else None):
                 burst.add(tail.source, report)
-            if ended and tail.skipped:
-                self.remarks.append(self._unread_message(tail))
         due = self._due_reports(burst, now, ended)
         self._last_step = max([self._last_step, *(step for step, _ in due)])
         return [*due, *self._training_values()] if ended else due
+
+    def _tail_reports(self, tail: Tail, now: float, deadline: float, *, ended: bool, size: int | None) -> Iterator[Report]:
+        """Yield the reports that the new part of a file completes. A file with an error is not read again.
+
+        Args:
+            tail: Reader of the file.
+            now: Time by the monotonic clock.
+            deadline: End of the read, by the same clock.
+            ended: Whether this is the last read, so that an incomplete report is yielded too.
+            size: Bytes of the file that are the program's; None for all.
+        """
+        is_idle = True
+        try:
+            for line_metrics in tail.read(ended, deadline, size):
+                is_idle = False
+                self._assign_owners(tail.source, line_metrics, now)
+                yield from tail.steps.add(line_metrics)
+        except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
+            self._tails.remove(tail)
+            self.remarks.append(f"{tail.file.name} was not read further: {type(error).__name__}: {error}"[:300])
+        if ended:
+            yield from tail.steps.flush()
+        elif is_idle:
+            yield from tail.steps.flush_idle()
+        if ended and tail.skipped:
+            self.remarks.append(self._unread_message(tail))
 
     def leave_out(self, metrics: Iterable[str]) -> None:
         """Stop reading metrics, because the program reports them itself."""

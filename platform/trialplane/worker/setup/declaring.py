@@ -71,23 +71,7 @@ class _Parsers:
 
     def watch(self) -> None:
         """Replace the functions that read the arguments, in all supported libraries that are installed."""
-        parse_known = argparse.ArgumentParser.parse_known_args
-
-        def parse_known_args(parser: argparse.ArgumentParser, args: Any = None, *others: Any, **kwargs: Any) -> Any:
-            """Add the parser's arguments and end, unless it is a small parser before the main one."""
-            if self._is_parsing:  # a subcommand
-                return parse_known(parser, args, *others, **kwargs)
-            if args is not None and not args and self._is_called_with_empty_list():
-                return self.end("it reads none, as it calls `parse_args([])`")
-            words = sys.argv[1:] if args is None else list(args)
-            self._add_argparse(parser, self._typed_values(lambda: parse_known(parser, words)) if words else {})
-            # Let a small parser read its arguments. It is recognized because it has no --help and is not the main one.
-            is_called_by_parse_args = sys._getframe(1).f_code.co_name == "parse_args"
-            if self._calls_parse_args and not parser.add_help and not is_called_by_parse_args:
-                return parse_known(parser, args, *others, **kwargs)
-            return self.end()
-
-        argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[assignment]
+        self._watch_argparse()
         optparse.OptionParser.parse_args = lambda parser, *args, **kwargs: self._end_at_optparse(parser)  # type: ignore[method-assign]
         for name in _CLICK:
             try:
@@ -114,6 +98,27 @@ class _Parsers:
             docopt.docopt = lambda doc="", *args, **kwargs: self._end_at_docopt(docopt.parse_defaults(doc))
         if _is_installed("omegaconf"):
             self._watch_omegaconf(importlib.import_module("omegaconf").OmegaConf)
+
+    def _watch_argparse(self) -> None:
+        """Replace the function of argparse that all of its parsers call to read the arguments."""
+        parse_known = argparse.ArgumentParser.parse_known_args
+
+        def parse_known_args(parser: argparse.ArgumentParser, args: Any = None, *others: Any, **kwargs: Any) -> Any:
+            """Add the parser's arguments and end, unless it is a small parser before the main one."""
+            if self._is_parsing:  # a subcommand
+                return parse_known(parser, args, *others, **kwargs)
+            if args is not None and not args and self._is_called_with_empty_list():
+                return self.end("it reads none, as it calls `parse_args([])`")
+            words = sys.argv[1:] if args is None else list(args)
+            values = self._typed_values(lambda: parse_known(parser, words)) if words else {}
+            self._add_argparse(parser, values)
+            # Let a small parser read its arguments. It is recognized because it has no --help and is not the main one.
+            is_called_by_parse_args = sys._getframe(1).f_code.co_name == "parse_args"
+            if self._calls_parse_args and not parser.add_help and not is_called_by_parse_args:
+                return parse_known(parser, args, *others, **kwargs)
+            return self.end()
+
+        argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[assignment]
 
     def _typed_values(self, parse: Callable[[], tuple[argparse.Namespace, list[str]]]) -> dict[str, Any]:
         """Return the values that argparse reads from typed arguments, by destination; {} if it refuses them."""
@@ -346,10 +351,7 @@ class _Parsers:
             if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
                 continue  # a second argument of the same destination is the opposite of the first: --no-amp of --amp
             destinations.add(action.dest)
-            default_in_help = _DEFAULT.search(str(action.help))
-            if action.default == argparse.SUPPRESS and default_in_help:  # the default is only in the help
-                action.default = _unquoted(default_in_help[1]) if default_in_help[1] != "None" else None
-                action.type = _HELP_TYPES.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
+            _set_default_in_help(action)
             flag = self._flag(action.option_strings)
             name = flag.lstrip("-") or action.dest
             if name in names:
@@ -551,6 +553,14 @@ def _own_modules() -> list[ModuleType]:
         if file.suffix == ".py" and file.is_file() and not is_installed and name.partition(".")[0] != "trialplane":
             own_modules.append(module)
     return own_modules
+
+
+def _set_default_in_help(action: argparse.Action) -> None:
+    """Set the default and the type of an argument that has them only in its help, as with tyro and pydantic-settings."""
+    default_in_help = _DEFAULT.search(str(action.help))
+    if action.default == argparse.SUPPRESS and default_in_help:
+        action.default = _unquoted(default_in_help[1]) if default_in_help[1] != "None" else None
+        action.type = _HELP_TYPES.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
 
 
 def _unquoted(text: str) -> str:
