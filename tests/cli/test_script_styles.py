@@ -321,8 +321,8 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         parser.add_argument("--lr", type=float, default=0.1)
         parser.add_argument("-v", action="count", default=0)
         parser.add_argument("-w", "--weight-decay", type=float)
-        parser.add_argument("-d", default="x")
         train = parser.add_subparsers(dest="command").add_parser("train")
+        parser.add_argument("-d", default="x")  # still an option above the subcommand
         train.add_argument("--layers", type=int, default=2)
         args = parser.parse_args()
         assert (args.command, args.lr, args.layers, args.d) == ("train", 0.1, 2, "x")

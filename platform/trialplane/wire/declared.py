@@ -26,7 +26,8 @@ class Option:
         choices: Allowed values. Empty if any value is allowed.
         style: Form of a boolean: "switch" (`--amp` or nothing), "negated" (`--amp` or `--no-amp`), "value" (`--amp=True`).
         required: Whether the script refuses to run without it.
-        lists: Form of a list: "spread" (`--sizes 64 32`) or "repeat" (`--sizes=64 --sizes=32`). "" for a single value.
+        lists: Form of a list: "spread" (`--sizes 64 32`), "repeat" (`--sizes=64 --sizes=32`) or "literal"
+            (`--sizes=[64, 32]`). "" for a single value.
         aliases: All flags of the option, if it has several.
     """
 

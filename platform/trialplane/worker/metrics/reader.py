@@ -146,8 +146,8 @@ class Reader:
     def _training_values(self) -> list[Report]:
         """Return a report for each metric that the program printed below the heading of its training data alone.
 
-        `Train Epoch: 3 Loss: 0.5` is `train_loss`. If it prints no other loss, the last one is that of a job that names
-        `loss`. Not before the end of the program, as a loss of held-out data may follow.
+        `Train Epoch: 3 Loss: 0.5` is `train_loss`. If the program prints no other loss, the last one counts for a job that
+        names `loss`. Call this only at the end of the program, as a loss of held-out data may follow.
         """
         values: dict[str, float] = {}
         by_lower_name = {name.lower(): value for name, value in self.finite.items()}

@@ -300,6 +300,7 @@ class _Parsers:
                 is_required = parameter.default is parameter.empty
                 default = None if is_required else self._plain_default(parameter.default, None)
                 kind = _KINDS.get(parameter.annotation, "") or _kind(default)
+                # fire reads each value as Python, so a list is one literal.
                 self._options.append(
                     Option(
                         name=parameter.name,
@@ -347,7 +348,8 @@ class _Parsers:
         """
         names: set[str] = {option.name for option in self._options}
         destinations: set[str] = set()
-        for action in parser._actions:
+        # Subcommands come last: the options that a script adds after them precede them in a command too.
+        for action in sorted(parser._actions, key=lambda action: isinstance(action, argparse._SubParsersAction)):
             if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
                 continue  # a second argument of the same destination is the opposite of the first: --no-amp of --amp
             destinations.add(action.dest)
