@@ -191,7 +191,7 @@ def _run_collection(
     """Run a collection and print the metrics of each iteration; return the result of the last one."""
     from trialplane.worker.collect import alone as collecting  # no other kind needs it
 
-    learner_role = job.roles()[-1]  # the role of the workers if the job has no learner
+    _, learner_role = job.roles()
     learner_fields = {"cpus": learner_role.resources.threads, "gpus": learner_role.resources.gpu_count}
     returned: Mapping[str, Any] = {}
     for iteration, returned in enumerate(collecting.run(job.collect, play, learn, fields, learner_fields)):

@@ -242,21 +242,12 @@ def run_job(
         if request.objectives:
             run = objective.trial_function(run, request.metrics, request.objectives, reporter)
         fields = {
-            "params": dict(request.params),  # a copy, to which an objective of Optuna adds its values
-            "seed": request.seed,
-            "run": request.run,
-            "trial": request.trial,
-            "attempt": request.attempt,
-            "cpus": config.cpus,
-            "gpus": config.gpus,
-            "code": Path(config.code),
-            "cache": Path(config.cache),
+            **_request_fields(config, request),
             "workdir": workdir,
             "checkpoints": location,
             "_origin": origin,
             "_saving": saving,
             "_reporter": reporter,
-            "_pause": pausing.Pause(request.segment),
             **rank_fields,
         }
         with imports.watch() if watches_imports else contextlib.nullcontext():
@@ -282,6 +273,22 @@ def run_job(
         # Trials are compared at a rung by the newest value of each metric; a failure has the metrics of the last report.
         metrics = reporter.newest if isinstance(error, context.Paused) else reporter.last
         return dataclasses.replace(outcomes.outcome_of_error(request, error, metrics), remark=saving.remark)
+
+
+def _request_fields(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
+    """Return the fields of the context that follow from the trial's request and the slot's configuration alone."""
+    return {
+        "params": dict(request.params),  # a copy, to which an objective of Optuna adds its values
+        "seed": request.seed,
+        "run": request.run,
+        "trial": request.trial,
+        "attempt": request.attempt,
+        "cpus": config.cpus,
+        "gpus": config.gpus,
+        "code": Path(config.code),
+        "cache": Path(config.cache),
+        "_pause": pausing.Pause(request.segment),
+    }
 
 
 class _End(NamedTuple):

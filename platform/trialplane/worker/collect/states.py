@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
@@ -114,17 +114,23 @@ class States:
                 f"the checkpoint for iteration {iteration} could not be written to {store.location}: "
                 f"{error.strerror or error}. Make room there and `platform resume` the run"
             ) from error
+        self._remove_old(complete_names, iteration)
+
+    def _remove_old(self, names: Sequence[str], iteration: int) -> None:
+        """Remove those of the named checkpoints that are older than the iteration before this one, or of this iteration.
+
+        Those of this iteration are of an earlier attempt. Failures are warnings, as the new checkpoint is complete.
+        """
         try:
-            for old_name in complete_names:
-                is_outdated = _iteration(old_name) < iteration - 1
-                is_of_earlier_attempt = _iteration(old_name) == iteration
-                if is_outdated or is_of_earlier_attempt:
-                    store.remove(old_name)
-            store.sweep()
-        except OSError as error:  # the checkpoint is complete, so the iteration counts
+            for name in names:
+                if _iteration(name) < iteration - 1 or _iteration(name) == iteration:
+                    self._store.remove(name)
+            self._store.sweep()
+        except OSError as error:
+            location = self._store.location
             warnings.warn(
-                f"checkpoints of older iterations could not be deleted from {store.location}, and still take space: {error}",
-                stacklevel=1,
+                f"checkpoints of older iterations could not be deleted from {location}, and still take space: {error}",
+                stacklevel=2,
             )
 
     def _read(self, name: str) -> Start:

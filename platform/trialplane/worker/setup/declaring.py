@@ -280,20 +280,7 @@ class _Parsers:
         """
         if component is None:
             component = {name: value for name, value in vars(sys.modules["__main__"]).items() if inspect.isfunction(value)}
-        called = [component]  # functions and classes whose parameters are arguments
-        if not inspect.isroutine(component):
-            members = (
-                component if isinstance(component, dict) else {name: getattr(component, name) for name in dir(component)}
-            )
-            commands = {name: value for name, value in members.items() if name[:1] != "_" and callable(value)}
-            name = _subcommand(commands)
-            called = [component] if inspect.isclass(component) else []
-            if name:
-                self._subcommands.append(name)
-                called.append(commands[name])
-            if len(commands) > 1:
-                self._left_out.append(f"subcommands ({', '.join(commands)}): {name or 'none'} is used")
-        for function in called:
+        for function in [component] if inspect.isroutine(component) else self._fire_functions(component):
             for parameter in inspect.signature(function).parameters.values():
                 if parameter.name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                     continue
@@ -313,6 +300,19 @@ class _Parsers:
                     )
                 )
         self.end()
+
+    def _fire_functions(self, component: Any) -> list[Any]:
+        """Return what fire calls for a class, object or dict: the class, and the method that is the subcommand to use."""
+        members = component if isinstance(component, dict) else {name: getattr(component, name) for name in dir(component)}
+        commands = {name: value for name, value in members.items() if name[:1] != "_" and callable(value)}
+        name = _subcommand(commands)
+        if len(commands) > 1:
+            self._left_out.append(f"subcommands ({', '.join(commands)}): {name or 'none'} is used")
+        functions = [component] if inspect.isclass(component) else []
+        if name:
+            self._subcommands.append(name)
+            functions.append(commands[name])
+        return functions
 
     def _end_at_docopt(self, options: Any) -> NoReturn:
         """Add the options in a docstring that docopt has parsed, and end."""
