@@ -249,9 +249,9 @@ class Slot:
         if control is not None and number is None:
             control.close()
         if template is not None:
-            if number is not None and number is not signal.SIGKILL:
-                template.send_signal(number)
-            if number is not signal.SIGKILL:
+            if number is not signal.SIGKILL:  # it can still end by itself, and kill its trials
+                if number is not None:
+                    template.send_signal(number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     template.wait(timeout=CLOSE_PATIENCE)
             if template.poll() is None:  # it cannot kill its trials, nor what they have started
