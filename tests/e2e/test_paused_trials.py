@@ -78,9 +78,10 @@ def submit(cluster: Cluster, job: str, run: str, *words: str) -> None:
 
 def wait(cluster: Cluster, run: str) -> dict[str, Any]:
     """The status of a run that has succeeded."""
-    status = cluster.until(f"end of {run}", lambda: (s := cluster.status(run))["state"] != "RUNNING" and s, patience=600)
+    ends = ("SUCCEEDED", "FAILED", "CANCELLED")
+    status = cluster.until(f"end of {run}", lambda: (s := cluster.status(run))["state"] in ends and s, patience=600)
     assert status["state"] == "SUCCEEDED", status
-    return status
+    return dict(status)
 
 
 def lineage(cluster: Cluster, run: str) -> list[tuple[int, int, int | None, dict[str, Any]]]:
