@@ -18,7 +18,7 @@ from tests.e2e.conftest import Cluster
 from trialplane.job.search import Ladder
 from trialplane.wire import cluster as names
 
-TOP, TRIALS, MEMBERS = 16, 12, 4
+TOP, TRIALS, MEMBERS = 16, 24, 4
 CODE = """
 import random
 import time
@@ -50,15 +50,15 @@ retries: {crashed: 9, lost: 9}
 resources: {cpus: 1, memory: 512Mi}
 %s
 """
-PAUSE = ("--set", "params.pause=0.5")  # so that pods are killed between reports
-VICTIMS = (names.TRIAL, names.CONTROLLER, names.TRIAL, names.TRIAL, names.CONTROLLER, names.TRIAL)
+PAUSE = ("--set", "params.pause=3")  # so that pods are killed between reports
+VICTIMS = (names.TRIAL, names.CONTROLLER, names.TRIAL, names.CONTROLLER, names.TRIAL)
 
 
 def kill_pods(cluster: Cluster, run: str, roles: Sequence[str]) -> None:
-    """Delete a running pod of each role at once, each after some more reports."""
+    """Delete a running pod of each role at once, each after some more reports of the run."""
     for role in roles:
         reports = len(curves(cluster, run))
-        cluster.until(f"more than {reports + 2} reports of {run}", lambda n=reports: len(curves(cluster, run)) > n + 2)
+        cluster.until(f"more than {reports} reports of {run}", lambda n=reports: len(curves(cluster, run)) > n)
         pods = cluster.until(f"running {role} pod of {run}", lambda r=role: cluster.running(run=run, role=r))
         cluster.kubectl("delete", "pod", pods[0], "--grace-period=0", "--force", "--wait=false")
 
