@@ -7,6 +7,7 @@ Not checked here: kills of single processes (tests/study/test_promotion.py, test
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,11 @@ def curves(cluster: Cluster, run: str) -> dict[tuple[int, int], float]:
     return losses
 
 
-def submit(cluster: Cluster, job: str, run: str, *words: str) -> None:
+def submit(cluster: Cluster, job: str, name: str, *words: str) -> str:
+    """Submit a job; return the name of the run, which no earlier run in the cluster's ledger has."""
+    run = f"{name}-{secrets.token_hex(2)}"
     cluster.platform("submit", "hpo", job, "--name", run, "--detach", *words)
+    return run
 
 
 def wait(cluster: Cluster, run: str) -> dict[str, Any]:
@@ -96,40 +100,40 @@ def lineage(cluster: Cluster, run: str) -> list[tuple[int, int, int | None, dict
 @pytest.mark.slow
 def test_kills_of_pods_change_no_promotion_and_no_metric(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.job(tmp_path / "rungs", CODE, SPEC % (TOP, TRIALS, ""))
-    submit(cluster, job, "rungs-whole", "--parallel", "2")
-    wait(cluster, "rungs-whole")
-    undisturbed = curves(cluster, "rungs-whole")
+    whole = submit(cluster, job, "whole", "--parallel", "2")
+    wait(cluster, whole)
+    undisturbed = curves(cluster, whole)
     assert len(undisturbed) == TRIALS * TOP
 
     promote = "pruner={name: asha, promote: true, max_resource: epochs}"
-    submit(cluster, job, "rungs-killed", "--parallel", "1", "--set", promote, *PAUSE)
-    kill_pods(cluster, "rungs-killed", VICTIMS)
-    status = wait(cluster, "rungs-killed")
+    killed = submit(cluster, job, "killed", "--parallel", "1", "--set", promote, *PAUSE)
+    kill_pods(cluster, killed, VICTIMS)
+    status = wait(cluster, killed)
     assert status["retried"] >= 3
 
     rule, history, _ = play(Ladder(1, 4, TOP), TRIALS, lambda trial, done: undisturbed[trial, done])
     expected = [(stretch.trial, stretch.done) for stretch in history]
-    assert [(trial, done) for trial, done, _, _ in lineage(cluster, "rungs-killed")] == expected
-    losses = curves(cluster, "rungs-killed")
+    assert [(trial, done) for trial, done, _, _ in lineage(cluster, killed)] == expected
+    losses = curves(cluster, killed)
     assert len(losses) == rule.used_steps, "no step was left out, and none was trained beyond"
     assert losses == {key: undisturbed[key] for key in losses}, "to the last bit"
-    cluster.check_exact("rungs-killed", TRIALS)
+    cluster.check_exact(killed, TRIALS)
 
 
 @pytest.mark.slow
 def test_kills_of_pods_change_no_lineage_and_no_metric(cluster: Cluster, tmp_path: Path) -> None:
     population = "population: {interval: 4, steps: epochs, exploit: tournament}"
     job = cluster.job(tmp_path / "members", CODE, SPEC % (TOP, MEMBERS, population))
-    submit(cluster, job, "members-alone", "--parallel", "2")
-    wait(cluster, "members-alone")
-    submit(cluster, job, "members-killed", "--parallel", "2", *PAUSE)
-    kill_pods(cluster, "members-killed", VICTIMS)
-    assert wait(cluster, "members-killed")["retried"] >= 3
+    alone = submit(cluster, job, "alone", "--parallel", "2")
+    wait(cluster, alone)
+    killed = submit(cluster, job, "killed", "--parallel", "2", *PAUSE)
+    kill_pods(cluster, killed, VICTIMS)
+    assert wait(cluster, killed)["retried"] >= 3
 
-    segments = sorted(lineage(cluster, "members-alone"), key=lambda segment: segment[:2])
-    assert sorted(lineage(cluster, "members-killed"), key=lambda segment: segment[:2]) == segments
+    segments = sorted(lineage(cluster, alone), key=lambda segment: segment[:2])
+    assert sorted(lineage(cluster, killed), key=lambda segment: segment[:2]) == segments
     assert any(donor not in (None, trial) for trial, _, donor, _ in segments), "no member took a donor's checkpoint"
-    undisturbed = curves(cluster, "members-alone")
-    losses = curves(cluster, "members-killed")
+    undisturbed = curves(cluster, alone)
+    losses = curves(cluster, killed)
     assert losses == {key: undisturbed[key] for key in losses}, "to the last bit"
-    cluster.check_exact("members-killed", MEMBERS)
+    cluster.check_exact(killed, MEMBERS)
