@@ -935,6 +935,15 @@ def test_arguments_that_a_typed_command_does_not_name_are_appended_to_it(
     assert job.objectives[0].metric == "val_loss" and "its metrics: val_loss" in result.stderr
 
 
+def test_a_list_reaches_fire_as_one_argument(platform, written: Path) -> None:
+    (written.parent / "fit.py").write_text("import fire\ndef main(lr=0.1, on=['q']): print('loss=1')\nfire.Fire(main)\n")
+    platform("init", "--from", "python fit.py --lr 0.1", "--space", "on=[q,v],[q,k,v]", "--no-smoke")
+    job = load.load_job(written.parent)
+    field = job.arguments
+    words = arguments.build(field.items, {"lr": 0.1, "on": ["q", "v"]}, {}, field.booleans, field.lists)
+    assert job.search.parameters["on"].points() == [["q", "v"], ["q", "k", "v"]] and "--on=['q', 'v']" in words
+
+
 YACS = """
 import argparse, sys, types
 sys.modules["yacs.config"] = yacs = types.ModuleType("yacs.config")  # a double of it

@@ -42,6 +42,12 @@ def test_lists_stand_wherever_a_choice_may(folder: Path) -> None:
     assert kinds.read(job.model_dump_json()) == job
 
 
+def test_a_list_is_the_choices_of_a_parameter(folder: Path) -> None:
+    (folder / "job.yaml").write_text(HEAD + "  width: [64, 128, 256]\n  layers: [[64, 64], [128]]\n")
+    width, layers = load.load_job(folder).search.parameters.values()
+    assert (width, layers) == (categorical(64, 128, 256), categorical([64, 64], [128]))
+
+
 def test_fixing_a_list_settles_conditions_on_it(folder: Path) -> None:
     more = "  rate: {type: float, low: 0, high: 1, when: {layers: [[64, 64]]}}\nenqueue: [{layers: [128]}]\n"
     (folder / "job.yaml").write_text(HEAD + LAYERS + more)

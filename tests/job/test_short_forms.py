@@ -24,6 +24,11 @@ from trialplane.job.load import Flag
         ("opt=adam,sgd", "opt", {"type": "categorical", "choices": ["adam", "sgd"]}),
         ("batch=16,32", "batch", {"type": "categorical", "choices": [16, 32]}),
         ("amp=true, false", "amp", {"type": "categorical", "choices": [True, False]}),
+        ("on=[q,v],[q,k,v]", "on", {"type": "categorical", "choices": [["q", "v"], ["q", "k", "v"]]}),
+        ('on=["q", "v"], ["q"]', "on", {"type": "categorical", "choices": [["q", "v"], ["q"]]}),
+        ("on=[[q,v],[q]]", "on", {"type": "categorical", "choices": [["q", "v"], ["q"]]}),
+        ('on="[q,v]","[q]"', "on", {"type": "categorical", "choices": ["[q,v]", "[q]"]}),
+        ("size=[64, 128]", "size", {"type": "categorical", "choices": [64, 128]}),
     ],
 )
 def test_parameters(text: str, name: str, fields: dict[str, Any]) -> None:
@@ -53,6 +58,15 @@ def test_what_is_no_parameter(text: str) -> None:
         short_forms.parameter(text, "--space")
     [issue] = caught.value.issues
     assert issue.source == "--space" and "write NAME=LOW..HIGH" in issue.message
+
+
+@pytest.mark.parametrize("text", ["on=[q,v", "on=[q],v]", "lr=[1e-4..1e-2]", "on=[q] v,[k]"])
+def test_malformed_lists_name_the_parameter_and_a_spelling(text: str) -> None:
+    with pytest.raises(errors.SpecError) as caught:
+        short_forms.parameter(text, "--space")
+    [issue] = caught.value.issues
+    name = text.partition("=")[0]
+    assert issue.field == f"space.{name}" and f"--space '{name}=[A,B],[A,B,C]'" in issue.message
 
 
 @pytest.mark.parametrize(("text", "direction"), [("a/b:max", "maximize"), ("loss:minimize", "minimize")])

@@ -331,7 +331,9 @@ def _arguments_field(
     boolean_style = _boolean_style(declared)
     if form == arguments.FLAGS and boolean_style != "switch":
         field["booleans"] = boolean_style
-    list_styles = {option.lists for option in declared.options if option.lists and option.name in params} - {"spread"}
+    lists = {option.name: option.lists for option in declared.options if option.lists}
+    set_lists = {name: style for name, style in lists.items() if name in params or name in space}
+    list_styles = set((set_lists or lists).values()) - {"spread"}  # that of a list which is not set yet is for later
     if list_styles:
         field["lists"] = min(list_styles)
     return field["items"] if len(field) == 1 else field

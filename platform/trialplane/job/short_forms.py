@@ -12,6 +12,7 @@ from trialplane.job import document, values
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 # LOW..HIGH with suffixes such as :log or :STEP. There must be exactly two dots.
 _RANGE = re.compile(rf"({_NUMBER})(?<!\.)\.\.(?!\.)({_NUMBER})((?::(?:log|{_NUMBER}))*)")
+_IN_YAML = re.compile(r"""(?:^|,)\s*[\[{"']""")  # a choice that is a list, a mapping or a quoted text
 _NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")  # a text that is empty, or a malformed range
 _INTEGER = re.compile(r"[-+]?\d+")
 _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
@@ -22,7 +23,8 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
 
     Args:
         text: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C. If all numbers of a range are integers,
-            the parameter is one too.
+            the parameter is one too. Choices may be lists or quoted texts: NAME=[A,B],[A,B,C]. A single list is that of the
+            choices.
         source: Name of the text in messages.
 
     Raises:
@@ -30,6 +32,8 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     """
     name, _, definition = text.partition("=")
     name, definition = name.strip(), definition.strip()
+    if _IN_YAML.search(definition) and re.fullmatch(values.NAME, name):
+        return name, {"type": "categorical", "choices": _choices(name, definition, source)}
     match = _RANGE.fullmatch(definition)
     choices = [part.strip() for part in definition.split(",")]
     is_valid = match is not None or not any(_NO_CHOICE.fullmatch(choice) for choice in choices)
@@ -54,6 +58,27 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     return name, fields
 
 
+def _choices(name: str, definition: str, source: str) -> list[Any]:
+    """Return the choices in a text with lists, mappings or quoted texts.
+
+    Args:
+        name: Name of the parameter.
+        definition: Choices, separated by commas, each in YAML.
+        source: Name of the text in messages.
+
+    Raises:
+        SpecError: The text is not YAML, or has a range.
+    """
+    try:
+        choices = None if ".." in definition else document.scalar(f"[{definition}]", source)
+    except SpecError:
+        choices = None
+    if not isinstance(choices, list):
+        usage = f"write lists as in --space '{name}=[A,B],[A,B,C]', or a range as in --space {name}=LOW..HIGH"
+        raise SpecError([Issue(("space", name), f"{definition!r} is no list of choices; {usage}", source)])
+    return choices[0] if len(choices) == 1 and isinstance(choices[0], list) else choices
+
+
 def value(text: str, source: str) -> tuple[str, Any]:
     """Return the name and the value of a fixed parameter.
 
@@ -74,7 +99,7 @@ def space(short_space: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return a space with its short forms expanded: each parameter has its fields.
 
     Args:
-        short_space: Parameters by name, each as a list of choices, as a text such as "1e-5..1e-2:log", or with its fields.
+        short_space: Parameters by name, each as a text such as "1e-5..1e-2:log", or as in a job file.
         source: Name of the space in messages.
 
     Raises:
@@ -82,9 +107,7 @@ def space(short_space: Mapping[str, Any], source: str) -> dict[str, Any]:
     """
     parameters: dict[str, Any] = {}
     for name, definition in short_space.items():
-        if isinstance(definition, list):
-            parameters[name] = {"type": "categorical", "choices": definition}
-        elif isinstance(definition, str):
+        if isinstance(definition, str):
             _, parameters[name] = parameter(f"{name}={definition}", source)
         else:
             parameters[name] = definition

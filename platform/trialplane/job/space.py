@@ -289,8 +289,16 @@ class NormalParameter(_Parameter):
         return self._normal.cdf(math.log(value) if self.log else value)
 
 
+def _expand_choices(value: Any) -> Any:
+    """Return the fields of a parameter that is written as a list of its choices; any other value unchanged."""
+    return {"type": "categorical", "choices": value} if isinstance(value, (list, tuple)) else value
+
+
 AnyParameter = FloatParameter | IntParameter | CategoricalParameter | NormalParameter
-Parameter = Annotated[AnyParameter, Field(discriminator="type")]
+_WithFields = Annotated[AnyParameter, Field(discriminator="type")]
+Parameter = Annotated[
+    _WithFields, BeforeValidator(_expand_choices, json_schema_input_type=_WithFields | tuple[values.Plain, ...])
+]
 TYPES: tuple[str, ...] = ("float", "int", "categorical", "normal")
 
 
