@@ -25,7 +25,7 @@ from trialplane.client import study_page
 from trialplane.client.pages import Pages
 from trialplane.client.run import RunHandle
 from trialplane.client.study_page import StudyPage
-from trialplane.wire.records import TrialRow
+from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 
@@ -179,3 +179,92 @@ def test_a_browser_shows_what_is_newer_and_keeps_what_was_chosen(runs, served):
         assert shown.read(drawn) == 9
         assert shown.errors == []
         assert json.dumps(shown.requests).count("/-/report/data?after=") >= 2
+
+
+def test_a_browser_keeps_what_was_chosen_when_the_run_ends_and_sections_come(runs, served):
+    run = runs.make("a", tell=complete, asks=5, trials=12)
+    runs.say(run, RunState.RUNNING)
+    with browsers.browser() as opened:
+        shown = opened(served("a").page("/-/report"), viewport={"width": 1280, "height": 500})
+        page = shown.page
+        page.locator("#trials .header").get_by_role("columnheader", name="lr", exact=True).click()
+        page.locator("#trials .rows .row").nth(2).click()
+        selected = shown.text("#trials .row[aria-selected=true]")
+        page.locator("#trials input").fill("loss < 10")
+        page.get_by_label("Axis", exact=True).select_option("time")
+        page.locator("#slice").get_by_label("Logarithmic value", exact=True).check()
+        page.get_by_label("Horizontal", exact=True).select_option("name")
+        shown.show("trials")
+        kept = {name: page.locator(f"#{name}").element_handle() for name in ("history", "slice", "contour", "trials")}
+        top = "document.querySelector('#trials .grid').getBoundingClientRect().top"
+        before = shown.read(top)
+
+        runs.say(run, RunState.SUCCEEDED)
+        page.wait_for_function(
+            "document.querySelector('#summary .state').textContent === 'SUCCEEDED'", timeout=browsers.PATIENCE
+        )
+        assert shown.read(top) == pytest.approx(before, abs=1)
+        runs.drive(run, failed, 1)
+        runs.report(run, 3)
+        page.wait_for_function(
+            "document.querySelector('#failures') && document.querySelector('#curves')", timeout=browsers.PATIENCE
+        )
+        page.wait_for_function(
+            "document.querySelector('#trials .count').textContent.includes(' of 7 ')", timeout=browsers.PATIENCE
+        )
+        assert shown.sections.index("curves") == shown.sections.index("contour") + 1
+        assert "Failures" in shown.text("nav")
+
+        for name, element in kept.items():
+            assert element.evaluate("(old, id) => old === document.getElementById(id)", name), name
+        assert page.locator("#trials input").input_value() == "loss < 10"
+        assert page.locator("#trials [aria-sort=ascending]").all_inner_texts() == ["lr"]
+        assert "failure" in page.locator("#trials .header button").all_inner_texts(), "a column that was empty before"
+        assert shown.text("#trials .row[aria-selected=true]").startswith(selected)
+        assert selected.split("\n")[0] in shown.text("#trials .details h3")
+        assert page.get_by_label("Axis", exact=True).input_value() == "time"
+        assert page.locator("#slice").get_by_label("Logarithmic value", exact=True).is_checked()
+        assert page.get_by_label("Horizontal", exact=True).input_value() == "name"
+        assert shown.errors == []
+
+
+def shown_in(shown: browsers.Page, section: str) -> tuple[str, list]:
+    """The text of a section, and the sizes of what its charts draw."""
+    shown.show(section)
+    traces = "chart.data.map(t => [t.name, t.x?.length, t.z?.length, t.dimensions?.map(d => d.values.length)])"
+    return shown.text(f"#{section}"), shown.read(
+        f"id => [...document.querySelectorAll(`#${{id}} .chart`)].map(chart => {traces})", section
+    )
+
+
+@pytest.mark.parametrize("objectives", [1, 2])
+def test_a_page_that_followed_a_run_is_the_page_of_its_end(runs, served, objectives):
+    both = [{"metric": "loss", "direction": "minimize"}, {"metric": "size", "direction": "maximize"}]
+    constraints = [{"metric": "memory", "max": 0.5}]
+
+    def tell(request: TrialRequest) -> TrialOutcome:
+        loss = request.params["lr"]
+        return dataclasses.replace(complete(request), metrics={"loss": loss, "size": 7 * loss % 1, "memory": 3 * loss % 1})
+
+    run = runs.make("a", tell=tell, asks=4, trials=12, objectives=both[:objectives], constraints=constraints)
+    runs.say(run, RunState.RUNNING)
+    pages = served("a")
+    with browsers.browser() as opened:
+        followed = opened(pages.page("/-/report"))
+        followed.page.locator("#next .copy").first.focus()  # a section is not replaced while it has the focus
+        runs.drive(run, failed, 1)
+        runs.drive(run, tell, 6)
+        runs.report(run, 3)
+        runs.say(run, RunState.SUCCEEDED)
+        state = "document.querySelector('#summary .state').textContent"
+        followed.page.wait_for_function(f"{state} === 'SUCCEEDED'", timeout=browsers.PATIENCE)
+        ended = opened(pages.page("/-/report"))
+        commands = ended.text("#next")
+        assert followed.text("#next") != commands
+        followed.page.locator("#trials input").focus()
+        taken = "text => document.querySelector('#next').innerText === text"
+        followed.page.wait_for_function(taken, arg=commands, timeout=browsers.PATIENCE)
+        assert followed.sections == ended.sections
+        for section in ended.sections:
+            assert shown_in(followed, section) == shown_in(ended, section), section
+        assert followed.errors == ended.errors == []

@@ -124,6 +124,13 @@ class Chart {
     return Plotly.react(this.element, data, layout, configOf(data));
   }
 
+  /** Changes the style of the element, and fits the drawing into it. */
+  resize(style) {
+    const before = this.element.style.cssText;
+    Object.assign(this.element.style, style);
+    if (this.mounted && this.element.style.cssText !== before) Plotly.Plots.resize(this.element);
+  }
+
   static updateAll() {
     for (const chart of Chart.all) chart.update();
   }

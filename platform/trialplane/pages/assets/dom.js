@@ -13,12 +13,20 @@ function el(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A labelled list of choices; `choices` are [value, text] pairs. */
+/**
+ * A labelled list of choices; `choices` are [value, text] pairs, or a function that returns them.
+ * `renew` of the element asks the function for newer choices, and keeps the chosen one.
+ */
 function select(label, choices, chosen, onchange) {
   const list = el("select", { "aria-label": label, onchange: (event) => onchange(event.target.value) });
-  for (const [value, text] of choices) list.append(el("option", { value }, text));
-  list.value = String(chosen);
-  return el("label", { class: "control" }, el("span", {}, label), list);
+  const fill = (value) => {
+    const pairs = typeof choices === "function" ? choices() : choices;
+    if (pairs.length === list.length) return; // an open list stays open
+    list.replaceChildren(...pairs.map(([value, text]) => el("option", { value }, text)));
+    list.value = String(value);
+  };
+  fill(chosen);
+  return Object.assign(el("label", { class: "control" }, el("span", {}, label), list), { renew: () => fill(list.value) });
 }
 
 function checkbox(label, checked, onchange) {

@@ -20,9 +20,6 @@ function renew(run, newer) {
   for (const trial of chosen) if (run.rowOf(trial) !== undefined) selected.add(run.rowOf(trial));
 }
 
-/** The parts that the page of a run has: with others it is built anew. */
-const shape = (run) => JSON.stringify([runPage.parts(run), run.params.map((column) => [column.name, Boolean(column.texts)]), run.metrics.map((column) => column.name), run.facts.curve_metrics, run.facts.state]);
-
 async function follow(run) {
   for (;;) {
     await new Promise((done) => setTimeout(done, INTERVAL));
@@ -37,25 +34,10 @@ async function follow(run) {
       continue;
     }
     document.documentElement.dataset.live = "followed";
-    if (!content) continue;
-    const newer = new Run(content.runs[0], await decode(content.block));
-    const before = shape(run);
-    renew(run, newer);
-    if (shape(run) !== before) {
-      const top = scrollY;
-      build();
-      scrollTo({ top, behavior: "instant" });
-      continue;
-    }
-    for (const part of runPage.replaced(run)) {
-      const old = document.getElementById(part.id);
-      if (!old.contains(document.activeElement)) {
-        Chart.drop(old);
-        old.replaceWith(part);
-      } else Chart.drop(part);
-    }
-    Chart.updateAll();
-    run.table?.refresh();
+    if (content) renew(run, new Run(content.runs[0], await decode(content.block)));
+    else if (!run.behind || run.behind.contains(document.activeElement)) continue;
+    runPage.renew(run);
+    for (const chart of Chart.all) if (chart.mounted || chart.near) chart.update();
   }
 }
 

@@ -2,6 +2,9 @@
 
 const state = { runs: [], comparison: null, shown: 0 };
 
+/** Links to those parts of the page that are sections. */
+const linksTo = (parts) => parts.filter((part) => part.id).map((part) => el("a", { href: `#${part.id}` }, part.querySelector("h2").textContent));
+
 function build() {
   const page = document.getElementById("page");
   const { runs, comparison } = state;
@@ -10,7 +13,7 @@ function build() {
   const run = runs[state.shown];
   const title = comparison && runs.length !== 1 ? `Comparison of ${comparison[comparison.of].length} ${comparison.of}` : run.facts.run;
   const sections = [...(comparison ? comparisonPage(comparison, runs) : []), ...(run ? [runs.length > 1 ? el("h2", { class: "run" }, run.facts.run) : null, ...runPage.build(run)] : [])].filter(Boolean);
-  const index = el("nav", { "aria-label": "Parts of this page" }, sections.filter((part) => part.id).map((part) => el("a", { href: `#${part.id}` }, part.querySelector("h2").textContent)));
+  const index = el("nav", { "aria-label": "Parts of this page" }, linksTo(sections));
   const kinds = { hpo: "study", train: "training", collect: "collection" };
   const subtitle = run && !comparison ? `${kinds[run.facts.kind] ?? run.facts.kind} of ${run.facts.job}` : "";
   page.replaceChildren(

@@ -1,4 +1,7 @@
-/* The sections of a run. Each is built once for its run; a chart asks for its data when it is drawn. */
+/*
+ * The sections of a run. A chart asks for its data when it is drawn. When a run has newer content, a section in which the user
+ * can choose something stays: its `renew`, if it has one, updates what its charts do not draw.
+ */
 
 const BINNED_FROM = 10_000; // points of a pair of parameters
 const BARS = 1500; // attempts of which a timeline draws bars; more are merged to a number of busy slots
@@ -30,15 +33,44 @@ const SECTIONS = [
 
 const isStudy = (run) => run.facts.kind === "hpo";
 
+/** The sections in which the user can choose nothing: newer ones replace them. */
+const REPLACED = new Set([summary, commands, importance, workers, ranks, costs, failures]);
+
 const runPage = {
-  /** The names of the sections that a run has. */
-  parts: (run) => SECTIONS.filter(([, has]) => has(run)).map(([make]) => make.name),
+  build(run) {
+    run.parts = new Map(SECTIONS.filter(([, has]) => has(run)).map(([make]) => [make, make(run)]));
+    return [...run.parts.values()];
+  },
 
-  build: (run) => SECTIONS.filter(([, has]) => has(run)).map(([make]) => make(run)),
-
-  /** New sections in place of those in which the user can choose nothing. */
-  replaced: (run) => [summary, commands, importance, workers, ranks, costs, failures].filter((make) => SECTIONS.find(([each]) => each === make)[1](run)).map((make) => make(run)),
+  /** Updates the sections for newer content of a run; also adds and removes some. A section to replace is left while it has the focus: `behind`. */
+  renew(run) {
+    run.behind = null;
+    let previous = document.querySelector("#page > nav");
+    for (const [make, has] of SECTIONS) {
+      const old = run.parts.get(make);
+      if (old && has(run) && !REPLACED.has(make)) {
+        for (const control of old.querySelectorAll("label")) control.renew?.();
+        old.renew?.();
+      } else if (old && has(run) && old.contains(document.activeElement)) {
+        run.behind = old;
+      } else {
+        if (has(run)) run.parts.set(make, make(run));
+        else run.parts.delete(make);
+        if (old) Chart.drop(old);
+        if (old && has(run)) old.replaceWith(run.parts.get(make));
+        else if (old) old.remove();
+        else if (has(run)) previous.after(run.parts.get(make));
+      }
+      previous = run.parts.get(make) ?? previous;
+    }
+    document.querySelector("#page > nav").replaceChildren(...linksTo([...document.querySelectorAll("#page > section")]));
+  },
 };
+
+/** Columns as choices. */
+const choicesOf = (columns) => columns.map(({ name }) => [name, name]);
+
+const named = (columns, name) => columns.find((column) => column.name === name);
 
 const titleOf = (objective) => `${objective.metric} (${objective.direction})`;
 
@@ -206,13 +238,24 @@ function dimension(column, rows) {
 
 function parallel(run) {
   const [objective] = run.objectives;
-  const columns = [...run.params.slice(0, 14), ...run.objectives.map((each) => each.column).filter(Boolean)];
-  let rows = run.sample(1000, 1000);
+  let columns, rows;
   const ranges = new Map(); // by column: names are of any text
   const count = el("span", { class: "count", role: "status" });
   const tell = (matching) => {
     const all = run.complete.length;
     count.textContent = matching === null ? (rows.length < all ? `the best 1,000 and a sample, of ${grouped(all)}` : "") : `${grouped(matching)} of ${grouped(all)} match; the table of trials shows them alone`;
+  };
+  /** Applies the ranges to the trials that there are now. */
+  const choose = () => {
+    const tests = Array.from(ranges, ([column, span]) => {
+      const spans = Array.isArray(span[0]) ? span : [span];
+      return (row) => { const value = column.log ? Math.log10(column.data[row]) : column.data[row]; return spans.some(([a, b]) => value >= a && value <= b); };
+    });
+    const matching = tests.length ? run.complete.filter((row) => tests.every((test) => test(row))) : null;
+    rows = run.sample(1000, 1000);
+    if (matching && run.complete.length > 2000) rows = [...new Set([...run.sample(1000, 1000, matching), ...run.sample(200, 200)])]; // all columns are asked, not only the lines that are drawn
+    run.table?.brush(matching);
+    tell(matching && matching.length);
   };
   const draw = () => {
     const dimensions = columns.map((column) => ({ ...dimension(column, rows), constraintrange: ranges.get(column) }));
@@ -229,23 +272,17 @@ function parallel(run) {
     element.on("plotly_restyle", () => {
       ranges.clear();
       element.data[0].dimensions.forEach((axis, i) => { if (axis.constraintrange) ranges.set(columns[i], axis.constraintrange); });
-      const tests = Array.from(ranges, ([column, span]) => {
-        const spans = Array.isArray(span[0]) ? span : [span];
-        return (row) => { const value = column.log ? Math.log10(column.data[row]) : column.data[row]; return spans.some(([a, b]) => value >= a && value <= b); };
-      });
-      const matching = tests.length ? run.complete.filter((row) => tests.every((test) => test(row))) : null;
-      run.table?.brush(matching);
-      tell(matching && matching.length);
-      if (run.complete.length > 2000) { // all columns are asked, not only the lines that are drawn
-        const shown = new Set(run.sample(1000, 1000, matching));
-        rows = [...new Set([...shown, ...run.sample(200, 200)])];
-        chart.update();
-      }
+      choose();
+      if (run.complete.length > 2000) chart.update();
     });
   });
-  tell(null);
-  chart.element.style.minWidth = `${90 * columns.length}px`; // narrow windows scroll it
-  return section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis to choose a range."), count), el("div", { class: "wide" }, chart.element));
+  const renew = () => {
+    columns = [...run.params.slice(0, 14), ...run.objectives.map((each) => each.column).filter(Boolean)];
+    chart.resize({ minWidth: `${90 * columns.length}px` }); // narrow windows scroll it
+    choose();
+  };
+  renew();
+  return Object.assign(section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis to choose a range."), count), el("div", { class: "wide" }, chart.element)), { renew });
 }
 
 function slice(run) {
@@ -256,7 +293,7 @@ function slice(run) {
       marker: { color: Float64Array.from(rows, (row) => run.trial(row)), colorscale: scale(), size: rows.length > 5000 ? 3 : 6, opacity: 0.8, colorbar: { title: { text: run.facts.noun }, thickness: 12, outlinewidth: 0 } } })];
     return { data, layout: layout({ xaxis: axisOf(column), yaxis: { title: titleOf(objective), type: log ? "log" : "linear" }, showlegend: false }) };
   });
-  const controls = [select("Parameter", run.params.map((param, i) => [i, param.name]), run.params.indexOf(column), (i) => { column = run.params[i]; chart.update(); })];
+  const controls = [select("Parameter", () => choicesOf(run.params), column.name, (name) => { column = named(run.params, name); chart.update(); })];
   if (run.objectives.length > 1) controls.push(select("Objective", run.objectives.map((each, i) => [i, each.metric]), 0, (i) => { objective = run.objectives[i]; chart.update(); }));
   controls.push(checkbox("Logarithmic value", false, (value) => { log = value; chart.update(); }));
   return section("slice", "Slice", el("div", { class: "controls" }, controls), chart.element);
@@ -299,10 +336,10 @@ function contour(run) {
     }
     return { data, layout: layout({ xaxis: { title: a.name, type: x.type }, yaxis: { title: b.name, type: y.type }, showlegend: false }) };
   });
-  const choices = run.params.map((param, i) => [i, param.name]);
+  const choices = () => choicesOf(run.params);
   const controls = [
-    select("Horizontal", choices, run.params.indexOf(a), (i) => { a = run.params[i]; chart.update(); }),
-    select("Vertical", choices, run.params.indexOf(b), (i) => { b = run.params[i]; chart.update(); }),
+    select("Horizontal", choices, a.name, (name) => { a = named(run.params, name); chart.update(); }),
+    select("Vertical", choices, b.name, (name) => { b = named(run.params, name); chart.update(); }),
   ];
   if (run.objectives.length > 1) controls.push(select("Objective", run.objectives.map((each, i) => [i, each.metric]), 0, (i) => { objective = run.objectives[i]; chart.update(); }));
   return section("contour", "Contour", el("div", { class: "controls" }, controls), chart.element);
@@ -321,24 +358,30 @@ function pareto(run) {
   });
   const choices = run.objectives.map((objective, i) => [i, objective.metric]);
   const controls = choices.length > 2 ? [select("Horizontal", choices, 0, (i) => { a = run.objectives[i]; chart.update(); }), select("Vertical", choices, 1, (i) => { b = run.objectives[i]; chart.update(); })] : [];
-  const rows = run.facts.best.map((best) => [String(best.trial), ...best.values.map((value) => short(Number(value))), best.params.map(([name, text]) => `${name}=${brief(text).slice(0, 24)}`).join(", ")]);
-  return section("pareto", "Pareto front", el("div", { class: "controls" }, controls), chart.element,
-    table([run.facts.noun, ...run.objectives.map((objective) => objective.metric), "parameters"], rows, `The first ${rows.length} trials of the front`));
+  const holder = el("div", {});
+  const renew = () => {
+    const rows = run.facts.best.map((best) => [String(best.trial), ...best.values.map((value) => short(Number(value))), best.params.map(([name, text]) => `${name}=${brief(text).slice(0, 24)}`).join(", ")]);
+    holder.replaceChildren(table([run.facts.noun, ...run.objectives.map((objective) => objective.metric), "parameters"], rows, `The first ${rows.length} trials of the front`));
+  };
+  renew();
+  return Object.assign(section("pareto", "Pareto front", el("div", { class: "controls" }, controls), chart.element, holder), { renew });
 }
 
 function constraints(run) {
   const parts = run.facts.constraints.map((bound) => {
-    const column = run.metrics.find((metric) => metric.name === bound.metric);
-    const inside = (row) => (bound.min === null || column.data[row] >= bound.min) && (bound.max === null || column.data[row] <= bound.max);
-    const good = run.complete.filter(inside), bad = run.complete.filter((row) => !inside(row));
+    const column = () => named(run.metrics, bound.metric);
+    const inside = (row) => (bound.min === null || column().data[row] >= bound.min) && (bound.max === null || column().data[row] <= bound.max);
     const words = [bound.min === null ? "" : `at least ${short(bound.min)}`, bound.max === null ? "" : `at most ${short(bound.max)}`].filter(Boolean).join(" and ");
     const chart = new Chart(`${bound.metric} and its bounds`, 300, () => ({
-      data: [["within", good, OKABE_ITO[0], "circle"], ["outside", bad, OKABE_ITO[3], "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), marker: { color: shade(color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: 0.7 } })),
+      data: [["within", run.complete.filter(inside), OKABE_ITO[0], "circle"], ["outside", run.complete.filter((row) => !inside(row)), OKABE_ITO[3], "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column(), rows), text: hovers(run, rows), marker: { color: shade(color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: 0.7 } })),
       layout: layout({ xaxis: { title: run.facts.noun }, yaxis: { title: bound.metric }, shapes: [bound.min, bound.max].filter((value) => value !== null).map((y) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: css("--strong"), width: 1, dash: "dash" } })) }),
     }));
-    return [el("p", {}, `${bound.metric} must be ${words}: ${grouped(good.length)} of ${grouped(run.complete.length)} complete trials are.`), chart.element];
+    const count = el("p", {});
+    return { count, chart, renew: () => { count.textContent = `${bound.metric} must be ${words}: ${grouped(run.complete.filter(inside).length)} of ${grouped(run.complete.length)} complete trials are.`; } };
   });
-  return section("constraints", "Constraints", parts);
+  const renew = () => { for (const part of parts) part.renew(); };
+  renew();
+  return Object.assign(section("constraints", "Constraints", parts.map(({ count, chart }) => [count, chart.element])), { renew });
 }
 
 function iterations(run) {
@@ -348,7 +391,7 @@ function iterations(run) {
     return { data: [scatter({ mode: "lines+markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), line: { color: shade(OKABE_ITO[0]) } })],
       layout: layout({ xaxis: { title: run.facts.noun }, yaxis: { title: column.name }, showlegend: false }) };
   });
-  return section("iterations", "Iterations", el("div", { class: "controls" }, select("Metric", run.metrics.map((metric, i) => [i, metric.name]), run.metrics.indexOf(column), (i) => { column = run.metrics[i]; chart.update(); })), chart.element);
+  return section("iterations", "Iterations", el("div", { class: "controls" }, select("Metric", () => choicesOf(run.metrics), column.name, (name) => { column = named(run.metrics, name); chart.update(); })), chart.element);
 }
 
 function workers(run) {
@@ -364,10 +407,10 @@ function curveOf(run, index) {
 }
 
 function curves(run) {
-  const { curve_metrics: names } = run.facts;
+  const names = () => run.facts.curve_metrics;
   const dashes = { COMPLETE: "solid", PRUNED: "dot", RUNNING: "solid", FAILED: "dash", LOST: "dashdot", PAUSED: "dashdot" };
-  const one = (metric, shownLog) => new Chart(`Curves of ${names[metric]}`, run.facts.kind === "hpo" ? 420 : 300, () => {
-    const metrics = run.column("curves", "metric").data, numbers = run.column("curves", "number").data;
+  const one = (name, shownLog) => new Chart(`Curves of ${name}`, run.facts.kind === "hpo" ? 420 : 300, () => {
+    const metric = names().indexOf(name), metrics = run.column("curves", "metric").data, numbers = run.column("curves", "number").data;
     const byNumber = new Map(Array.from(run.column("trials", "number").data, (number, row) => [number, row]));
     const attempts = new Map(Array.from(run.column("attempts", "number").data, (number, i) => [number, i]));
     const all = range(metrics.length).filter((i) => metrics[i] === metric);
@@ -416,24 +459,34 @@ function curves(run) {
         marker: { size: 4 }, line: { color: selected ? css("--strong") : shade(STATES[state]?.color ?? "#999999"), width: selected ? 3 : 1.3, dash: dashes[state] ?? "solid" } });
     }
     const isLog = run.facts.rungs.length > 0 && run.column("points", "step").data.every((step) => step > 0); // rungs are powers
-    return { data, layout: layout({ xaxis: { title: "step", ...(isLog ? { type: "log", tickvals: run.facts.rungs.map(({ step }) => step) } : {}) }, yaxis: { title: names[metric], type: shownLog() ? "log" : "linear" } }) };
+    return { data, layout: layout({ xaxis: { title: "step", ...(isLog ? { type: "log", tickvals: run.facts.rungs.map(({ step }) => step) } : {}) }, yaxis: { title: name, type: shownLog() ? "log" : "linear" } }) };
   });
   let log = false;
   const holder = el("div", {});
-  let charts = [];
+  let charts = [], shown = [];
   const show = (which) => {
     Chart.drop(holder);
-    charts = which.map((metric) => one(metric, () => log));
-    holder.replaceChildren(...charts.map((chart) => el("div", {}, which.length > 1 ? el("h3", {}, names[charts.indexOf(chart)]) : null, chart.element)));
+    shown = which;
+    charts = which.map((name) => one(name, () => log));
+    holder.replaceChildren(...charts.map((chart, i) => el("div", {}, which.length > 1 ? el("h3", {}, which[i]) : null, chart.element)));
   };
-  const controls = [];
-  if (run.facts.kind === "hpo" && names.length > 1) controls.push(select("Metric", names.map((name, i) => [i, name]), 0, (i) => show([Number(i)])));
-  controls.push(checkbox("Logarithmic", false, (value) => { log = value; for (const chart of charts) chart.update(); }));
-  show(run.facts.kind === "hpo" ? [0] : names.map((_, i) => i));
-  if (run.facts.kind !== "hpo") holder.classList.add("tiles");
+  const controls = el("div", { class: "controls" }, checkbox("Logarithmic", false, (value) => { log = value; for (const chart of charts) chart.update(); }));
+  const hint = el("span", { class: "hint" });
+  const renew = () => {
+    if (run.facts.kind !== "hpo") {
+      if (shown.length !== names().length) show(names());
+      return;
+    }
+    if (names().length > 1 && !controls.querySelector("select")) controls.prepend(select("Metric", () => names().map((name) => [name, name]), shown[0], (name) => show([name])));
+    hint.textContent = run.column("curves", "metric").data.length > CURVES ? "Bands are of all curves; lines are the 50 best, some pruned ones, and those that you select in the table." : "Select a row of the table to emphasize its curve.";
+  };
+  if (run.facts.kind === "hpo") {
+    show([names()[0]]);
+    controls.append(hint);
+  } else holder.classList.add("tiles");
+  renew();
   run.onselect.push(() => { for (const chart of charts) chart.update(); });
-  const hint = run.column("curves", "metric").data.length > CURVES ? "Bands are of all curves; lines are the 50 best, some pruned ones, and those that you select in the table." : "Select a row of the table to emphasize its curve.";
-  return section("curves", run.facts.kind === "hpo" ? "Learning curves" : "Metrics", el("div", { class: "controls" }, controls, run.facts.kind === "hpo" ? el("span", { class: "hint" }, hint) : null), holder);
+  return Object.assign(section("curves", run.facts.kind === "hpo" ? "Learning curves" : "Metrics", controls, holder), { renew });
 }
 
 /** How many trials reached each rung, and what became of them: a funnel. */
@@ -470,7 +523,7 @@ function lineage(run) {
     return { trials, donors, starts, ends, best, all, copies, bend, hover };
   };
   const strong = (more = {}) => ({ line: { color: css("--strong"), width: 3, ...more } });
-  const tree = new Chart("Whose state each member continues", Math.max(260, Math.min(720, 110 + 22 * new Set(column("trial")).size)), () => {
+  const tree = new Chart("Whose state each member continues", 260, () => {
     const { trials, donors, starts, ends, best, all, copies, bend, hover } = parts();
     const own = (row) => [[bend(row), trials[row]], [ends[row], trials[row]]], copy = (row) => [[starts[row], donors[row]], [bend(row), trials[row]]];
     const values = Float64Array.from(all, (row) => bounded(column("value")[row])), sorted = values.filter(Number.isFinite).sort();
@@ -494,9 +547,17 @@ function lineage(run) {
       scatter({ mode: "markers", showlegend: false, x: Float64Array.from(known, (row) => ends[row]), y: Float64Array.from(known, (row) => values.data[row]), text: Array.from(known, (row) => hover[row]), marker: { size: 5, color: Array.from(known, (row) => best[row] ? css("--strong") : "#999999") } }),
     ], layout: layout({ xaxis: { title: "step", rangemode: "tozero" }, yaxis: axisOf({ name: values.name, texts: values.texts, log: isLog }) }) };
   });
-  const copies = range(column("trial").length).filter((row) => column("donor")[row] !== column("trial")[row]).length;
-  return section("lineage", "Lineage", el("p", {}, `At each interval, members of the population take over the state of better ones and change parameters: ${grouped(copies)} times in this run.`), tree.element,
-    params().length ? [el("div", { class: "controls" }, select("Parameter", params().map(({ name }) => [name, name]), param, (name) => { param = name; schedule.update(); })), schedule.element] : null);
+  const count = el("p", {}), holder = el("div", {});
+  const renew = () => {
+    const copies = range(column("trial").length).filter((row) => column("donor")[row] !== column("trial")[row]).length;
+    count.textContent = `At each interval, members of the population take over the state of better ones and change parameters: ${grouped(copies)} times in this run.`;
+    tree.resize({ height: `${Math.max(260, Math.min(720, 110 + 22 * new Set(column("trial")).size))}px` });
+    if (!params().length || holder.firstChild) return;
+    param ??= params()[0].name;
+    holder.append(el("div", { class: "controls" }, select("Parameter", () => choicesOf(params()), param, (name) => { param = name; schedule.update(); })), schedule.element);
+  };
+  renew();
+  return Object.assign(section("lineage", "Lineage", count, tree.element, holder), { renew });
 }
 
 /** The own time per step of each rank of a training, and the ranks that held the others up. */
@@ -578,7 +639,7 @@ function timeline(run) {
     return { data, layout: layout({ barmode: "overlay", showlegend: true, xaxis: { title: `${unit[1]} since the start`, range: [from / unit[0], to / unit[0]] },
       yaxis: merged ? { title: "busy slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };
   };
-  const chart = new Chart("Attempts over time, by slot", Math.max(220, Math.min(560, 90 + 26 * extent().slots)), draw, (element) => {
+  const chart = new Chart("Attempts over time, by slot", 220, draw, (element) => {
     element.on("plotly_relayout", (change) => {
       const { unit } = extent();
       if ("xaxis.range[0]" in change) view = [change["xaxis.range[0]"] * unit[0], change["xaxis.range[1]"] * unit[0]];
@@ -587,10 +648,16 @@ function timeline(run) {
       chart.update();
     });
   });
-  const { idle } = run.facts.costs;
-  const words = [idle === null ? "" : `${run.facts.costs.slots === 1 ? "1 slot was" : `${run.facts.costs.slots} slots were`} idle for ${(100 * idle).toFixed(0)} % of the time that the run had them.`,
-    starts.data.length > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
-  return section("timeline", "Timeline", words ? el("p", {}, words) : null, chart.element);
+  const words = el("p", {});
+  const renew = () => {
+    const { idle, slots } = run.facts.costs;
+    words.textContent = [idle === null ? "" : `${slots === 1 ? "1 slot was" : `${slots} slots were`} idle for ${(100 * idle).toFixed(0)} % of the time that the run had them.`,
+      starts.data.length > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
+    words.hidden = !words.textContent;
+    chart.resize({ height: `${Math.max(220, Math.min(560, 90 + 26 * extent().slots))}px` });
+  };
+  renew();
+  return Object.assign(section("timeline", "Timeline", words, chart.element), { renew });
 }
 
 function costs(run) {
@@ -618,13 +685,20 @@ function logOf(run, trial, attempt = 0) {
 
 function trials(run) {
   const details = el("div", { class: "details", "aria-live": "polite" });
+  let trial = null; // whose details are shown
   const show = (row) => {
-    if (!run.selected.has(row)) return details.replaceChildren();
+    trial = run.selected.has(row) ? run.trial(row) : null;
+    if (trial === null) return details.replaceChildren();
     const message = run.column("trials", "message").value(row);
-    details.replaceChildren(el("h3", {}, `${run.facts.noun} ${run.trial(row)}`), message ? el("pre", {}, message) : "",
+    const newer = el("div", { class: "details", "aria-live": "polite" }, el("h3", {}, `${run.facts.noun} ${trial}`), message ? el("pre", {}, message) : "",
       pairs([...run.objectives.filter(({ column }) => column?.has(row)).map(({ column }) => [column.name, column.text(row)]), ...run.params.filter((column) => column.has(row)).map((column) => [column.name, column.text(row)])]),
-      logOf(run, run.trial(row)));
+      logOf(run, trial));
+    if (!newer.isEqualNode(details)) details.replaceChildren(...newer.childNodes);
   };
   run.table = new Trials(run, tableColumns(run), (row) => { show(row); for (const each of run.onselect) each(row); });
-  return section("trials", run.facts.kind === "collect" ? "Iterations in a table" : "Trials", el("p", { class: "hint" }, "Best first. Arrow keys move, Enter selects. Numbers have seven digits; the command for all results is above."), run.table.element, details);
+  const renew = () => {
+    run.table.renew(tableColumns(run));
+    if (trial !== null) show(run.rowOf(trial));
+  };
+  return Object.assign(section("trials", run.facts.kind === "collect" ? "Iterations in a table" : "Trials", el("p", { class: "hint" }, "Best first. Arrow keys move, Enter selects. Numbers have seven digits; the command for all results is above."), run.table.element, details), { renew });
 }

@@ -7,7 +7,7 @@ const OPERATORS = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) =>
 /** Rows of a run's trials that can be sorted, filtered, moved through by keys and selected. */
 class Trials {
   constructor(run, columns, onselect) {
-    Object.assign(this, { run, columns: columns.slice(0, MOST_COLUMNS), all: columns, onselect });
+    Object.assign(this, { run, onselect });
     this.order = this.run.byRank;
     this.sorted = { column: null, down: false };
     this.brushed = null;
@@ -16,8 +16,8 @@ class Trials {
     this.status = el("span", { class: "count", role: "status" });
     this.body = el("div", { class: "rows", role: "rowgroup" });
     this.spacer = el("div", { class: "spacer" }, this.body);
-    this.header = el("div", { class: "row header", role: "row" }, this.columns.map((column) => this.heading(column)));
-    this.grid = el("div", { class: "grid", role: "grid", tabindex: "0", "aria-label": "Trials", "aria-colcount": this.columns.length,
+    this.header = el("div", { class: "row header", role: "row" });
+    this.grid = el("div", { class: "grid", role: "grid", tabindex: "0", "aria-label": "Trials",
       onscroll: () => this.schedule(), onkeydown: (event) => this.key(event) }, this.header, this.spacer);
     const hint = "loss < 0.3, state = PRUNED";
     this.input = el("input", { type: "search", placeholder: `Filter: ${hint}`, "aria-label": `Filter, for example: ${hint}`,
@@ -25,10 +25,21 @@ class Trials {
     this.problem = el("span", { class: "problem", role: "alert" });
     this.element = el("div", {}, el("div", { class: "controls" }, this.input, this.status, this.problem,
       el("button", { type: "button", onclick: () => this.save() }, "Download CSV")), this.grid);
-    // Fixed widths, as each row is a grid of its own.
-    const widths = this.columns.map((column) => column.wide ? 30 : Math.min(20, Math.max(6, 0.62 * Math.max(column.title.length + 2, ...(column.texts ?? []).slice(0, 50).map((text) => text.length)))));
-    this.grid.style.setProperty("--widths", widths.map((width) => `${width}rem`).join(" "));
     new ResizeObserver(() => this.render()).observe(this.grid);
+    this.renew(columns);
+  }
+
+  /** Takes newer rows, and columns that may be others; what the user has chosen stays. */
+  renew(columns) {
+    const shape = JSON.stringify(columns.map((column) => [column.title, Boolean(column.texts)]));
+    if (shape !== this.shape) {
+      Object.assign(this, { columns: columns.slice(0, MOST_COLUMNS), all: columns, shape });
+      this.header.replaceChildren(...this.columns.map((column) => this.heading(column)));
+      this.grid.setAttribute("aria-colcount", this.columns.length);
+      // Fixed widths, as each row is a grid of its own.
+      const widths = this.columns.map((column) => column.wide ? 30 : Math.min(20, Math.max(6, 0.62 * Math.max(column.title.length + 2, ...(column.texts ?? []).slice(0, 50).map((text) => text.length)))));
+      this.grid.style.setProperty("--widths", widths.map((width) => `${width}rem`).join(" "));
+    }
     this.refresh();
   }
 
@@ -137,6 +148,7 @@ class Trials {
 
   /** Keeps to rows that a chart chose; null for all. */
   brush(rows) {
+    if (rows === this.brushed) return;
     this.brushed = rows;
     this.refresh();
   }
