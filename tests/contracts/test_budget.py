@@ -211,37 +211,37 @@ def test_what_mlflow_gets_counts_too_and_stays_counted(ledgers: Ledgers, monkeyp
     team, taken = archive(ledgers), 0
     with pytest.raises(LedgerFull, match="MLflow 1"):
         while taken < 2 * MOST:
-            team.spend(budget.MLFLOW, 500, spare=False)
+            team.spend(budget.MLFLOW, 500, may_exceed=False)
             taken += 500
     assert 0.9 * MOST < taken <= MOST
     controller.fill()
     assert controller.begun < 10
     with pytest.raises(LedgerFull):
         while taken < 2 * MOST:
-            team.spend(budget.MLFLOW, 500, spare=True)
+            team.spend(budget.MLFLOW, 500, may_exceed=True)
             taken += 500
     assert MOST < taken <= 1.1 * MOST, "what belongs to trials that run"
     controller.close()
     delete(ledgers, "a")
     with pytest.raises(LedgerFull):
-        team.spend(budget.MLFLOW, 30_000, spare=True)
+        team.spend(budget.MLFLOW, 30_000, may_exceed=True)
     archive(ledgers, "speech").record_run("a", make_job(), FACTS, b"", new=True)
-    archive(ledgers, "speech").spend(budget.MLFLOW, 2 * MOST, spare=False)
+    archive(ledgers, "speech").spend(budget.MLFLOW, 2 * MOST, may_exceed=False)
 
 
 def test_artifacts_have_a_budget_of_their_own(ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "AT_ONCE", 1)
     archive(ledgers).record_run("a", make_job(), FACTS, b"", new=True)
     archive(ledgers, "speech").record_run("a", make_job(), FACTS, b"", new=True)
-    archive(ledgers).spend(budget.ARTIFACTS, 900, spare=True)
+    archive(ledgers).spend(budget.ARTIFACTS, 900, may_exceed=True)
     with pytest.raises(
         LedgerFull,
         match=r"have logged 900 bytes of artifacts to MLflow, and 200 bytes more would exceed the budget of 1,000 bytes",
     ) as said:
-        archive(ledgers).spend(budget.ARTIFACTS, 200, spare=True)
+        archive(ledgers).spend(budget.ARTIFACTS, 200, may_exceed=True)
     assert "budget.artifacts" in str(said.value)
-    archive(ledgers).spend(budget.ARTIFACTS, 100, spare=True)
-    archive(ledgers, "speech").spend(budget.ARTIFACTS, 1 << 40, spare=True)
+    archive(ledgers).spend(budget.ARTIFACTS, 100, may_exceed=True)
+    archive(ledgers, "speech").spend(budget.ARTIFACTS, 1 << 40, may_exceed=True)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": {"disk": 1}}'])

@@ -214,7 +214,7 @@ class MlflowProxy:
         if cost:
             # A request that creates an MLflow run or experiment must fit the budget. Others may exceed it by a tenth, so
             # that runs that have begun can end.
-            spend = functools.partial(runs.spend, category, cost, spare=not path.endswith("/create"))
+            spend = functools.partial(runs.spend, category, cost, may_exceed=not path.endswith("/create"))
             await anyio.to_thread.run_sync(spend, limiter=self._threads)
         is_stored = False
         try:

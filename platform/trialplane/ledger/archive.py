@@ -213,7 +213,8 @@ class Archive:
             ValueError: An attempt cannot be read.
         """
         with self._connect(run) as (connection, this_run):
-            # Read first: if a controller starts in the meantime, its counts may be kept, but under an epoch that is over.
+            # Read before the attempts: if a controller starts in between, its attempts may be counted, but then the counts
+            # are kept under an epoch that is over, and never used.
             run_id, epoch = connection.execute(sa.select(runs.c.id, runs.c.epoch).where(this_run)).one()
         return self._kept_counts(run, run_id, epoch)
 
@@ -235,20 +236,21 @@ class Archive:
         alive = self.is_alive(run)
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
-            chosen: Attempt | None = None
+            newest_match: Attempt | None = None
             for candidate in reading.pages(tables.select(connection), run, PAGE, "AND trial = :trial", trial=trial):
                 if attempt is None or attempt == candidate.request.attempt:
-                    chosen = candidate
-            return None if chosen is None else reading.row(job, chosen, alive)
+                    newest_match = candidate  # the last one is the newest, because they come in the order of their numbers
+            return None if newest_match is None else reading.row(job, newest_match, alive)
 
     def has_saved(self, run: str) -> bool | None:
-        """Return whether a training or a collection has saved a checkpoint.
+        """Return whether an attempt of the run has saved a checkpoint.
 
         Returns:
             None if it is unknown: an attempt that still runs, or was lost with its pod, may have saved one.
         """
         with self._connect(run) as (connection, _):
             all_attempts = reading.pages(tables.select(connection), run, PAGE)
+            # `saved` of an outcome is None too if it is unknown.
             answers = {attempt.outcome.saved if attempt.outcome else None for attempt in all_attempts}
         if True in answers:
             return True
@@ -264,9 +266,9 @@ class Archive:
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after, PAGE, order="place")
-            place = (page.stored[-1].place or after) if page.stored else after
-            rows = [reading.row(job, attempt, alive=True) for attempt in page.attempts]
-            return rows, _end_of_page(page, "place"), place
+            ended = page.attempts
+            rows = [reading.row(job, attempt, alive=True) for attempt in ended]  # `alive` matters for running ones only
+            return rows, _end_of_page(page, "place"), reading.newest_place(ended, after)
 
     def attempts_after(self, run: str, digest: str, after: int, order: str, limit: int) -> list[Attempt] | None:
         """Return the first attempts after a number or a place, if the caller has the run's token.
@@ -326,17 +328,16 @@ class Archive:
         # A controller may have started or ended while the attempts were read. Its running attempts must not count as lost.
         return AttemptsPage(stored, _end_of_page(page, "number"), until, alive or self.is_alive(run))
 
-    def spend(self, category: budgets.Category, size: int, *, spare: bool) -> None:
+    def spend(self, category: budgets.Category, size: int, *, may_exceed: bool) -> None:
         """Count bytes that are about to be written to MLflow.
 
-        The database counts them in larger portions, because most requests are small. `_reserved` holds the rest of the last
-        portion.
+        Most requests are small, so their bytes are added to the count in the database in larger portions, in advance.
+        `_reserved` holds the rest of the last portion.
 
         Args:
             category: Records or artifacts.
             size: Number of bytes.
-            spare: Whether a tenth more than the budget is allowed, see `may_exceed` of `Budget.check`. Ignored for
-                artifacts.
+            may_exceed: Whether a tenth more than the budget is allowed, see `Budget.check`. Ignored for artifacts.
 
         Raises:
             LedgerFull: The namespace's budget is spent.
@@ -347,7 +348,7 @@ class Archive:
                     if category == budgets.ARTIFACTS:
                         self._budget.check_artifacts(connection, size)
                     else:
-                        self._budget.check(connection, size, may_exceed=spare)
+                        self._budget.check(connection, size, may_exceed=may_exceed)
                     portion = max(size, budgets.AT_ONCE)
                     budgets.add_usage(connection, category, portion)
                 self._reserved[category] += portion
@@ -386,7 +387,8 @@ class Archive:
             this_run = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
             insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")
-            if connection.execute(insert.on_conflict_do_nothing().returning(runs.c.id)).scalar() is None:
+            inserted_id = connection.execute(insert.on_conflict_do_nothing().returning(runs.c.id)).scalar()
+            if inserted_id is None:  # the run has a row already
                 if new:
                     raise errors.RunExists(f"the ledger has a study {run} already")
                 _claim(connection, run)
@@ -414,7 +416,8 @@ class Archive:
             RunNotFound: There is no such run.
         """
         with self._connect(run) as (connection, this_run):
-            # The lock on the row makes concurrent changes wait for each other, so that none is lost.
+            # The lock on the row makes concurrent changes wait for each other, so that none is lost. `key_share` lets
+            # others insert rows that refer to this one.
             connection.execute(sa.select(runs.c.id).where(this_run).with_for_update(key_share=True))
             desired = records.from_dict(Desired, tables.read_column(connection, this_run, labels.LEDGER_DESIRED) or {})
             was_cancelled = desired.state is RunState.CANCELLED
@@ -504,14 +507,14 @@ class Archive:
 
     def is_token_valid(self, run: str, token: str) -> bool:
         """Return whether a token opens a run. For an unknown run the check takes as long as for a known one."""
-        return self._matches(run, runs.c.token, token)
+        return self._is_hash_in_column(run, runs.c.token, token)
 
     def is_mlflow_token_valid(self, run: str, token: str) -> bool:
         """Return whether a token lets a run use MLflow. The check takes equally long for all runs, as `is_token_valid`."""
-        return self._matches(run, runs.c.mlflow_token, token)
+        return self._is_hash_in_column(run, runs.c.mlflow_token, token)
 
-    def _matches(self, run: str, column: sa.Column[str], token: str) -> bool:
-        """Return whether a token is the one whose hash is in a column of the run's row."""
+    def _is_hash_in_column(self, run: str, column: sa.Column[str], token: str) -> bool:
+        """Return whether the hash of a token is the one in a column of the run's row."""
         with self._connections.checking() as connection:
             # Tables never vanish, so one check that they exist is enough. Each request to MLflow comes here.
             self._has_tables = self._has_tables or tables.has_tables(connection)
@@ -605,7 +608,7 @@ class Archive:
 def _changes(
     connection: sa.Connection, this_run: sa.ColumnElement[bool], order: sa.ColumnElement[Any], limit: int | None = None
 ) -> list[Change]:
-    """Return the changes of the run that `this_run` selects."""
+    """Return the changes of the run that `this_run` selects: all, or the first `limit` ones in the given order."""
     query = sa.select(changes.c.change).join(runs).where(this_run).order_by(order).limit(limit)
     return [records.from_json(Change, text) for (text,) in connection.execute(query)]
 

@@ -277,13 +277,13 @@ def _rows_up_to_size(
         size: Number of bytes.
         values: Values in the query, including `limit`.
     """
-    total = f"sum({bytes_of}) OVER (ORDER BY {order})"
+    total = f"sum({bytes_of}) OVER (ORDER BY {order})"  # bytes of a row and all rows before it
     measured = f"SELECT *, {bytes_of} AS row_bytes, {total} AS total_bytes FROM ({query}) AS queried"
     page_query = f"SELECT {columns}, total_bytes FROM ({measured}) AS measured WHERE total_bytes - row_bytes < :size"
-    stored = select(f"{page_query} ORDER BY {order}", {**values, "size": size})
-    read_bytes = stored[-1][-1] if stored else 0
-    more = len(stored) == values["limit"] or read_bytes >= size
-    return [row[:-1] for row in stored], more  # without `total_bytes`
+    rows_with_totals = select(f"{page_query} ORDER BY {order}", {**values, "size": size})
+    page_bytes = rows_with_totals[-1][-1] if rows_with_totals else 0
+    more = len(rows_with_totals) == values["limit"] or page_bytes >= size
+    return [row[:-1] for row in rows_with_totals], more  # without `total_bytes`
 
 
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:

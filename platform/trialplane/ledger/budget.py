@@ -48,7 +48,9 @@ class Budget:
     artifacts: int | None = None
 
     def check(self, connection: sa.Connection, more: int, *, may_exceed: bool = False) -> int:
-        """Check that `more` bytes may be written to the database, and return the number of bytes that are left afterwards.
+        """Check that `more` bytes may be written to the database, and return how many the budget leaves after them.
+
+        The result is negative if `may_exceed` has allowed more than the budget.
 
         Args:
             connection: Connection to the namespace's ledger.
@@ -100,7 +102,7 @@ def read(text: str, namespaces: Sequence[str]) -> dict[str, Budget]:
 
 
 def grow(connection: sa.Connection, run_id: int, size: int) -> None:
-    """Add bytes to the count of a run's attempts and reports."""
+    """Add bytes to the count of a run's attempts and reports. The number is negative if a write freed some."""
     connection.execute(_ADD_SIZE, {"run_id": run_id, "bytes": size})
 
 
@@ -126,12 +128,15 @@ def size_of_reports(connection: sa.Connection, run_id: int, marks: Sequence[int]
 
 def size_text(size: int) -> str:
     """Return a number of bytes with a unit: `1.5 GiB`."""
-    unit, bits = next((entry for entry in _UNITS if size >= 1 << entry[1]), ("bytes", 0))
-    return f"{round(size / (1 << bits), 1):,g} {unit}"
+    for unit, power in _UNITS:
+        if size >= 1 << power:
+            return f"{round(size / (1 << power), 1):,g} {unit}"
+    return f"{size:,} bytes"
 
 
 def count_used(connection: sa.Connection) -> int:
     """Return the bytes that a namespace uses in the database: runs, attempts, reports, code, and MLflow's records."""
+    # Unlike `octet_length`, `pg_column_size` counts the bytes of a text as stored, which may be compressed.
     run_bytes = sum((sa.func.coalesce(sa.func.pg_column_size(c), 0) for c in _text_columns(runs)), sa.literal(ROW))
     parts = (
         sa.select(sa.func.coalesce(sa.func.sum(run_bytes), 0)).scalar_subquery(),

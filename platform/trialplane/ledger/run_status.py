@@ -109,6 +109,7 @@ def reported_status(ledger: LedgerView, waits: str = "") -> RunStatus | None:
         return dataclasses.replace(status, reason=join_reasons(status.reason, waits)) if is_newest else None
     is_cancelled = ledger.desired is RunState.CANCELLED and not status.state.is_ended
     if is_cancelled or (ledger.desired is RunState.PAUSED and status.state.is_active):
+        # A cancelled run has ended for good. If its controller could not write the end, its last status is the best guess.
         ended = status.ended or (status.updated if is_cancelled else None)
         return _idle(status, ledger.desired, stop_reason(status.run, ledger.desired), ended)
     return status if status.has_ended(ledger.begun) else None
@@ -123,17 +124,20 @@ def recount(job: Job, attempts: Iterable[TrialRow]) -> Counts:
         job: Job with the objectives.
         attempts: All attempts of the run. Each may be discarded once it is read: only what is counted of it is kept.
     """
-    small_rows, best = [], None
+    small_rows: list[TrialRow] = []  # the attempts without their long fields
+    best: TrialRow | None = None
     for attempt in attempts:
         if attempt.state is TrialState.COMPLETE and attempt.feasible:
-            best = rows.best_trial(job, [attempt] if best is None else [best, attempt])
+            contenders = [attempt] if best is None else [best, attempt]
+            best = rows.best_trial(job, contenders)
         small_rows.append(dataclasses.replace(attempt, params={}, metrics={}, returned={}, message="", best_steps={}))
     newest = {row.trial: row for row in rows.newest_attempts(small_rows)}
-    if best is not None:  # its start and duration are those of its series
+    if best is not None:
+        # A promoted trial has run in several attempts. `newest_attempts` has added up their times.
         row = newest[best.trial]
         best = rows.shorten(dataclasses.replace(best, started=row.started, seconds=row.seconds))
     states = collections.Counter(row.state for row in newest.values())
-    # Without those that were stopped because the run had failed: `platform resume` tries them again.
+    # Attempts that were stopped because the run had failed do not count: `platform resume` tries them again.
     failures = [
         row.failure.value
         for row in newest.values()

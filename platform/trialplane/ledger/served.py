@@ -31,9 +31,9 @@ class InvalidToken(Exception):
 
 
 class _Sizes:
-    """Sizes of the rows of one run that this process has written.
+    """Sizes of the rows that this process has written for its run's running attempts.
 
-    With them, most writes need no query for the size of the rows that they replace.
+    With them, most writes need no query for the size of the row that they replace.
 
     Args:
         next_number: Number of the next new attempt.
@@ -55,12 +55,15 @@ class _Sizes:
         It is not if the change replaces or deletes rows of unknown size. The database must count them then.
         """
         if isinstance(growth, ReportGrowth):
+            # Marks only increase, so a report with an older mark is a repetition, whose row exists already.
             has_only_new = not growth.deleted and min(growth.sizes, default=0) > self._last_mark
             return sum(growth.sizes.values()) + budgets.ROW * len(growth.sizes), has_only_new
         is_new = growth.number >= self._next_number
         old_sizes = self._running.get(growth.number, {})
-        size = sum(len(text) - old_sizes.get(column, 0) for column, text in growth.texts.items())
-        return size + (0 if old_sizes else budgets.ROW), is_new or bool(old_sizes)
+        added_bytes = sum(len(text) - old_sizes.get(column, 0) for column, text in growth.texts.items())
+        if not old_sizes:
+            added_bytes += budgets.ROW
+        return added_bytes, is_new or bool(old_sizes)
 
     def add(self, growth: AttemptGrowth | ReportGrowth) -> None:
         """Record the sizes of rows that were committed. The sizes of an attempt are kept until it ends."""
@@ -103,7 +106,7 @@ class Served(Storage):
     ) -> None:
         self._digest = digest
         self._budget = budget
-        self._room = 0  # bytes that may be written before the namespace's bytes are counted again
+        self._reserve = 0  # bytes that may be written before the namespace's bytes are counted again
         self._sampler_bytes = 0  # size of the samplers' state as last written
         self._requested_epoch = epoch
         self._sizes = _Sizes(0, 0)
@@ -195,21 +198,24 @@ class Served(Storage):
             if growth is None:
                 yield connection
                 return
-            size, is_exact = self._sizes.growth(growth)
+            rows_growth, is_exact = self._sizes.growth(growth)
             old_size = 0 if is_exact else self._size(connection, growth)
-            yield connection
+            yield connection  # the caller writes the rows
             if not is_exact:
-                size = self._size(connection, growth) - old_size
+                rows_growth = self._size(connection, growth) - old_size
             sampler_bytes = self._sampler_bytes if sampler_state is None else len(json.dumps(sampler_state))
-            added_bytes = size + max(0, sampler_bytes - self._sampler_bytes)
-            if added_bytes > self._room:
+            added_bytes = rows_growth + max(0, sampler_bytes - self._sampler_bytes)
+            if added_bytes > self._reserve:
                 is_attempt = isinstance(growth, AttemptGrowth)
                 kept_free = 0 if is_attempt else self._budget.database // 4
-                is_change = is_attempt and (old_size > 0 or self._sizes.is_running(growth))
-                remaining = self._budget.check(connection, added_bytes + kept_free, may_exceed=is_change)
-                self._room = min(remaining + added_bytes, budgets.AT_ONCE)
-            budgets.grow(connection, self._id, size)
-        self._room, self._sampler_bytes = min(self._room - added_bytes, budgets.AT_ONCE), sampler_bytes
+                # An attempt that has begun may exceed the budget, so that its result is not lost.
+                has_begun = is_attempt and (old_size > 0 or self._sizes.is_running(growth))
+                remaining = self._budget.check(connection, added_bytes + kept_free, may_exceed=has_begun)
+                self._reserve = min(remaining + added_bytes, budgets.AT_ONCE)
+            budgets.grow(connection, self._id, rows_growth)
+        # Only now is the transaction committed. `min` is for rows that were deleted, whose `added_bytes` are negative.
+        self._reserve = min(self._reserve - added_bytes, budgets.AT_ONCE)
+        self._sampler_bytes = sampler_bytes
         self._sizes.add(growth)
 
     def _size(self, connection: sa.Connection, growth: AttemptGrowth | ReportGrowth) -> int:

@@ -54,9 +54,8 @@ runs = sa.Table(
     sa.Column(labels.LEDGER_DESIRED, sa.Text),
     sa.Column("optuna", sa.Text, nullable=False),  # state of the samplers
     sa.Column(labels.LEDGER_IMAGES, sa.Text),
-    sa.Column(
-        "forgotten", sa.Text, key="removal_mark"
-    ),  # mark of a deleted run, until its files and then its row are removed
+    # Mark of a deleted run, until its files and then its row are removed.
+    sa.Column("forgotten", sa.Text, key="removal_mark"),
     sa.Column("token", sa.Text),  # SHA-256 of the token that opens the run at the gateway; NULL while the run is stopped
     sa.Column("mlflow_token", sa.Text),  # SHA-256 of the derived token, which opens MLflow for the run
 )
@@ -225,15 +224,14 @@ class Share:
                 text = f"all {POOL - CHECKS} connections of the process have been in use for {TURN_SECONDS:g} s"
                 raise sa.exc.TimeoutError(text)
             try:
-                with self.checking() as connection:
+                with self._transaction() as connection:
                     yield connection
             finally:
                 self._turns.release()
         finally:
             self._own_turns.release()
 
-    @contextlib.contextmanager
-    def checking(self) -> Iterator[sa.Connection]:
+    def checking(self) -> contextlib.AbstractContextManager[sa.Connection]:
         """Begin a transaction that only checks a token.
 
         It does not count against the limit of the share, and `CHECKS` connections of the pool are reserved for it.
@@ -241,6 +239,11 @@ class Share:
         Raises:
             sqlalchemy.exc.TimeoutError: No connection has become free in time.
         """
+        return self._transaction()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """Begin a transaction in the share's schema, without regard to the limits."""
         with self._engine.begin() as connection:
             connection.execute(self._set_path)
             yield connection
