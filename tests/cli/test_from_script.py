@@ -166,6 +166,22 @@ print(f"final_size={3}", "error:", 0.5)
     assert "# guessed from the metrics of one run; the others: final_size, gap, speed\n" in Path("src/job.yaml").read_text()
 
 
+def test_the_whole_names_of_nested_metrics_are_offered(platform, written: Path) -> None:
+    text = """
+import json
+scores = {"classes": {name: {"f1": 0.1} for name in "abcdefghijklmnopqrstuvwxyz"}, "overall": {"f1": 0.5}}
+print(json.dumps(scores, indent=2) if args.stamp else "")
+json.dump({"top": {"f1": 0.5}, "other": {"f1": 0.1}}, open("scores.json", "w"), indent=2)
+"""
+    for printed, metric, others in (("d", "overall.f1", "classes.a.f1"), ("", "top.f1", "other.f1")):
+        Path("src/job.yaml").unlink(missing_ok=True)
+        (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', f'"--stamp", default="{printed}"') + text)
+        result = platform("init", "--from", str(written / "fit.py"))
+        assert result.exit_code == 0, result.output
+        assert f"objective: {{metric: {metric}, direction: maximize}}" in Path("src/job.yaml").read_text()
+        assert f"the others: {others}" in Path("src/job.yaml").read_text()
+
+
 def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, written: Path) -> None:
     (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + "print(f'y={1} eval_mode={3}')\n")
     result = platform("init", "--from", str(written / "fit.py"))

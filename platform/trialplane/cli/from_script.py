@@ -687,8 +687,8 @@ def _print_missing_libraries(file: Path, modules: Sequence[str], roots: Sequence
 def _print_result(name: str, result: smoke.Smoke) -> None:
     """Print the end of a smoke run and the names of its metrics, 20 at most."""
     duration = f"{result.seconds:.0f} s"
-    names = sorted({metric for metrics in result.metrics.values() for metric in metrics})
-    shown = f"its metrics: {', '.join(names[:20])}" if names else "no metrics were found"
+    names = smoke.shown_names(result.metrics.values())
+    shown = f"its metrics: {', '.join(names)}" if names else "no metrics were found"
     if result.failure:
         output.note(f"{name} failed after {duration}: {result.failure}; {shown}")
     else:

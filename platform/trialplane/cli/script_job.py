@@ -521,7 +521,7 @@ def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -
     if result is None:
         reason = "the script was not run"
     elif metrics:
-        reason = f"no metric that it printed has the name of an objective ({', '.join(sorted(set(metrics))[:20])})"
+        reason = f"no metric that it printed has the name of an objective ({', '.join(smoke.shown_names([metrics]))})"
     else:
         reason = "it printed no metric"
     if last := guess.unnamed(metrics):
@@ -538,7 +538,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
     """
     if (chosen := best_objective(job, result)) is not None and result is not None:
         source, best, reason = chosen
-        other_names = ", ".join(sorted(name for name in result.metrics[source] if name != best["metric"])[:20])
+        other_names = ", ".join(name for name in smoke.shown_names([result.metrics[source]]) if name != best["metric"])
         beside = f"; the others: {other_names}" if other_names else ""
         has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)  # reports the metrics by itself
         is_default = not source.pattern and (has_callback or source.source in ("stdout", "mlflow"))

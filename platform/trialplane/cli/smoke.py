@@ -11,7 +11,7 @@ import re
 import sqlite3
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trialplane.cli import bounded
@@ -29,6 +29,7 @@ _WANDB_VALUE = re.compile(rf"{_WANDB_PREFIX}\s+([A-Za-z][\w./@-]*)\s+({settings.
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
 _CROWD = 4  # names in a line that may be a list of settings
+_MOST_SHOWN = 20  # names in a message
 _MOST_FILES = 500  # Python files that are searched for prints
 
 
@@ -86,7 +87,9 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
     values = {
         name: value
         for name, value in output.finite.items()
-        if name in results and (name not in names or _spelling(name) not in pair_spellings)
+        if name in results
+        and name not in output.ambiguous  # the whole names of its values are metrics, too
+        and (name not in names or _spelling(name) not in pair_spellings)
     }
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: values} if values else {}
     last_line = next((line for line in reversed(own_output.splitlines()) if line.strip()), "")
@@ -102,14 +105,19 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
         is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
         return not is_of_wandb and file.is_file() and old_files.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
 
-    for _, source, file_metrics in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
-        finite = {name: value for name, value in file_metrics.items() if math.isfinite(value)}
-        if source is not None and finite:
-            metrics_by_source[source] = {**metrics_by_source.get(source, {}), **finite}
+    for file in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
+        finite = {name: value for name, value in file.values.items() if math.isfinite(value) and name not in file.ambiguous}
+        if file.source is not None and finite:
+            metrics_by_source[file.source] = {**metrics_by_source.get(file.source, {}), **finite}
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep(name))))
     return Smoke(metrics_by_source, process_end.seconds, failure, process_end.code is not None)
+
+
+def shown_names(metrics: Iterable[Iterable[str]]) -> list[str]:
+    """Return the different names of metrics in alphabetical order, 20 at most, and those of nested objects last."""
+    return sorted(set(itertools.chain.from_iterable(metrics)), key=lambda name: (name.count("."), name))[:_MOST_SHOWN]
 
 
 def _candidates(output: str) -> tuple[str, ...]:

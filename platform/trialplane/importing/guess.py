@@ -347,11 +347,11 @@ def monitored(options: Sequence[Option]) -> Monitored | None:
     return None
 
 
-def objective_rank(metric: str) -> tuple[int, bool, bool]:
+def objective_rank(metric: str) -> tuple[int, bool, bool, int]:
     """Return the rank of a metric as an objective; the highest is the best.
 
     A metric of validation is preferred to one of a test, this to one that names no data, and this to one of training. Of
-    the same data, a score is preferred to a loss, and a value of an epoch to one of a step.
+    the same data, a score is preferred to a loss, a value of an epoch to one of a step, and an outer object's to an inner's.
     """
     words = set(_words(metric))
     if words & set(_VALIDATION):
@@ -360,7 +360,7 @@ def objective_rank(metric: str) -> tuple[int, bool, bool]:
         data_rank = 2
     else:
         data_rank = 0 if words & set(_TRAINING) else 1
-    return data_rank, bool(words & _SCORES), "step" not in words
+    return data_rank, bool(words & _SCORES), "step" not in words, -metric.count(".")
 
 
 def unnamed(metrics: Sequence[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pprint
 import warnings
 from pathlib import Path
 
@@ -304,3 +306,75 @@ def test_rows_that_came_with_the_code_are_not_the_trials(tmp_path: Path) -> None
     trial = Trial(tmp_path, MetricSource("file", path="m.csv"), code=code)
     (trial.folder / "m.csv").write_text((code / "m.csv").read_text() + "3,0.5\n")
     assert trial.read(ended=True) == [(3, {"acc": 0.5})]
+
+
+SCORES = {
+    "class": {"a": {"f1": 0.1}, "b": {"f1": 0.2}},
+    "overall": {"f1": 0.8, "n": 144},
+    "part": {"c": {"d": {"f1": 0.3}}},
+}
+WHOLE_NAMES = {"class.a.f1": 0.1, "class.b.f1": 0.2, "overall.f1": 0.8, "overall.n": 144.0, "part.c.d.f1": 0.3}
+RICH = [f"{line:60}" for line in json.dumps(SCORES, indent=2).splitlines()]  # as `RichHandler` prints it
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(SCORES),
+        json.dumps(SCORES, indent=2),
+        f"scores = {SCORES}",
+        pprint.pformat(SCORES, width=20),
+        "\n".join(["[11/26/26 13:57:28] INFO     {        main.py:74", *(f"{'':29}{line}" for line in RICH[1:])]),
+        str(SCORES).replace("0.8", "np.float64(0.8)").replace("}, ", "},\n"),
+        json.dumps(SCORES, indent=2).replace("0.2", '"0.2"'),
+    ],
+)
+def test_the_outermost_value_of_nested_objects_is_the_metric_that_the_job_names(tmp_path: Path, text: str) -> None:
+    """Each is found by its whole name, also in a file; the other values are told."""
+    for place, source in (("output", STDOUT), ("file", MetricSource("file", path="scores.json"))):
+        trial = Trial(tmp_path / place, source, names=("f1",))
+        if source is STDOUT:
+            trial.prints(f"{text}\n")
+        else:
+            (trial.folder / "scores.json").write_text(text)
+        assert trial.read(ended=True) == [(0, {**WHOLE_NAMES, "f1": 0.8})]
+        (remark,) = trial.reader.remarks
+        others = "class.a.f1, class.b.f1, part.c.d.f1"
+        assert remark == f"f1 is overall.f1; to use another value write its whole name in the job: {others}"
+    named = Trial(tmp_path / "named", STDOUT, names=("overall.F1",))
+    named.prints(f"{text}\n")
+    assert named.read(ended=True)[0][1]["overall.F1"] == 0.8 and not named.reader.remarks
+
+
+def test_a_value_of_another_nested_object_is_not_a_later_value(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT, names=("f1",))
+    for epoch in (1, 2):
+        trial.prints(f'{{"epoch": {epoch}, "train": {{"f1": 0.9}}, "dev": {{"f1": 0.{epoch}}}}}\n')
+        trial.prints("{'a': {'f1': 0.7},\n 'b': {'f1': 0.8}}\n")
+    assert [metrics["f1"] for _, metrics in trial.read(ended=True) if "f1" in metrics] == [0.1, 0.2]
+    assert trial.reader.newest["f1"] == 0.2 and trial.reader.ambiguous == {"f1": ("dev.f1", "train.f1", "a.f1", "b.f1")}
+    (tmp_path / "top").mkdir()
+    top = Trial(tmp_path / "top", STDOUT, names=("f1",))
+    top.prints('{"a": {"f1": 0.1}, "f1": 0.5, "b": {"f1": 0.2}}\n')
+    assert top.read(ended=True)[0][1]["f1"] == 0.5 and not top.reader.remarks
+
+
+def test_lines_that_only_look_like_an_object_are_read_as_lines(tmp_path: Path) -> None:
+    """As are those of a history in an object, and those of one that does not end."""
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("int main() {\nacc=0.1\n{\n'acc': 0.2,\nacc=0.3\n")
+    trial.prints(json.dumps({"log": [{"acc": 0.4}, {"acc": 0.5}]}, indent=1))
+    trial.prints('\n{\n "note": "a } b", "when": "10:31",\n "also": "it\'s",\n "args": {"acc": 7},\n "acc": 0.6\n}\n')
+    trial.prints('{\n"acc": 0.7')
+    assert [metrics["acc"] for _, metrics in trial.read(ended=True)] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+
+
+def test_an_object_of_a_file_that_the_job_has_already_counts_if_one_line_differs(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    text = json.dumps({"overall": {"acc": 0.5}, "other": {"acc": 0.2}}, indent=1)
+    (code / "scores.json").write_text(text)
+    for place, values in (("changed", [0.5]), ("same", [])):
+        trial = Trial(tmp_path / place, MetricSource("file", path="scores.json"), script="fit.py", code=code)
+        (trial.folder / "scores.json").write_text(text.replace("0.2", "0.3") if values else text)
+        assert [metrics["acc"] for _, metrics in trial.read(ended=True)] == values

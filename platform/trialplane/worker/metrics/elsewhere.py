@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from trialplane.job.program import MetricSource
 from trialplane.worker.metrics.tails import LAST, Source, Tail
@@ -19,6 +20,22 @@ _TIME_LIMIT = 2.0  # seconds for the search, which may take little more
 MOST_ENTRIES = 5_000  # entries of the folders that are searched
 _MAX_FILES = 3  # files in a message
 _MAX_NAMES = 5  # metrics of each file in a message
+
+
+class MetricFile(NamedTuple):
+    """A file with metrics.
+
+    Attributes:
+        path: Path of the file.
+        source: Source that would read it; None for a file of W&B, which no source reads.
+        values: Last value of each metric in it.
+        ambiguous: Metrics to find that stand for one of several values in nested objects.
+    """
+
+    path: Path
+    source: MetricSource | None
+    values: dict[str, float]
+    ambiguous: Collection[str] = ()
 
 
 def advice(
@@ -37,8 +54,8 @@ def advice(
     """
     missing_advice: dict[str, str] = {}  # source in job.yaml → message on a file with a missing metric
     other_advice: dict[str, str] = {}  # source in job.yaml → message on a file with other metrics
-    for file, source, values in metric_files(folder, names, is_own, original_content):
-        relative_path = file.relative_to(folder)
+    for metric_file in metric_files(folder, names, is_own, original_content):
+        relative_path, source, values = metric_file.path.relative_to(folder), metric_file.source, metric_file.values
         if source is None:
             remedy = "print the metric, or for a script write `capture: wandb`"
             other_advice.setdefault("wandb", f"{relative_path} is W&B's, which is not read: {remedy}")
@@ -56,10 +73,8 @@ def advice(
 
 def metric_files(
     folder: Path, names: Collection[str], is_own: Callable[[Path], bool], original_content: Callable[[Path], bytes]
-) -> Iterator[tuple[Path, MetricSource | None, dict[str, float]]]:
-    """Yield each file with metrics, the source that would read it, and its last value of each metric.
-
-    A file of W&B, which no source reads, has None and no values. The search ends after `_TIME_LIMIT`.
+) -> Iterator[MetricFile]:
+    """Yield each file with metrics. The search ends after `_TIME_LIMIT`.
 
     Args:
         folder: Folder in which a program ran.
@@ -74,18 +89,19 @@ def metric_files(
         source = _source(file, folder)
         if source is None:
             if file.suffix == ".wandb" and is_own(file):
-                yield file, None, {}
+                yield MetricFile(file, None, {})
             continue
         values: dict[str, float] = {}
+        tail_source = Source(source, names)
         with contextlib.suppress(OSError):  # the file was removed meanwhile
             is_long_text = source.source == "file" and file.stat().st_size > LAST  # it would take too long to read
             if is_long_text or not is_own(file):
                 continue
-            tail = Tail(file, Source(source, names), 0, original_content(file))
+            tail = Tail(file, tail_source, 0, original_content(file))
             for line in tail.read(ended=True, deadline=deadline):
                 values.update(line.metrics)
         if values:
-            yield file, source, values
+            yield MetricFile(file, source, values, tail_source.names.ambiguous.keys())
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -3,7 +3,8 @@
 Pure: text in, numbers out. Without a pattern of the job, these are metrics:
 
 - pairs of a name and a number with = or : between, the name perhaps in quotes: `loss=0.3`, `'eval_loss': 0.3`, `acc: 93.1%`;
-- the numbers of a line that is a JSON object; numbers of nested objects have dotted names;
+- the numbers of a JSON object or a dict, in one line or over several; numbers of nested objects have dotted names:
+  `overall.f1`. A job that names `f1` gets the outermost of them, and of several the first that is not one of training;
 - a metric that the job names, in any spelling: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
   `0.98 accuracy` and `Accuracy on the 100 images: 54 %`;
 - a fraction, as its value: `accuracy: 9870/10000`;
@@ -69,7 +70,15 @@ _PROSE = re.compile(r"\w \w")
 _RULE = frozenset(" \t-=+|│┃─━┼╇┡╪:")
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _MAX_NAMES = 10_000  # names in the cache
+_MOST_AMBIGUOUS = 20  # names of a metric in nested objects
 _DIGITS = re.compile(r"\d")
+# The beginning of an object inside another one.
+_NESTED = re.compile(r"\{[^{}]*[\"']\s*:\s*\{")
+# A part of an object: a key with an object, a list or a number, a text, or a bracket.
+_OBJECT_PART = re.compile(
+    rf"(?:([\"'])((?:(?!\1).)+)\1|(?<![\w.])(\d+))\s*:\s*(?:([{{\[])|[\"']?{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}[\"']?)"
+    r"|\"[^\"\n]*\"|'[^'\n]*'|([{}\[\]])"
+)
 _SWITCH = re.compile(r"[:=] ?(?:[Tt]rue|[Ff]alse|None|null)\b")
 # Usual names of arguments, which are seldom results.
 _ARGUMENTS = frozenset(
@@ -112,10 +121,15 @@ class Names:
     Args:
         requested: Metrics that the job names, matched in any case.
         step: Name of the step; "" for the usual ones.
+
+    Attributes:
+        ambiguous: Metric that the job names → its names in nested objects if there are several; the first one counts.
     """
 
     def __init__(self, requested: Collection[str], step: str = "") -> None:
         self.requested = {name.lower(): name for name in requested}
+        self.ambiguous: dict[str, tuple[str, ...]] = {}
+        self._nested: dict[str, str] = {}  # metric that the job names → its name in nested objects
         self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.requested]
         self.has_own_step = bool(step)
         self._cache: dict[str, Meaning] = {}
@@ -144,6 +158,24 @@ class Names:
         is_held_out = data_set not in TRAINING_SETS
         names_plain_only = name.lower() in self.requested and full_name.lower() not in self.requested
         return name if is_held_out and names_plain_only else full_name
+
+    def add_nested(self, metrics: dict[str, float]) -> None:
+        """Add the metrics that the job names and that a record has only in nested objects: `f1` for `overall.f1`.
+
+        The outermost value counts; of several the first one that is not of training. Later records count only if they have
+        the same one.
+        """
+        for lower, name in self.requested.items():
+            if name in metrics:
+                continue
+            full_names = [key for key in metrics if key.lower().endswith(f".{lower}")]
+            full_names.sort(key=lambda key: (key.count("."), not set(TRAINING_SETS).isdisjoint(key.lower().split("."))))
+            chosen = self._nested.setdefault(name, full_names[0]) if full_names else ""
+            if chosen in metrics:
+                metrics[name] = metrics[chosen]
+            earlier_names = self.ambiguous.get(name, (chosen,))
+            if others := [key for key in full_names if key not in earlier_names and len(earlier_names) < _MOST_AMBIGUOUS]:
+                self.ambiguous[name] = (*earlier_names, *others)
 
     def keep_requested(self, line: LineMetrics) -> LineMetrics:
         """Return a line with its step, and only the metrics that the job names."""
@@ -236,13 +268,28 @@ class LineParser:
         if self._patterns:
             return names.split_record(dict(_pattern_pairs(self._patterns, line)))
         if line.lstrip().startswith("{") and (record := _json_numbers(line)) is not None:
-            return self._without_arguments(names.split_record(record), line)
+            return self._record_metrics(record, line)
         if (averages := _AVERAGES.match(line)) is not None:
             return names.split_record(dict(_report_averages(averages)))
-        line_metrics = self._named_metrics(line)
+        nested = _NESTED.search(line)
+        if nested is not None and not headings_of(line):
+            record = {**_pairs(line[: nested.start()], names, []), **object_numbers(line[nested.start() :])}
+            line_metrics = self._record_metrics(record, line)
+        else:
+            line_metrics = self._named_metrics(line)
         if line_metrics.step is None and not names.has_own_step:
             line_metrics = _add_named_step(line_metrics, line)
         return self._without_arguments(line_metrics, line)
+
+    def parse_object(self, text: str) -> LineMetrics:
+        """Return the metrics and the step of an object in several lines."""
+        return self._record_metrics(object_numbers(text), text)
+
+    def _record_metrics(self, record: Mapping[str, float], text: str) -> LineMetrics:
+        """Return the metrics and the step of an object, by the numbers in its text."""
+        line_metrics = self._names.split_record(record)
+        self._names.add_nested(line_metrics.metrics)
+        return self._without_arguments(line_metrics, text)
 
     def _table_metrics(self, line: str) -> LineMetrics | None:
         """Return the metrics of a row of a table; None if the line is not in a table.
@@ -360,6 +407,27 @@ def _json_numbers(line: str) -> dict[str, float] | None:
         return None
     results = {name: value for name, value in record.items() if not (isinstance(value, dict) and is_argument_word(name))}
     return dict(numbers(results))
+
+
+def object_numbers(text: str) -> dict[str, float]:
+    """Return the numbers of an object of JSON or Python, by dotted names, except those in lists and in objects like `args`.
+
+    The object may have values that are neither JSON nor literals, as `tensor(0.3)`.
+    """
+    values: dict[str, float] = {}
+    path: list[str] = []  # keys of the open objects, "" for the outermost one, and "[" for lists
+    for match in _OBJECT_PART.finditer(text):
+        _, quoted, integer, opened, value, bracket = match.groups()
+        key, closed = quoted or integer or "", bracket in ("}", "]")
+        if opened or (bracket and not closed):
+            path.append("[" if "[" in (opened, bracket) else key)
+        elif closed:
+            path = path[:-1]
+            if not path:
+                break
+        elif value and "[" not in path and not any(map(is_argument_word, path)):
+            values.setdefault(".".join([*filter(None, path), key]), float(value))
+    return values
 
 
 def headings_of(line: str) -> list[tuple[int, str]]:

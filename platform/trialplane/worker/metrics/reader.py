@@ -11,7 +11,7 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trialplane.job.program import Program
@@ -109,6 +109,8 @@ class Reader:
             is_log = tail.source.pattern is None
             for report in self._tail_reports(tail, now, deadline, ended=ended, size=printed if is_log else None):
                 burst.add(tail.source, report)
+        if ended:
+            self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
         due = self._due_reports(burst, now, ended)
         self._last_step = max([self._last_step, *(step for step, _ in due)])
         return [*due, *self._training_values()] if ended else due
@@ -138,6 +140,16 @@ class Reader:
             yield from tail.steps.flush_idle()
         if ended and tail.skipped:
             self.remarks.append(self._unread_message(tail))
+
+    @property
+    def ambiguous(self) -> dict[str, tuple[str, ...]]:
+        """Metrics that the job names → their names in nested objects if there are several, of which the first counts."""
+        return {
+            name: names
+            for source in self._sources
+            for name, names in source.names.ambiguous.items()
+            if self._is_read_from(name, source)
+        }
 
     def leave_out(self, metrics: Iterable[str]) -> None:
         """Stop reading metrics, because the program reports them itself."""
@@ -287,3 +299,9 @@ _SOURCE_NAMES: Mapping[str, str] = {
     "tensorboard": "its TensorBoard files",
     "wandb": "its W&B calls",
 }
+
+
+def _ambiguous_message(name: str, names: Sequence[str]) -> str:
+    """Return a message for the user about a metric that has several values, in nested objects."""
+    shown = f"{', '.join(names[1:_MAX_SHOWN])}{', …' if len(names) > _MAX_SHOWN else ''}"
+    return f"{name} is {names[0]}; to use another value write its whole name in the job: {shown}"

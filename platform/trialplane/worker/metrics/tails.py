@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -31,6 +31,11 @@ _LAST_BYTES = 64  # bytes before the offset that are stored, to recognize a rewr
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
 _LINE_END = re.compile(rb"[\r\n]")
+# The first line of an object, perhaps with the name of a file that `rich` writes at its end, and the further ones.
+_OBJECT_BEGIN = re.compile(r"(?:^|[\s:=(])(\{)\s*(?:$|[\"']|\S+\.py:\d+\s*$)")
+_OBJECT_LINE = re.compile(r"\s*(?:[\"'\d.{}\[\])(-]|(?:true|false|null|nan|inf|NaN|None|True|False)\b)")
+_OBJECT_LIST = re.compile(r"\[\s*\{")
+_QUOTED = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
 
 
 class Source:
@@ -40,6 +45,7 @@ class Source:
         declaration: Source as the job declares it.
         names: Meanings of the names in it.
         parse: Function that finds the metrics of the next line of text.
+        parse_object: Function that finds the metrics of an object in several lines.
         pattern: Glob pattern of its files in the program's folder; None if it has none, as the trial's output.
     """
 
@@ -53,7 +59,8 @@ class Source:
         """
         self.declaration = declaration
         self.names = lines.Names(requested, declaration.step)
-        self.parse = lines.LineParser(declaration.pattern, self.names, arguments).parse
+        parser = lines.LineParser(declaration.pattern, self.names, arguments)
+        self.parse, self.parse_object = parser.parse, parser.parse_object
         prefix = declaration.path.rstrip("/") + "/" if declaration.path else ""
         patterns = {"file": declaration.path, "wandb": declaration.path, "tensorboard": f"{prefix}**/*tfevents*"}
         self.pattern = patterns.get(declaration.source)
@@ -227,14 +234,17 @@ class _LineFinder(Protocol):
 
     has_names: bool
 
-    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> LineMetrics | None:
-        """Return the metrics of the next line; None if it has none. Call it for the lines in order.
+    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> list[LineMetrics]:
+        """Return the metrics of the next line, and of lines before it that waited for it. Call it for the lines in order.
 
         Args:
             line: Line without its end.
             is_whole: Whether the line is complete. An incomplete one, of a progress bar, is passed again later.
             was_read: Whether the line was read before its file was rewritten. It has no metrics then.
         """
+
+    def flush(self) -> list[LineMetrics]:
+        """Return the metrics of the lines that wait for further ones."""
 
     def find(self, line: bytes) -> LineMetrics | None:
         """Return the metrics of a whole line, whatever lines are before it; None if it has none."""
@@ -272,15 +282,21 @@ class _Text:
         elif b"\r" in self._rest and not ended:
             bar_state, _, self._rest = self._rest.rpartition(b"\r")
         for line in whole_lines:
-            result = self._finder.find_next(line, is_whole=True, was_read=self._was_read(line))
-            if result is not None and (result.metrics or result.step is not None):
-                self._names_steps |= result.step is not None
-                yield result
+            yield from self._with_content(self._finder.find_next(line, is_whole=True, was_read=self._was_read(line)))
+        if ended:
+            yield from self._with_content(self._finder.flush())
         if bar_state is not None:
-            result = self._finder.find_next(bar_state, is_whole=False, was_read=False)
-            # How many states are read depends on time. So once lines name steps, a state without a step does not count: it
-            # could become a step that the program does not have.
-            if result is not None and (result.step is not None or (result.metrics and not self._names_steps)):
+            for result in self._finder.find_next(bar_state, is_whole=False, was_read=False):
+                # How many states are read depends on time. So once lines name steps, a state without a step does not count:
+                # it could become a step that the program does not have.
+                if result.step is not None or (result.metrics and not self._names_steps):
+                    self._names_steps |= result.step is not None
+                    yield result
+
+    def _with_content(self, results: Iterable[LineMetrics]) -> Iterator[LineMetrics]:
+        """Yield the results that have metrics or a step."""
+        for result in results:
+            if result.metrics or result.step is not None:
                 self._names_steps |= result.step is not None
                 yield result
 
@@ -295,28 +311,71 @@ class _Text:
 
 
 class _PrintedLines:
-    """A finder of metrics in lines as programs print them."""
+    """A finder of metrics in lines as programs print them. The lines of an object wait for its end."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self.has_names = not source.declaration.pattern  # a line that the job's own expressions match may have no name
         self._passages = passages.Passages(has_dumps=not source.declaration.pattern)
+        self._object = ""  # text of an object that is not closed yet
+        self._depth = 0  # its open brackets
+        self._waiting: list[tuple[passages.ResultPart, bool]] = []  # the lines of that object, and whether they were read
 
-    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> LineMetrics | None:
+    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> list[LineMetrics]:
         """Return the metrics of the next line outside of passages like tracebacks; see `_LineFinder`."""
         text = _line_text(line)
         if text is None:
-            return None
-        part = self._passages.result_part(text) if is_whole else passages.ResultPart(text)
+            return []
+        if not is_whole:
+            return self._parse(passages.ResultPart(text), was_read)
+        part = self._passages.result_part(text)
+        results: list[LineMetrics] = []
+        if self._object and not (_OBJECT_LINE.match(text) and len(self._object) < CHUNK):
+            results = self.flush()
+        opening = None
+        if self.has_names and not self._object and part.text and not part.is_named_only:
+            opening = _OBJECT_BEGIN.search(part.text)
+        if not self._object and opening is None:
+            return [*results, *self._parse(part, was_read)]
+        object_text = text if opening is None else part.text[opening.start(1) :]
+        self._object += f"{object_text}\n"
+        self._depth += _open_brackets(object_text)
+        self._waiting.append((part, was_read))
+        return results if self._depth > 0 else [*results, *self._end_object()]
+
+    def flush(self) -> list[LineMetrics]:
+        """Return the metrics of the lines of an object that was not closed, line by line; see `_LineFinder`."""
+        waiting, self._waiting, self._object, self._depth = self._waiting, [], "", 0
+        return [result for part, was_read in waiting for result in self._parse(part, was_read)]
+
+    def _end_object(self) -> list[LineMetrics]:
+        """Return the metrics of the object that the last line has closed: of one in a single line as of any line.
+
+        An object with a list of objects is a history, of which each line counts.
+        """
+        if len(self._waiting) == 1 or _OBJECT_LIST.search(self._object):
+            return self.flush()
+        text, is_read = self._object, all(was_read for _, was_read in self._waiting)
+        self._waiting, self._object, self._depth = [], "", 0
+        return [] if is_read else [self._source.parse_object(text)]
+
+    def _parse(self, part: passages.ResultPart, was_read: bool) -> list[LineMetrics]:
+        """Return the metrics of one line; an empty list if it was read before or has no results."""
         if was_read or not part.text:
-            return None
+            return []
         result = self._source.parse(part.text)
-        return self._source.names.keep_requested(result) if part.is_named_only else result
+        return [self._source.names.keep_requested(result) if part.is_named_only else result]
 
     def find(self, line: bytes) -> LineMetrics | None:
         """Return the metrics of any whole line; see `_LineFinder`."""
         text = _line_text(line)
         return None if text is None else self._source.parse(text)
+
+
+def _open_brackets(text: str) -> int:
+    """Return the number of brackets that a text opens, less those that it closes, without those in quotes."""
+    text = _QUOTED.sub("", text)
+    return sum(map(text.count, "([{")) - sum(map(text.count, ")]}"))
 
 
 def _line_text(line: bytes) -> str | None:
@@ -340,14 +399,18 @@ class _TableRows:
         self._header: list[str] = []
         self.has_names = False
 
-    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> LineMetrics | None:
-        """Return the metrics of the next row; None for the header, which is recorded; see `_LineFinder`."""
+    def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> list[LineMetrics]:
+        """Return the metrics of the next row; an empty list for the header, which is recorded; see `_LineFinder`."""
         if not self._header:
             self._header = self._row(line)
-            return None
-        return None if was_read or not is_whole else self.find(line)
+            return []
+        return [] if was_read or not is_whole else [self.find(line)]
 
-    def find(self, line: bytes) -> LineMetrics | None:
+    def flush(self) -> list[LineMetrics]:
+        """Return an empty list, as no row waits for another; see `_LineFinder`."""
+        return []
+
+    def find(self, line: bytes) -> LineMetrics:
         """Return the metrics of any row; see `_LineFinder`."""
         cells = ((name, lines.number(value)) for name, value in zip(self._header, self._row(line), strict=False))
         return self._source.names.split_record({name: value for name, value in cells if value is not None})
