@@ -233,7 +233,7 @@ class KubernetesTarget:
             return
         # `parallel` is removed, because the job already has the width to which the run was scaled.
         fields = {**runs.job_fields(job), "submission": plan.submission(submitted), "parallel": None}
-        resumes = (view.run.read.spec.resumes if view.run.read.spec else 0) + 1
+        resumes = (view.run.parsed.spec.resumes if view.run.parsed.spec else 0) + 1
         self._change(view.run, **fields, state="Running", now=None, resumes=resumes)
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
@@ -276,7 +276,7 @@ class KubernetesTarget:
         view = self._known_view(run)
         if not forget:
             if view.run is not None and view.desired.state is not RunState.RUNNING:
-                self.objects.wait_until_pods_end(run)
+                self.objects.wait_until_pods_terminate(run)
             return
         if view.is_active:
             raise target.active_run_error(run)
@@ -360,7 +360,7 @@ class KubernetesTarget:
         """
         gateway = self.gateway  # raises outside of a team's namespace
         run_object = self.objects.run(run)
-        spec = None if run_object is None else run_object.read.spec
+        spec = None if run_object is None else run_object.parsed.spec
         desired = Desired() if spec is None else Desired(spec.desired, spec.parallel)
         try:
             answer = gateway.status(run)

@@ -131,8 +131,8 @@ def status(sources: RunSources, operator: str) -> RunStatus:
 
 def _waiting_reason(run: Run, operator: str) -> str:
     """Return the reason why a Run waits, if the operator has not handled its newest spec yet."""
-    if run.read.issues:
-        return "; ".join(f"{issue.field}: {issue.message}" for issue in run.read.issues[:3])
+    if run.parsed.issues:
+        return "; ".join(f"{issue.field}: {issue.message}" for issue in run.parsed.issues[:3])
     if run.status.observedGeneration:
         return f"the operator is about to follow the change; if that lasts, `{operator}` shows whether it runs"
     age = time.time() - run.created
@@ -143,9 +143,9 @@ def _waiting_reason(run: Run, operator: str) -> str:
 
 def _status_of_object(run: Run) -> RunStatus:
     """Return the status of a run that only the API server knows."""
-    if run.read.job is None or run.read.spec is None:
+    if run.parsed.job is None or run.parsed.spec is None:
         label = (run.thing["metadata"].get("labels") or {}).get(names.JOB, "")
         return RunStatus(run.name, label, RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
-    pending = planning.pending_status(run.name, run.read.job, run.submitted)
-    parallel = run.read.spec.parallel
+    pending = planning.pending_status(run.name, run.parsed.job, run.submitted)
+    parallel = run.parsed.spec.parallel
     return pending if parallel is None else dataclasses.replace(pending, parallel=parallel)

@@ -33,7 +33,7 @@ READ = 30.0  # time limit of a response, in seconds
 QUOTA_PATIENCE = 360.0
 QUOTA_PAUSE = 2.0  # seconds between attempts
 _LOG = logging.getLogger(__name__)
-_POD = "this cluster"  # name of the context in messages of a pod, which has no kubeconfig
+_POD_CONTEXT = "this cluster"  # name of the context in messages of a pod, which has no kubeconfig
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -96,7 +96,7 @@ class Cluster:
         if kube_context is not None:
             self.context, default_namespace = kube_context.name, kube_context.namespace
         elif context is None and os.environ.get("KUBERNETES_SERVICE_HOST") and (_ACCOUNT / "token").exists():
-            self.context, default_namespace = _POD, (_ACCOUNT / "namespace").read_text().strip()
+            self.context, default_namespace = _POD_CONTEXT, (_ACCOUNT / "namespace").read_text().strip()
         else:
             raise InputError(
                 f"there is no kubeconfig ({kubeconfig.names()}), so no cluster is known; set KUBECONFIG, or run on this "
@@ -177,7 +177,8 @@ class Cluster:
             everywhere: List all namespaces instead of this one.
         """
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit) if limit else ""}
-        path = self._path(dataclasses.replace(kind, namespaced=kind.namespaced and not everywhere))
+        # A path without a namespace stands for the objects of all namespaces.
+        path = self._path(dataclasses.replace(kind, namespaced=False) if everywhere else kind)
         answer = self.call("GET", path, query={key: value for key, value in query.items() if value})
         items: list[dict[str, Any]] = self._require_success(answer, "list", kind).json()["items"]
         return items
@@ -422,7 +423,7 @@ class Cluster:
         if body is not None:
             all_headers["content-type"] = content
         # urllib3 repeats a request if it could not be sent, or if its method is safe to repeat. It also repeats one that the
-        # API server answers with 429, which asks for this.
+        # API server answers with 429 (try again later). The last response is returned, even if it is a 429.
         retries = urllib3.Retry(
             total=3, connect=2, read=1, redirect=0, status=2, status_forcelist=(429,), backoff_factor=0.2
         )

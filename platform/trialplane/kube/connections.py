@@ -29,14 +29,18 @@ def settings(context: KubeContext | None) -> Any:
         if context is None:
             config.load_incluster_config(client_configuration=configuration)
             return configuration
-        config.load_kube_config_from_dict(context.document(), client_configuration=configuration, persist_config=False)
+        config.load_kube_config_from_dict(context.as_kubeconfig(), client_configuration=configuration, persist_config=False)
     except (config.ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         # The package raises the last three for an entry with an unexpected structure.
         raise TargetError(f"the kubeconfig {files} cannot be used: {type(error).__name__}: {error}") from error
     if "tokenFile" in context.user:  # the package would read the file only once, but the token in it is renewed
-        configuration.refresh_api_key_hook = lambda current: current.api_key.update(
-            dict.fromkeys(current.api_key, f"Bearer {context.token()}")
-        )
+
+        def read_token(current: Any) -> None:
+            """Set the token of the package's settings to the one that the file has now."""
+            header = f"Bearer {context.token()}"
+            current.api_key = dict.fromkeys(current.api_key, header)
+
+        configuration.refresh_api_key_hook = read_token
     # If a credential plugin fails, the package only logs the reason, and continues without credentials.
     if "exec" in context.user and not configuration.api_key and not configuration.cert_file:
         raise TargetError(
@@ -46,11 +50,11 @@ def settings(context: KubeContext | None) -> Any:
     return configuration
 
 
-def pool(settings: Any) -> urllib3.PoolManager:
-    """Return a pool of connections with the package's settings, through their proxy.
+def pool(configuration: Any) -> urllib3.PoolManager:
+    """Return a pool of connections with the package's settings, through the proxy that they name.
 
     Args:
-        settings: Result of `settings`.
+        configuration: Result of `settings`.
 
     Raises:
         ssl.SSLError: A certificate or a key is invalid.
@@ -58,14 +62,14 @@ def pool(settings: Any) -> urllib3.PoolManager:
     """
     from kubernetes.client import rest  # slow, see `settings`
 
-    login = urllib3.util.parse_url(settings.proxy or "").auth
-    settings.proxy_headers = urllib3.util.make_headers(proxy_basic_auth=login) if login else None
-    pool: urllib3.PoolManager = rest.RESTClientObject(settings).pool_manager
-    if settings.host.startswith("https:"):
-        pool.connection_pool_kw["ssl_context"] = _tls(settings)
+    proxy_login = urllib3.util.parse_url(configuration.proxy or "").auth  # user:password in the URL of the proxy
+    configuration.proxy_headers = urllib3.util.make_headers(proxy_basic_auth=proxy_login) if proxy_login else None
+    connections: urllib3.PoolManager = rest.RESTClientObject(configuration).pool_manager
+    if configuration.host.startswith("https:"):
+        connections.connection_pool_kw["ssl_context"] = _tls_context(configuration)
         for key in ("cert_file", "key_file"):  # the TLS context has loaded them; see `_FrozenContext`
-            pool.connection_pool_kw.pop(key, None)
-    return pool
+            connections.connection_pool_kw.pop(key, None)
+    return connections
 
 
 class _FrozenContext(ssl.SSLContext):
@@ -89,22 +93,22 @@ class _FrozenContext(ssl.SSLContext):
             super().set_alpn_protocols(alpn_protocols)
 
 
-def _tls(settings: Any) -> ssl.SSLContext:
+def _tls_context(configuration: Any) -> ssl.SSLContext:
     """Return the frozen TLS context for the package's settings.
 
     It is as strict as kubectl. Since Python 3.13, the default context refuses the certificate authorities of some clusters.
     """
     context = _FrozenContext(ssl.PROTOCOL_TLS_CLIENT)
-    if not settings.verify_ssl:
+    if not configuration.verify_ssl:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the user has disabled it in the kubeconfig
-    elif settings.ssl_ca_cert:
-        context.load_verify_locations(settings.ssl_ca_cert)
+    elif configuration.ssl_ca_cert:
+        context.load_verify_locations(configuration.ssl_ca_cert)
     else:
         context.load_default_certs()
-    if settings.cert_file:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
     context.set_alpn_protocols(["http/1.1"])
     context.is_frozen = True
     return context

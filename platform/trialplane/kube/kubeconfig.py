@@ -43,16 +43,19 @@ class KubeContext:
     cluster: Mapping[str, Any]
     user: Mapping[str, Any]
 
-    def document(self) -> dict[str, Any]:
-        """Return a kubeconfig that contains only this context.
+    def as_kubeconfig(self) -> dict[str, Any]:
+        """Return a kubeconfig that contains only this context. Its cluster and its user get the name of the context.
 
         Raises:
             TargetError: The file with the token cannot be read.
         """
         user = {**self.user, "token": self.token()} if "tokenFile" in self.user else self.user
-        entries = {"cluster": self.cluster, "user": user, "context": {"cluster": self.name, "user": self.name}}
-        lists = {f"{kind}s": [{"name": self.name, kind: entry}] for kind, entry in entries.items()}
-        return {"current-context": self.name, **lists}
+        return {
+            "current-context": self.name,
+            "contexts": [{"name": self.name, "context": {"cluster": self.name, "user": self.name}}],
+            "clusters": [{"name": self.name, "cluster": self.cluster}],
+            "users": [{"name": self.name, "user": user}],
+        }
 
     def token(self) -> str:
         """Return the current token from the user's `tokenFile`, which another program renews.
@@ -99,12 +102,12 @@ def read(context: str | None) -> KubeContext | None:
     if name not in contexts:
         raise InputError(refusal.no_context(name, list(contexts), names()))
     context_fields = _checked_fields(*contexts[name])
-    entries: dict[str, dict[str, Any]] = {"user": {}}  # fields of the context's cluster and user; a user may be missing
+    entries: dict[str, dict[str, Any]] = {"user": {}}  # fields of the context's cluster and user
     for kind, entry_by_name in (("cluster", clusters), ("user", users)):
         entry_name = context_fields.get(kind, "")
         if entry_name in entry_by_name:
             entries[kind] = _checked_fields(*entry_by_name[entry_name])
-        elif entry_name or kind == "cluster":
+        elif entry_name or kind == "cluster":  # a context may name no user, but must name a cluster
             raise TargetError(
                 f"the kubeconfig {names()} cannot be used: the {kind} {entry_name!r} of the context {name} is not in it"
             )

@@ -55,12 +55,12 @@ class Run:
 
     Attributes:
         thing: The object: plain JSON values.
-        read: Parsed spec and job of the Run, or the issues of them.
+        parsed: Parsed spec and job of the Run, or the issues of them.
         status: Status of the Run. Its state is Unknown if this version cannot read it.
     """
 
     thing: Mapping[str, Any]
-    read: ParsedRun
+    parsed: ParsedRun
     status: Status
 
     @classmethod
@@ -86,7 +86,7 @@ class Run:
     @property
     def submitted(self) -> float:
         """Time of the submission, in seconds since the epoch. For a Run created without `platform submit`, its creation."""
-        spec = self.read.spec
+        spec = self.parsed.spec
         submitted = spec.submission.get("submitted") if spec else None
         return float(submitted) if isinstance(submitted, (int, float)) else self.created
 
@@ -117,7 +117,7 @@ class Run:
     @property
     def is_started(self) -> bool:
         """Whether the operator has started the run since its last resume. True if the spec cannot be read."""
-        return self.read.spec is None or self.status.resumes >= self.read.spec.resumes
+        return self.parsed.spec is None or self.status.resumes >= self.parsed.spec.resumes
 
     @property
     def state(self) -> RunState:
@@ -223,7 +223,7 @@ class Objects:
         """
         thing, *code = runs.manifests(plan, self.cluster.namespace, submitted, self.user)
         thing["spec"] |= {"state": runs.state_name(state), **({"resumes": resumes} if resumes else {})}
-        applied = self.cluster.apply(thing, _manager(thing), force=False)
+        applied = self.cluster.apply(thing, _manager(thing), force=False)  # None: an earlier submission has set other values
         uid = self._existing_uid(plan) if applied is None else str(applied.thing["metadata"]["uid"])
         try:
             self._apply_code(plan, uid, code)
@@ -243,7 +243,7 @@ class Objects:
             TargetError: The spec was changed since it was read.
         """
         current_spec = run.thing["spec"]
-        patch: list[dict[str, Any]] = [
+        patch: list[dict[str, Any]] = [  # the API server refuses the whole patch if this test fails
             {"op": "test", "path": "/metadata/generation", "value": run.thing["metadata"].get("generation")}
         ]
         for name, value in fields.items():
@@ -252,7 +252,7 @@ class Objects:
             elif name in current_spec:
                 patch.append({"op": "remove", "path": f"/spec/{name}"})
         if run.changer != self.user:
-            if not run.thing["metadata"].get("annotations"):
+            if not run.thing["metadata"].get("annotations"):  # the next operation needs the mapping
                 patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
             escaped_name = names.CHANGED_BY.replace("/", "~1")  # as in a JSON pointer
             patch.append({"op": "add", "path": f"/metadata/annotations/{escaped_name}", "value": self.user})
@@ -274,8 +274,8 @@ class Objects:
                 )
             self._pause(PAUSE)
 
-    def wait_until_pods_end(self, name: str) -> None:
-        """Wait until each pod of a run is deleted or is being deleted.
+    def wait_until_pods_terminate(self, name: str) -> None:
+        """Wait until each pod of a run is deleted or is being deleted (Terminating).
 
         The end of a pod that is being deleted is certain, but may take as long as the job's grace period. So this method
         does not wait for it.
@@ -295,14 +295,14 @@ class Objects:
 
     def submission(self, run: Run) -> Submission | None:
         """Return the submission of a run, from its Run and its ConfigMaps. None if a part is missing or unreadable."""
-        if run.read.job is None or run.read.spec is None:
+        if run.parsed.job is None or run.parsed.spec is None:
             return None
-        code = run.read.spec.code
+        code = run.parsed.spec.code
         parts = runs.parts([self.cluster.read(kinds.CONFIG_MAP, name) for name in code.config_maps])
         packed = [part for part in parts if part is not None]
         if len(packed) < len(parts):
             return None
-        return Submission(run.read.job, {**run.read.spec.submission, "code_hash": code.sha256}, b"".join(packed))
+        return Submission(run.parsed.job, {**run.parsed.spec.submission, "code_hash": code.sha256}, b"".join(packed))
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """Return the pods of a run, the newest first. With a role, such as `names.TRIAL`, only its pods."""
@@ -330,9 +330,9 @@ class Objects:
             RunExists: It has another job or code, or was deleted.
         """
         existing = self.run(plan.run)
-        if existing is not None and existing.read.spec is not None:
-            has_same_code = existing.read.spec.code.sha256 == plan.pack.sha256
-            if has_same_code and existing.read.job == plan.job:
+        if existing is not None and existing.parsed.spec is not None:
+            has_same_code = existing.parsed.spec.code.sha256 == plan.pack.sha256
+            if has_same_code and existing.parsed.job == plan.job:
                 return str(existing.thing["metadata"]["uid"])
         raise RunExists(
             f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "

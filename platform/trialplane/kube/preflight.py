@@ -209,6 +209,7 @@ def placement_issues(job: Job, site: Site) -> list[Issue]:
         ("annotations", requested.annotations, allowed.annotations),
     ):
         for key in values:
+            # An entry that ends with / allows all keys with this prefix.
             if not any(key == entry or (entry.endswith("/") and key.startswith(entry)) for entry in allowed_keys):
                 issues.append(_not_allowed_issue(("cluster", field, key), f"{field.removesuffix('s')} {key}", field))
     return issues
@@ -316,30 +317,32 @@ def _check_role_nodes(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) 
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
         return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
     requested = requests(pod)
-    gpu = next((name for name in requested if "/" in name), role.cluster.gpu_resource)  # a share has its own resource
+    # Only GPUs have a resource with a vendor (nvidia.com/gpu). A share of a GPU is another resource than a whole GPU.
+    gpu_resource = next((resource for resource in requested if "/" in resource), role.cluster.gpu_resource)
     subject = f"each pod of {role.title}" if role.gang else role.title
     issues: list[Issue] = []
     warnings: list[str] = []
-    for name, field in {"cpu": "cpus", "memory": "memory", gpu: "gpus"}.items():
-        needed = requested.get(name, decimal.Decimal(0))
-        amounts = [amount((node["status"].get("allocatable") or {}).get(name, 0)) for node in selected_nodes]
-        largest = max(amounts, default=needed)
+    for resource, field in {"cpu": "cpus", "memory": "memory", gpu_resource: "gpus"}.items():
+        needed = requested.get(resource, decimal.Decimal(0))
+        amounts = [amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in selected_nodes]
+        largest = max(amounts, default=needed)  # without any node, nothing is reported
         if needed <= largest:
             continue
         if not largest:
-            text = f"{subject} requests {_format(name, needed)}, and no node has any now"
+            text = f"{subject} requests {_format(resource, needed)}, and no node has any now"
             warnings.append(f"{text}; it waits until one appears")
             continue
-        largest_text = f"the largest node that it may run on has {_format(name, largest)}"
-        message = f"{subject} requests {_format(name, needed)}, and {largest_text}"
-        if name == gpu:
-            node_count = -(-int(needed) * role.nodes // int(largest))  # rounded up: that many nodes have enough together
+        largest_text = f"the largest node that it may run on has {_format(resource, largest)}"
+        message = f"{subject} requests {_format(resource, needed)}, and {largest_text}"
+        if resource == gpu_resource:
+            # Rounded up: so many of the largest nodes have all GPUs of a trial together.
+            node_count = -(-int(needed) * role.nodes // int(largest))
             remedy = job.gpu_advice(role.field, int(largest), node_count)
             issues.append(Issue((role.field, field), f"{message}; {remedy}"))
         else:
             warnings.append(f"{message}; it waits until a larger one appears")
     if role.nodes > 1 and selected_nodes and not issues and not warnings:
-        room = sum(_capacity(node, requested) for node in selected_nodes)
+        room = sum(_pods_that_fit(node, requested) for node in selected_nodes)
         if room < role.nodes:
             warnings.append(
                 f"{subject} starts when all {role.nodes} are ready, and the nodes have room for {room}; it waits for more"
@@ -347,7 +350,7 @@ def _check_role_nodes(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) 
     return issues, warnings
 
 
-def _capacity(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
+def _pods_that_fit(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
     """Return the number of pods with these requests that fit an empty node."""
     allocatable = node["status"].get("allocatable") or {}
     counts = (int(amount(allocatable.get(name, 0)) / needed) for name, needed in requested.items() if needed)
@@ -379,16 +382,20 @@ def _check_quotas(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) 
                 continue  # the requests, which limits equal or exceed, are checked; or no trial pod needs the resource
             total, remaining = amount(limit), amount(limit) - amount(used.get(key, 0))
             minimum = head_need + sum(need * role.nodes for role, need in pod_needs)
-            request_text = f"controller request {_format(resource, minimum)}"
+            maximum = head_need + sum(need * role.pods for role, need in pod_needs)
+            minimum_text, total_text = _format(resource, minimum), _format(resource, total)
             if minimum > total:
-                text = f"{subject} and the {request_text}, and {name} allows {_format(resource, total)} in the namespace"
+                text = (
+                    f"{subject} and the controller request {minimum_text}, and {name} allows {total_text} in the namespace"
+                )
                 issues.append(Issue(("resources",), f"{text}; request less, or have the quota raised"))
-            elif head_need + sum(need * role.pods for role, need in pod_needs) > remaining:
+            elif maximum > remaining:
                 text = f"the quota {name} has {_format(resource, remaining)} left"
                 if job.width_option:
                     warnings.append(f"{text}, {_partial_fit(job, pod_needs, remaining - head_need)}")
                 else:
-                    warnings.append(f"{text}, and {subject} and its {request_text}: it waits until others have ended")
+                    request_text = f"{subject} and its controller request {minimum_text}"
+                    warnings.append(f"{text}, and {request_text}: it waits until others have ended")
     return issues, warnings
 
 

@@ -112,7 +112,7 @@ def pod_wait(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
     if scheduling_wait is not None:
         return scheduling_wait
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    run = (pod["metadata"].get("labels") or {}).get(names.RUN, "RUN")
+    run = (pod["metadata"].get("labels") or {}).get(names.RUN, "RUN")  # RUN: a placeholder in the command below
     for container in containers:
         wait = _image_wait(container) or _container_wait(container)
         if wait is None:
@@ -222,7 +222,8 @@ def _queue_reason(run: str, workload: Thing | None) -> str:
     queue = (workload.get("spec") or {}).get("queueName", "")
     evicted = conditions.get("Evicted") or {}
     reserved = conditions.get("QuotaReserved") or conditions.get("Admitted") or {}
-    if evicted.get("status") == "True" and reserved.get("status") != "True":
+    is_evicted = evicted.get("status") == "True" and reserved.get("status") != "True"  # and not admitted again since
+    if is_evicted:
         is_preempted = evicted.get("reason") == "Preempted"
         eviction = f"preempted it in the queue {queue}" if is_preempted else f"took it out of the queue {queue}"
         message = _KUEUE_IDS.sub("", str(evicted.get("message", "")))
@@ -261,7 +262,8 @@ def _lost_node_wait(pod: Thing) -> Wait | None:
     conditions = {
         condition["type"]: condition.get("status") for condition in (pod.get("status") or {}).get("conditions") or []
     }
-    if (conditions.get("ContainersReady"), conditions.get("Ready")) != ("True", "False"):
+    is_lost = conditions.get("ContainersReady") == "True" and conditions.get("Ready") == "False"
+    if not is_lost:
         return None
     node = (pod.get("spec") or {}).get("nodeName", "")
     text = f"is on the node {node}, which does not answer; `kubectl describe node {node}` says since when"
