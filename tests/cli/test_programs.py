@@ -228,6 +228,33 @@ def test_a_notebook_becomes_a_script(platform, written: Path) -> None:
     assert "it is no notebook" in platform("init", "--from", str(written / "other.ipynb")).stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "jupyter nbconvert --execute 'src/fit it.ipynb' --output done.ipynb --ExecutePreprocessor.timeout=600",
+        "jupyter-nbconvert --output executed.ipynb --execute 'src/fit it.ipynb'",
+        "python -m nbconvert --execute --to notebook 'src/fit it.ipynb'",
+        "jupyter execute 'src/fit it.ipynb'",
+        "papermill 'src/fit it.ipynb' out.ipynb",
+    ],
+)
+def test_a_command_that_executes_a_notebook_is_its_notebook(platform, written: Path, command: str) -> None:
+    cells = [{"cell_type": "code", "source": "lr = 0.1\nprint(f'loss={lr}')"}]
+    write(written, {"fit it.ipynb": json.dumps({"cells": cells})})
+    result = platform("init", "--from", command, "--space", "lr=0.01..1")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert (made().script, set(made().search.parameters)) == ("fit_it.py", {"lr"})
+
+
+@pytest.mark.parametrize(
+    "command", ["papermill src/fit.ipynb out.ipynb -p lr 0.1", "jupyter nbconvert --to html src/fit.ipynb"]
+)
+def test_a_command_that_does_not_run_a_notebook_as_it_is_makes_no_job_of_it(platform, written: Path, command: str) -> None:
+    write(written, {"fit.ipynb": json.dumps({"cells": [{"cell_type": "code", "source": "lr = 0.1"}]})})
+    result = platform("init", "--from", command)
+    assert result.exit_code == 2 and not (written / "fit.py").exists(), result.output
+
+
 def test_nothing_is_written_beside_a_notebook_that_no_job_is_made_of(platform, written: Path, tmp_path: Path) -> None:
     text = json.dumps({"cells": [{"cell_type": "code", "source": "import argparse\nargparse.ArgumentParser()\n"}]})
     write(written, {"fit.ipynb": text})

@@ -182,6 +182,8 @@ def make_of_command(text: str, request: Request) -> int:
         output.note(_secrets_message(list(secrets)))
     if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
         return make(Path(script_file), request, is_typed=True)
+    if notebook_file := launcher.executed_notebook(text):
+        return make(Path(notebook_file), request)
     call = launcher.find_call(text)
     if call is not None:
         call = _existing_call(call)

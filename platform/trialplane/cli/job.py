@@ -49,7 +49,8 @@ def init_command(name: str | None, source: str | None, spaces: tuple[str, ...], 
     minGPT). The space is guessed from them, and marked as a guess. Then the script runs once with its defaults, for at most
     a minute, to find its metrics.
 
-    A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters.
+    A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters. Of a
+    notebook, or a command that executes one by jupyter or papermill, the code is written beside it, as a script.
 
     An Optuna objective in the script becomes the entrypoint. The sweep of a script that calls wandb.agent becomes the space.
     A Ray Tune search is converted as by `platform import ray`.

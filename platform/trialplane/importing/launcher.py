@@ -57,6 +57,13 @@ _SYSTEM_VARIABLE = re.compile(
     r"(?:OMP|MKL|OPENBLAS|VECLIB|NUMEXPR|KMP|CUDA|CUBLAS|NCCL|GLOO|ROCR|HIP|PYTORCH|TORCH|TF|XLA|JAX|HF|TRANSFORMERS|TOKENIZERS|"
     r"WANDB|MLFLOW|RAY)_[A-Z0-9_]+|PYTHON[A-Z]+|(?:LOCAL_|NODE_)?RANK|WORLD_SIZE|MASTER_PORT"
 )
+_NOTEBOOK_PROGRAM = re.compile(
+    r"(?:python[\d.]*\s+-m\s+)?(?:(?P<nbconvert>(?:jupyter[\s-]+)?nbconvert)|jupyter[\s-]+execute|(?P<papermill>papermill))\s+"
+)
+# Options of papermill that set parameters of the notebook.
+_PAPERMILL_PARAMETERS = frozenset(
+    ["-p", "--parameters", "-r", "--parameters_raw", "-f", "--parameters_file", "-y", "--parameters_yaml", "-b"]
+)
 _NUMBER_TYPES = ("float", "int")  # types of an MLproject that are also kinds of an option
 
 
@@ -131,6 +138,23 @@ def script_without_arguments(text: str) -> str:
     if len(words) == 2 and words[0] == "-m":
         return f"{words[1].replace('.', '/')}.py"
     return words[0] if len(words) == 1 and words[0].endswith(".py") else ""
+
+
+def executed_notebook(text: str) -> str:
+    """Return the notebook that a command line executes, by nbconvert, `jupyter execute` or papermill.
+
+    "" if it starts another program, executes several notebooks, or sets parameters in one.
+    """
+    program = _NOTEBOOK_PROGRAM.match(text)
+    words = _split_words(text[program.end() :]) if program is not None else []
+    if program is None or (program["nbconvert"] and "--execute" not in words) or _PAPERMILL_PARAMETERS & set(words):
+        return ""
+    names = [
+        word
+        for before, word in itertools.pairwise(["", *words])
+        if word.endswith(".ipynb") and not word.startswith("-") and before not in ("--output", "-o")
+    ]
+    return names[0] if len(names) == 1 or (names and program["papermill"]) else ""
 
 
 def find_call(text: str) -> Call | None:
