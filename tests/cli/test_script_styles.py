@@ -589,6 +589,65 @@ def test_a_command_that_starts_a_search_of_optuna_is_told_the_form_of_the_script
     assert set(load.load_job(written).search.parameters) == {"lr"}
 
 
+SUBCOMMANDS = """
+import click, json, optuna
+@click.group()
+def app(): ...
+@app.command()
+@click.option("--args-path", default="../conf/args.json")
+@click.option("--folds", default=3)
+def train_model(args_path, folds): print("loss=%f" % json.load(open(args_path))["lr"])
+@app.command()
+@click.option("--num-trials", default=3)
+def tune(num_trials): optuna.create_study().optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=num_trials)
+if __name__ == "__main__":
+    app()
+"""
+
+
+def test_a_search_in_another_subcommand_does_not_matter(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (written / "own").mkdir()
+    (written / "own" / "main.py").write_text(SUBCOMMANDS)
+    (written / "conf" / "args.json").write_text('{"lr": 0.1, "dropout": 0.5}')
+    monkeypatch.chdir(written / "own")
+    command = "python main.py train-model --args-path ../conf/args.json"
+    result = platform("init", "--from", command)
+    told = f"`cd {written} && platform init --from 'cd own && {command}'`"
+    assert result.exit_code == 2 and told in result.stderr and not list(written.rglob("job.yaml")), result.output
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", f"cd own && {command}")
+    assert result.exit_code == 0 and "search of its own" not in result.stderr, result.output
+    job = load.load_job(written)
+    assert job.arguments.file == "conf/args.json" and set(job.search.parameters) == {"lr", "dropout"}
+    Path("job.yaml").unlink()
+    for source, told in (
+        ("cd own && python main.py tune", "its subcommand tune starts"),
+        ("own/main.py", "subcommand tune"),
+    ):
+        result = platform("init", "--from", source)
+        assert result.exit_code == 2 and told in result.stderr and not Path("job.yaml").exists(), result.output
+
+
+def test_a_search_does_not_hide_the_arguments_that_the_user_searches(platform, written: Path) -> None:
+    (written / "fit.py").write_text(STUDY_WITH_ARGUMENTS)
+    result = platform("init", "--from", "src/fit.py", "--space", "resolution=4..8", "--no-smoke")
+    assert result.exit_code == 0 and "each trial of this job is a whole search" in result.stderr, result.output
+    assert set(made().search.parameters) == {"resolution"} and made().script == "fit.py"
+
+
+def test_the_objective_of_a_script_below_the_job_is_found(platform, written: Path) -> None:
+    (written / "own").mkdir()
+    (written / "shared.py").write_text("HIGH = 1\n")
+    text = "import optuna, sys\nsys.path.append('..')\nimport shared\n"
+    (written / "own" / "fit.py").write_text(
+        f"{text}optuna.create_study().optimize(lambda trial: trial.suggest_float('x', 0, shared.HIGH), n_trials=2)\n"
+    )
+    result = platform("init", "--from", "src/own/fit.py")
+    assert result.exit_code == 0 and "src/fit_objective.py is written" in result.stderr, result.output
+    result = platform("submit", "hpo", "src", "--local")
+    assert result.exit_code == 0, result.output
+
+
 def test_the_sampler_and_the_pruner_of_a_study_are_the_jobs(platform, written: Path) -> None:
     text = """
         import optuna

@@ -35,6 +35,7 @@ from trialplane.wire.declared import Declared, Option
 _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
 _INIT = "platform init --from"
 _INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)[ \t]*$", re.MULTILINE)  # of a Makefile
+_UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
 _RUNNERS = {
     ".r": "Rscript {name}",
@@ -128,8 +129,13 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
     if file.suffix == ".py":
         modules = script_folder.modules(real, new_files[0].text if new_files else None)
         text = modules[Path(real.name)][0]
-        module_texts = [*(module_text for module_text, _ in modules.values()), script_folder.package_text(real)]
-        parsed_script = script.read(text, str(file), "\n".join(module_texts))
+        module_text = "\n".join([*(module_text for module_text, _ in modules.values()), script_folder.package_text(real)])
+        parsed_script = script.read(text, str(file), module_text)
+        if request.space and parsed_script.style in (Style.OPTUNA, Style.WANDB):
+            other_form = script.read(text, str(file), module_text, with_search=False)
+            if other_form.style in (Style.PARSED, Style.HYDRA):  # it has parameters besides those of its search
+                output.note(f"{file.name} has a search of its own; if it starts, each trial of this job is a whole search")
+                parsed_script = other_form
     else:
         text = script_folder.source(real)
         if launcher.is_makefile(real):
@@ -188,11 +194,33 @@ def make_of_command(text: str, request: Request) -> int:
     if call is not None:
         call = _existing_call(call)
     words, folder = (text, ".") if call is None else (shlex.join(call.arguments), call.folder)
+    _refuse_files_above(text, words, folder)
     config, values = settings_file.named(words, Path(folder))
     config = os.path.normpath(Path(folder, config)) if config else ""
     parsed_script = launcher.parse_command_line(text, config, values, call)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
     return _write_job(origin, parsed_script, request)
+
+
+def _refuse_files_above(text: str, words: str, folder: str) -> None:
+    """Check that a command names no file above the working directory, which has all files of its job.
+
+    Args:
+        text: Command line.
+        words: Words of it that may be files.
+        folder: Folder to which the words are relative, itself relative to the working directory.
+
+    Raises:
+        InputError: It names one. The message has the command for the folder that has all files.
+    """
+    paths = [os.path.normpath(Path(folder, name)) for name in _UPWARD.findall(words)]
+    for path in (Path(path) for path in paths if path.startswith(os.pardir) and Path(path).is_file()):
+        base = Path.cwd().parents[path.parts.count(os.pardir) - 1]
+        command = shlex.quote(f"cd {shlex.quote(Path.cwd().relative_to(base).as_posix())} && {text}")
+        raise InputError(
+            f"the command reads {path}, above this folder, and trials get a copy of this folder only; give the command in "
+            f"the folder that has both: `cd {shlex.quote(str(base))} && {_INIT} {command}`; nothing was changed"
+        )
 
 
 def _secrets_message(variables: Sequence[str]) -> str:
@@ -274,7 +302,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         smoke_folder = Path(scratch, "smoke")
         for target in (copy.folder, smoke_folder):  # a probe may change its copy
             _unpack(packed.data, target, origin, copy)
-        parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values)
+        parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
         request = dataclasses.replace(request, space=script_probe.declared_spelling(request.space, declared))
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title)
         if file_with_values is None:
@@ -338,7 +366,7 @@ def _unpack(packed: bytes, target: Path, origin: _Origin, copy: ScriptCopy) -> N
 
 
 def _find_parameters(
-    copy: ScriptCopy, parsed_script: Script, file_with_values: settings_file.SettingsFile | None
+    copy: ScriptCopy, parsed_script: Script, file_with_values: settings_file.SettingsFile | None, request: Request
 ) -> tuple[Script, Declared, settings_file.SettingsFile | None]:
     """Choose between the parameters of a settings file and those of the script itself.
 
@@ -351,8 +379,10 @@ def _find_parameters(
     """
     if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
         return parsed_script, Declared(file_with_values.options), file_with_values
-    find = script_probe.command_parameters if parsed_script.call is not None else script_probe.script_parameters
-    parsed_script, declared = find(copy, parsed_script)
+    if parsed_script.call is not None:
+        parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
+    else:
+        parsed_script, declared = script_probe.script_parameters(copy, parsed_script)
     file_options = file_with_values.options if file_with_values is not None else ()
     file_with_values, declared = _pass_by_argument(file_with_values, declared)
     if file_with_values is None and not _is_of_use(declared) and guess.space(parsed_script.values):
@@ -447,12 +477,18 @@ def _write_own_search(origin: _Origin, parsed_script: Script, folder: Path, requ
     None, and nothing is written, if the script has no such search.
 
     Raises:
-        InputError: The user gives a space, which would replace that of the search.
+        InputError: A subcommand has the search, or the user gives a space, which would replace that of the search.
     """
     title, name = origin.title, origin.real.name
     sweep = _hydra_sweep(origin.real, parsed_script, folder)
     if sweep is None and parsed_script.style not in (Style.OPTUNA, Style.WANDB):
         return None
+    if subcommand := parsed_script.searching:
+        command = f"python {importing.shell_path(origin.file)}"
+        raise InputError(
+            f"{title} has a search in its subcommand {subcommand}, and no job can be made of that; name another, as in "
+            f"`{_INIT} '{command} SUBCOMMAND' --space NAME=LOW..HIGH`; nothing was changed"
+        )
     if request.space:
         reason = f"{title} has a search of its own, whose space becomes the job's"
         raise InputError(f"{reason}; drop --space, and change the space there or in {load.FILE}; nothing was changed")
@@ -478,20 +514,24 @@ def _write_optuna_job(origin: _Origin, parsed_script: Script, folder: Path) -> i
 
     Raises:
         InputError: A file with the name of that module exists.
+        SpecError: Trials cannot import that module either.
     """
     file, heading = origin.file, _heading(origin.file.name)
     summary, fields = "the objective of Optuna is the job", dict(parsed_script.search)
-    if fields["entrypoint"] and _is_importable(folder, fields, origin.new_files):
+    if fields["entrypoint"] and not _entrypoint_issues(folder, fields, origin.new_files):
         return _write_files(folder, heading + output.as_yaml(fields), summary, origin.new_files)
     stem = f"_{file.stem}" if file.stem[:1].isdigit() else file.stem
     module = f"{re.sub(r'[^a-zA-Z0-9]+', '_', stem)}_objective"
-    target = origin.real.parent / f"{module}.py"
+    target = folder / f"{module}.py"
     if target.is_symlink() or target.exists():
         raise InputError(f"{target} already exists; nothing was changed; remove it")
     remark = f"it runs {file.name} up to study.optimize, for the function there"
-    new_file = _NewFile(target, _OBJECTIVE.format(name=origin.real.name), remark)
+    new_file = _NewFile(target, _OBJECTIVE.format(name=origin.real.relative_to(folder).as_posix()), remark)
+    new_files = [*origin.new_files, new_file]
     fields["entrypoint"] = f"optuna:{module}:objective"
-    return _write_files(folder, heading + output.as_yaml(fields), summary, [*origin.new_files, new_file])
+    if issues := _entrypoint_issues(folder, fields, new_files):
+        raise SpecError(issues)
+    return _write_files(folder, heading + output.as_yaml(fields), summary, new_files)
 
 
 def _hidden_files(title: str, text: str, folder: Path) -> list[str]:
@@ -535,8 +575,8 @@ def _ignore_file(folder: Path, names: Sequence[str]) -> list[_NewFile]:
     return [_NewFile(file, "\n".join([*lines, ""]), f"it includes {', '.join(names)}, which the script names, in the job")]
 
 
-def _is_importable(folder: Path, fields: Mapping[str, Any], new_files: Sequence[_NewFile]) -> bool:
-    """Return whether a trial could import the entrypoint of a job, by a check of the job in a copy of its folder."""
+def _entrypoint_issues(folder: Path, fields: Mapping[str, Any], new_files: Sequence[_NewFile]) -> list[errors.Issue]:
+    """Return the reasons why a trial could not import the entrypoint of a job, by a check in a copy of the job's folder."""
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         copied_folder = Path(scratch, "job")
         packing.unpack(packing.pack(folder).data, copied_folder)
@@ -547,8 +587,8 @@ def _is_importable(folder: Path, fields: Mapping[str, Any], new_files: Sequence[
         try:
             planning.check_job(copied_folder)
         except SpecError as error:  # for example a search starts when the script is imported
-            return not any(issue.field == "entrypoint" for issue in error.issues)
-    return True
+            return [issue for issue in error.issues if issue.field == "entrypoint"]
+    return []
 
 
 def _options_with_dotenv(parsed_script: Script, file: Path) -> tuple[Option, ...]:

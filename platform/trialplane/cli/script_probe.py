@@ -31,6 +31,7 @@ BY_COMMAND = (
     "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
 )
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
+_SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
 
@@ -104,12 +105,17 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script) -> tuple[Script, 
     return parsed_script, Declared(parsed_script.options)
 
 
-def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Declared]:
+def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[str]) -> tuple[Script, Declared]:
     """Return a command that calls a Python script, with the form of further arguments, and the command's parameters.
 
     The parameters are the numbers in the command line, the values of a settings file that the command names, and the
     arguments that the script declares, which are appended to the command. If both the file and the script have a parameter,
     a trial sets it in both, as either may override the other.
+
+    Args:
+        copy: Copy of the job's folder.
+        command: The command.
+        requested: Names of the parameters that the user wants to search; none to guess.
 
     Raises:
         InputError: The script has a search of its own, and the command no parameter to search.
@@ -120,16 +126,17 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
     path = Path(os.path.normpath(copy.folder / call.folder / call.script))
     modules = script_folder.modules(path)
     script_text, _ = modules[Path(path.name)]
-    called_script = script.read(script_text, call.script, "\n".join(text for text, _ in modules.values()))
-    if called_script.style is Style.OPTUNA:
-        script_form = f"`platform init --from {importing.shell_path(Path(call.folder, call.script))}`"
-        remark = (
-            f"{call.script} has a search of its own, by Optuna, so each trial of this command is a whole search; "
-            f"{script_form} makes the job of the search itself"
-        )
-        if not guess.space(command.options) and not guess.any_float(command.options):
-            raise InputError(f"{remark}; the command has no other parameter to search; nothing was changed")
-        output.note(remark)
+    module_text = "\n".join(text for text, _ in modules.values())
+    called_script = script.read(script_text, call.script, module_text)
+    if called_script.style in (Style.OPTUNA, Style.WANDB):
+        subcommand = next(filter(_SUBCOMMAND.fullmatch, call.arguments[:1]), "")
+        has_search = not subcommand or called_script.searching in ("", subcommand)
+        if has_search:
+            _print_search(
+                call, called_script, command, is_chosen=bool(requested or (subcommand and not called_script.searching))
+            )
+        if not has_search or requested or subcommand:
+            called_script = script.read(script_text, call.script, module_text, with_search=False)
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
     declared_by_name = {option.name: option for option in declared.options}
@@ -157,12 +164,44 @@ def command_parameters(copy: ScriptCopy, command: Script) -> tuple[Script, Decla
             in_file[key] = dataclasses.replace(in_file[key], flag=argument.flag, choices=argument.choices)
     appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
     options = (*typed.values(), *in_file.values(), *appended_options)
+    if not options and declared.failure:
+        reason = f"has no numbers with names, and its script ended before it read its arguments: {declared.failure}"
+        raise InputError(f"{copy.file} {reason}; nothing was changed")
     if not options:
         raise launcher.without_parameters(str(copy.file))
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
+
+
+def _print_search(call: script.Call, called_script: Script, command: Script, *, is_chosen: bool) -> None:
+    """Print that the script of a command has a search of its own, which each trial of the command would run.
+
+    Args:
+        call: Call of the script in the command.
+        called_script: Content of the script.
+        command: The command.
+        is_chosen: Whether the user names a subcommand or parameters, so that the search may not run, or is meant.
+
+    Raises:
+        InputError: It is not chosen, and the command has no parameter to search.
+    """
+    tool = "Optuna" if called_script.style is Style.OPTUNA else "W&B"
+    script_form = (
+        f"`platform init --from {importing.shell_path(Path(call.folder, call.script))}` makes the job of the search itself"
+    )
+    if called_script.searching:
+        script_form = f"its subcommand {called_script.searching} starts that"
+    remark = (
+        f"{call.script} has a search of its own, by {tool}; {script_form}. If this command starts the search, each of its "
+        "trials is a whole search"
+    )
+    if not is_chosen and not guess.space(command.options) and not guess.any_float(command.options):
+        raise InputError(
+            f"{remark}; the command has no number to search: name one with --space NAME=LOW..HIGH; nothing was changed"
+        )
+    output.note(remark)
 
 
 def _appendable_options(declared: Declared, command: Script, typed: Collection[str], appended: str) -> dict[str, Option]:

@@ -101,7 +101,7 @@ def named(command: str, folder: Path) -> tuple[str, list[Option]]:
     """
     for word in re.split(r"[\s=\"']+", command):
         name = word.removeprefix("./")
-        is_below = not Path(name).is_absolute() and os.pardir not in Path(name).parts
+        is_below = not Path(name).is_absolute() and os.pardir not in Path(os.path.normpath(folder / name)).parts
         if name.endswith(settings.SUFFIXES) and is_below and script_folder.exists(folder / name):
             values = _options(folder / name)
             if guess.space(values):

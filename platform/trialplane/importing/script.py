@@ -142,6 +142,7 @@ class Script:
         appended: With COMMAND, form of the arguments that can be appended to the command: FLAGS, HYDRA, or "" for none.
         in_file: With COMMAND, options that the settings file `config` has.
         compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
+        searching: With OPTUNA and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
     """
 
     style: Style
@@ -165,15 +166,18 @@ class Script:
     appended: str = ""
     in_file: tuple[str, ...] = ()
     compared: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    searching: str = ""
 
 
-def read(text: str, name: str, module_text: str = "") -> Script:
+def read(text: str, name: str, module_text: str = "", *, with_search: bool = True) -> Script:
     """Return the facts that the text of a script shows.
 
     Args:
         text: Text of the script.
         name: Name of the script, for messages.
         module_text: Text of the modules that it imports from its own folder, in which its parser may be.
+        with_search: Whether a search of its own, by Optuna or W&B, is the way in which it gets its parameters. Otherwise the
+            style is that of its other parameters.
 
     Raises:
         SpecError: The text is not Python.
@@ -191,10 +195,11 @@ def read(text: str, name: str, module_text: str = "") -> Script:
     style, options, config, returned = Style.UNKNOWN, tuple[Option, ...](), "", ""
     notes: list[str] = []
     all_text = f"{text}\n{module_text}"
+    search: Mapping[str, Any] = {}
     # The first style of which the text has signs, from a search of its own to plain arguments.
-    if search := _study_job(tree, calls, name, notes):
+    if with_search and (search := _study_job(tree, calls, name, notes)):
         style = Style.OPTUNA
-    elif search := _sweep_fields(tree, calls, changed_dicts):
+    elif with_search and (search := _sweep_fields(tree, calls, changed_dicts)):
         style = Style.WANDB
     elif hydra := next((call for call in calls if _dotted_name(call.func) in hydra_main_names), None):
         style, config, returned = Style.HYDRA, _config_path(hydra), _returned_expression(tree, hydra)
@@ -248,7 +253,21 @@ def read(text: str, name: str, module_text: str = "") -> Script:
         printed=_printed_metric(tree, calls),
         needs_file=bool(_NEEDED_CONFIG.search(all_text)),
         compared=_compared_texts(all_text),
+        searching=_searching_command(tree) if search else "",
     )
+
+
+def _searching_command(tree: ast.Module) -> str:
+    """Return the subcommand of click or typer whose function starts a search of Optuna or W&B; "" if none does."""
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        called_names = [_dotted_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
+        if not any(name.endswith(".optimize") or name == "wandb.agent" for name in called_names):
+            continue
+        for decorator in function.decorator_list:
+            if isinstance(decorator, ast.Call) and _dotted_name(decorator.func).endswith(".command"):
+                name = _literal(_arguments_by_name(decorator, "name").get("name"))
+                return name if isinstance(name, str) else function.name.replace("_", "-")
+    return ""
 
 
 def _compared_texts(text: str) -> dict[str, tuple[str, ...]]:
