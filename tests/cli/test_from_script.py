@@ -441,6 +441,33 @@ def test_options_that_are_not_searched_are_named_with_the_command_that_searches_
     assert result.exit_code == 0 and set(json.loads(result.stdout)["job"]["space"]) == {"lr", "beta-one"}, result.output
 
 
+CONSTANTS = """
+import argparse
+WIDTH = 8
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", required=True)
+parser.add_argument("--decay", type=float, default=0.5)
+parser.add_argument("--amp", action="store_true")
+args = parser.parse_args()
+print(f"loss={WIDTH * args.decay:.1f}", args.data)
+"""
+
+
+@pytest.mark.parametrize("source", ["python fit.py --data x --amp", "src/fit.py"])
+def test_constants_of_a_script_with_arguments_are_searched(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    (written / "fit.py").write_text(CONSTANTS)
+    monkeypatch.chdir(written if source.startswith("python") else written.parent)
+    result = platform("init", "--from", source, "--space", "WIDTH=2..4", "--space", "decay=0.1,0.2")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert set(load.load_job(written).search.parameters) == {"WIDTH", "decay"}
+    fixed = ("--param", "WIDTH=3", "--param", "decay=0.2", "--trials", "1")
+    result = platform("submit", "hpo", str(written), "--local", "--objective", "loss:min", *fixed)
+    assert result.exit_code == 0, result.output
+    assert platform("results").stdout.splitlines()[1].split()[1:3] == ["COMPLETE", "0.6"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -378,6 +378,25 @@ def test_arguments_that_a_script_refuses_are_known_before_the_first_trial(tmp_pa
     assert "usage: train.py [-h] [--lr LR]; see `platform docs scripts`" in str(caught.value)
 
 
+def test_flags_that_absl_refuses_are_known_before_the_first_trial(tmp_path: Path) -> None:
+    text = (
+        "from absl import app, flags\nflags.DEFINE_string('data', None, '', required=True)\nDEPTH = 3\n"
+        "def main(argv): open('ran')\nif __name__ == '__main__':\n    app.run(main)\n"
+    )
+
+    def refusal(name: str, **sample: Any) -> str:
+        program = Program("train.py", arguments=FLAGS, metrics=STDOUT, sample=sample)
+        (tmp_path / name).mkdir()
+        with pytest.raises(errors.EntrypointError) as caught:
+            Bench(tmp_path / name, {"train": text}, program=program)
+        return str(caught.value)
+
+    assert "unrecognized arguments: --dat; did you mean --data?" in refusal("misspelled", dat="x")
+    option = """`--set 'arguments=["--data={data}", "{globals}"]'`"""
+    assert f"its text has a value of that name, which {option} replaces" in refusal("constant", data="x", DEPTH=4)
+    assert "Flag --data must have a value other than None" in refusal("missing")
+
+
 def test_an_argument_that_the_script_has_is_not_named_as_another(tmp_path: Path) -> None:
     text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=int)\np.parse_args()\n"
     with pytest.raises(errors.EntrypointError, match=r"invalid int value: '0\.1'; usage: train\.py \[-h\] \[--lr LR\]; see"):

@@ -382,7 +382,7 @@ def _find_parameters(
     if parsed_script.call is not None:
         parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
     else:
-        parsed_script, declared = script_probe.script_parameters(copy, parsed_script)
+        parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space)
     file_options = file_with_values.options if file_with_values is not None else ()
     file_with_values, declared = _pass_by_argument(file_with_values, declared)
     if file_with_values is None and not _is_of_use(declared) and guess.space(parsed_script.values):

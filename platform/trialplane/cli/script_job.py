@@ -288,6 +288,11 @@ def _option_items(option: Option, form: str, boolean_style: str, *, lacks_value:
         return [f"{option.name}={{{option.name}}}"]
     if form in (Style.COMMAND, Style.PROMPTS):
         return []
+    if form == arguments.GLOBALS and option.flag:  # an argument beside the values in the script's text
+        is_one_word = option.flag.startswith("--") and not option.lists and not lacks_value
+        return [f"{option.flag}={{{option.name}}}"] if is_one_word else [option.flag, f"{{{option.name}}}"]
+    if form == arguments.GLOBALS and option.required:  # a positional argument
+        return [f"{{{option.name}}}"]
     if form == arguments.PAIRS and option.flag:
         return [option.flag, f"{{{option.name}}}"] if option.flag.startswith("-") else []
     if form not in (arguments.FLAGS, arguments.PAIRS):
@@ -358,7 +363,10 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
     if style is Style.SEARCHES:
         return "none"
     if has_command and style is Style.GLOBALS:
-        return name  # whose values are replaced in its text, as in a settings file
+        # Its values are replaced in its text, as in a settings file.
+        items = field if isinstance(field, list) else []
+        items = [item for item in items if item != f"{{{arguments.GLOBALS}}}"]
+        return {"items": items, "file": name} if items else name
     return None if field == arguments.FLAGS and not has_command else field
 
 

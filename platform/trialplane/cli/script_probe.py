@@ -62,11 +62,19 @@ class ScriptCopy:
         return self.folder / self.name
 
 
-def script_parameters(copy: ScriptCopy, parsed_script: Script) -> tuple[Script, Declared]:
+def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collection[str]) -> tuple[Script, Declared]:
     """Return a script with the style that its parameters need, and these parameters.
+
+    If the user wants to search values in the text of a script that takes arguments, the parameters are these values, and the
+    arguments that are required or searched, too.
 
     If the script takes no arguments, the parameters replace values in its text. If there are no such values either, a script
     that searches by itself has no parameters.
+
+    Args:
+        copy: Copy of the script.
+        parsed_script: Content of the script.
+        requested: Names of the parameters that the user wants to search; none to guess.
 
     Raises:
         InputError: There are no parameters, or the script ends before it reads its arguments.
@@ -80,6 +88,11 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script) -> tuple[Script, 
         declared, log_clause = _probe_arguments(copy)
         if declared.overrides:
             return dataclasses.replace(parsed_script, style=Style.HYDRA), declared
+        names = {option.name for option in declared.options}
+        constants = {name: value for name, value in _constants(parsed_script, requested).items() if name not in names}
+        if constants and not declared.failure:
+            passed = [option for option in declared.options if option.required or option.name in requested]
+            return with_values, dataclasses.replace(declared, options=(*passed, *constants.values()))
         if not declared.failure:
             return parsed_script, _with_choices(declared, parsed_script)
         reason = errors.shortened(declared.failure, 300)
@@ -152,6 +165,11 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     if not typed and not appended and not guess.space([*in_file.values(), *declared.options]):
         in_file = {option.name: option for option in called_script.values}
         command = dataclasses.replace(command, config=called_copy.name)  # the file whose values are replaced
+    declared_names = {*typed, *in_file, *declared_by_name}
+    constants = {name: option for name, option in _constants(called_script, requested).items() if name not in declared_names}
+    if constants and not set(requested) & set(in_file):  # a trial replaces the values of one file
+        in_file = constants
+        command = dataclasses.replace(command, config=called_copy.name)
     appendable = _appendable_options(declared, command, typed, appended)
     words = [word.partition("=")[0] for word in call.arguments]
     words += [alias for option in declared.options if set(option.aliases) & set(words) for alias in option.aliases]
@@ -173,6 +191,11 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
+
+
+def _constants(parsed_script: Script, requested: Collection[str]) -> dict[str, Option]:
+    """Return the values in the text of a script that the user wants to search, by name."""
+    return {option.name: option for option in parsed_script.values if option.name in requested}
 
 
 def _print_search(call: script.Call, called_script: Script, command: Script, *, is_chosen: bool) -> None:

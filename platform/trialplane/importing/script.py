@@ -603,7 +603,7 @@ def _text_options(tree: ast.Module) -> Iterator[Option]:
     for name, spot in arguments.spots(tree).items():
         value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
-            option = Option(name, value, _kind(value), flag=f"--{name}")
+            option = Option(name, value, _kind(value))
             if name in assigned or guess.parameter(option):
                 yield option
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import select
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from trialplane import errors
-from trialplane.job import requirements
+from trialplane.job import arguments, notebook, requirements
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import cluster, env, records
 from trialplane.worker import context
 
 USAGE_ERROR = 2  # exit code of argparse, click and similar libraries for wrong arguments
-_PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|LightningCLI|click)\b"
+_PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|LightningCLI|click|absl)\b"
 # Messages about unknown or missing arguments, which all trials have; others may be about the value of one trial.
 _CERTAIN = re.compile(
     r"unrecognized arguments|arguments are required|no such option|missing (?:option|argument|parameter)|unexpected extra",
@@ -32,12 +34,13 @@ LONGEST = 300  # characters of such output in a message
 _HELP = "see `platform docs scripts`"
 
 
-def refusal_error(script: str, text: str) -> context.ArgumentsRefused:
+def refusal_error(script: str, text: str, replaced: Mapping[str, str] = MappingProxyType({})) -> context.ArgumentsRefused:
     """Return the error for a script that refused its arguments.
 
     Args:
         script: Name of the script, for the message.
         text: End of its output, with the usage message.
+        replaced: Values in the script's text that a parameter can replace → the option of `submit` that does so.
     """
     begin = max(0, text.rfind("usage:") if "usage:" in text else text.rfind("Usage:"))
     words = " ".join(text[begin:].split())  # usage and error: `usage: train.py [--lr LR] train.py: error: …`
@@ -50,6 +53,8 @@ def refusal_error(script: str, text: str) -> context.ArgumentsRefused:
         suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis))
         if suggestion.startswith("did"):  # "did you mean …"; otherwise it lists all options
             hint = suggestion
+        if option := replaced.get(unknown[1].removeprefix("--")):
+            hint = f"its text has a value of that name, which `{option}` replaces"
     message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", hint, _HELP]))
     return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
 
@@ -81,7 +86,7 @@ def check_installed(config: records.SlotConfig) -> None:
 def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
     """Check a script's arguments: run it in a fork of this process up to the point where it has read them.
 
-    That point is recognized for argparse, libraries based on it, and click. A script without these is not checked, and a
+    That point is recognized for argparse, libraries based on it, click and absl. A script without these is not checked. A
     script that takes too long counts as correct.
 
     Args:
@@ -110,7 +115,19 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
         text = output.read()[-TAIL:].decode(errors="replace")
         if os.waitstatus_to_exitcode(status) == USAGE_ERROR and "usage:" in text.lower():
             sys.stderr.write(text)
-            raise refusal_error(program.script, text)
+            raise refusal_error(program.script, text, _replacing_options(Path(config.code, program.script), program.sample))
+
+
+def _replacing_options(script: Path, sample: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values in a script's text that parameters have, and the option of `submit` by which they replace these.
+
+    Args:
+        script: The script.
+        sample: Parameters of a trial. Those without such a value stay arguments.
+    """
+    values = set(arguments.spots(notebook.parse(script.read_bytes()))) & set(sample)
+    items = [*(f"--{name}={{{name}}}" for name in sample if name not in values), f"{{{arguments.GLOBALS}}}"]
+    return dict.fromkeys(values, f"--set 'arguments={json.dumps(items)}'")
 
 
 def _has_known_parser(script: Path) -> bool:
@@ -161,7 +178,7 @@ def _parse_and_end(
 
 
 def _end_when_parsed() -> None:
-    """End this process once argparse or click has read the arguments, regardless of what the script catches."""
+    """End this process once argparse, click or absl has read the arguments, regardless of what the script catches."""
     unfinished_calls: list[object] = []
     for library in ("argparse", "jsonargparse"):  # LightningCLI's parser replaces argparse's parse_args
         if (module := sys.modules.get(library)) is not None:
@@ -171,6 +188,36 @@ def _end_when_parsed() -> None:
                 setattr(module.ArgumentParser, name, parse_and_end)
     if (click := sys.modules.get("click.core")) is not None:
         click.Command.invoke = lambda self, ctx: os._exit(0)
+    if (flags := sys.modules.get("absl.flags")) is not None:
+        parse_flags = flags.FlagValues.__call__
+        flags.FlagValues.__call__ = lambda values, argv, known_only=False: (
+            parse_flags(values, argv, known_only) if known_only else _end_at_absl(flags, parse_flags, values, argv)
+        )
+
+
+def _end_at_absl(flags: Any, parse: Callable[..., Any], values: Any, argv: Sequence[str]) -> NoReturn:
+    """Let absl read the arguments, and end this process; if it refuses them, with a message like that of argparse.
+
+    Args:
+        flags: absl's module.
+        parse: Its function that parses the command line.
+        values: The flags.
+        argv: The command line.
+    """
+    code, reason = 0, ""
+    try:
+        parse(values, argv)
+    except flags.UnrecognizedFlagError as error:
+        code, reason = USAGE_ERROR, f"unrecognized arguments: --{error.flagname}"
+    except flags.Error as error:
+        code, reason = USAGE_ERROR, str(error)
+    if code:
+        groups = [group for module, group in values.flags_by_module_dict().items() if not module.startswith("absl.")]
+        synopsis = " ".join(f"[--{flag.name}=VALUE]" for group in groups for flag in group)
+        script = Path(argv[0]).name
+        sys.stderr.write(f"usage: {script} {synopsis}\n{script}: error: {reason}\n")
+    process.flush()
+    os._exit(code)
 
 
 def _end_after_parse(parse: Callable[..., Any], unfinished_calls: list[object]) -> Callable[..., Any]:
