@@ -38,6 +38,13 @@ def test_one_rule_or_several(folder: Path, head: str, text: str, rules: tuple[St
     assert jsonschema.Draft202012Validator(schema.json_schema()).is_valid(document.read(folder / "job.yaml").data)
 
 
+def test_a_rule_that_is_a_step_adds_no_metric_to_those_of_a_command(folder: Path) -> None:
+    (folder / "job.yaml").write_text(HEAD + 'command: [date, "{a}"]\nstop: [{step: 100}, {metric: loss, below: 0.1}]')
+    program = load.load_job(folder).roles()[0].program
+    assert program is not None
+    assert program.names == ("f1", "loss")
+
+
 def test_a_bound_can_be_set_from_the_command_line(folder: Path) -> None:
     (folder / "job.yaml").write_text(HEAD + "stop: {metric: loss, below: 0.1, after: 5}")
     assert load.load_job(folder, sets=["stop.below=0.2", "stop.after=0"]).stops == (Stop(metric="loss", below=0.2),)

@@ -50,7 +50,7 @@ class Arguments(models.Model):
 
 
 def _expand_arguments(value: Any) -> Any:
-    """Return the short forms of `arguments`, a name, a settings file or a list, as a mapping of the fields of `Arguments`.
+    """Return a short form of `arguments` (a name of `STYLES`, a settings file or a list) as a mapping of its fields.
 
     Other values are returned unchanged, for pydantic to check.
 
@@ -66,9 +66,10 @@ def _expand_arguments(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return {"items": _parse_texts(value)}
     if isinstance(value, dict) and isinstance(value.get("file"), str) and value["file"]:
+        # Without items, parameters are in the file alone, and not also flags, the default of `items`.
         value = {"items": [], **value, "file": _settings_path(value["file"])}
     if isinstance(value, dict) and isinstance(value.get("items"), str):
-        return {**value, **_expand_arguments(value["items"])}
+        return {**value, **_expand_arguments(value["items"])}  # items: hydra
     return value
 
 
@@ -284,9 +285,8 @@ def from_job(job: Ranked) -> Program | None:
         return None
     job_arguments = _arguments_of(job)
     search = job.search
-    watched_metrics = [
-        metric for metric in (search.pruner.metric, *(rule.metric for rule in job.stops)) if metric is not None
-    ]
+    # Without those that are not set: None of a pruner, and "" of a rule that is a step.
+    watched_metrics = filter(None, (search.pruner.metric, *(rule.metric for rule in job.stops)))
     if job.metrics is not None:
         metrics = [source.metric_source for source in job.metrics]
     else:
