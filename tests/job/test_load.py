@@ -102,6 +102,7 @@ _FAULTS = [
     ),
     ("environment.HPO_EPOCHS", "params.epochs", "params.epoch", 3, "did you mean epochs"),
     ("environment.HPO_EPOCHS", "params.epochs", "trails", 3, "did you mean trials"),
+    ("environment.HPO_EPOCHS", "params.epochs", "objectives.0.metric.0", 3, "objectives.0.metric has no fields"),
     ("environment.HPO_MODEL_CHOICES", "space.model.choices", "space.model.low", 3, "'low' is unknown"),
     ("inputs.dta", "trials: 24", "inputs: {dta: {columns: [text]}}", 15, "did you mean data"),
     ("inputs.data.colums", "trials: 24", "inputs: {data: {colums: [text]}}", 15, "did you mean columns"),

@@ -46,17 +46,20 @@ class Function:
 
 
 def _parse_sum(value: Any) -> Any:
-    """Return a minimum number of lines unchanged: null, a number, a parameter's name. Return a list of these as a tuple.
+    """Return a minimum number of lines: null, a number or a parameter's name unchanged, and a list, their sum, as a tuple.
 
     Raises:
         ValueError: The value is none of these.
     """
-    terms = value if isinstance(value, (list, tuple)) else [value]
-    for term in terms if value is not None else ():
-        if not (isinstance(term, str) and term) and not (type(term) is int and term > 0):
-            raise ValueError(f"must be a whole number over 0, the name of a parameter or a list of these, not {term!r}")
+    if value is None:
+        return None
     if value == []:
         raise ValueError("is an empty sum; name what is added")
+    for term in value if isinstance(value, (list, tuple)) else [value]:
+        is_name = isinstance(term, str) and term != ""
+        is_positive = type(term) is int and term > 0  # `isinstance` would accept true
+        if not is_name and not is_positive:
+            raise ValueError(f"must be a whole number over 0, the name of a parameter or a list of these, not {term!r}")
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -149,7 +152,7 @@ class Base(models.Model):
     is_sequential: ClassVar[bool] = True  # whether trials run one after another, so that the first failure ends the run
     is_for_gpus: ClassVar[bool] = False  # whether to warn if GPUs are available but not requested
     foreign_fields: ClassVar[Mapping[str, str]] = {}  # fields of other kinds → reason of the refusal, for messages
-    loss: ClassVar[str]  # consequence if checkpoints are lost with their pod, for messages
+    lost_pod_effect: ClassVar[str]  # effect of a lost pod if checkpoints are lost with it, as a clause for messages
 
     name: str = Field(pattern=NAME, description="Name of the job's folder.")
     kind: str
@@ -240,7 +243,7 @@ class Base(models.Model):
 
     @property
     def requires(self) -> str:
-        """Path of the file in the job's folder that may list required packages. "" if there is none."""
+        """Path of the file in the job's folder from which required packages are read. "" if there is none."""
         return self.requirements or ""
 
     @property
@@ -342,20 +345,18 @@ class Base(models.Model):
                 yield Issue(("params", name), problem)
         yield from _name_clashes((*self.params, *self.search.names))
         if ("params",) not in broken and ("space",) not in broken:
-            names = [
-                *self.params,
-                *self.search.names,
-                *(field_path[1] for field_path in broken if field_path[0] == "space" and field_path[1:]),
-            ]
+            # Invalid parameters of the space are not in this job, but the file has them.
+            broken_params = [field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1]
+            names = [*self.params, *self.search.names, *broken_params]
             for name in self.inputs:
                 if name not in names:
                     yield Issue(
                         ("inputs", name), f"there is no such name in params; {errors.nearest(name, map(str, names))}"
                     )
-            yield from _amount_issues(self)
+            yield from _input_params_issues(self)
         for variable, field in self.environment.items():
-            section = field.split(".")[0]
-            if any(field_path[0] == section for field_path in broken):
+            top_field = field.split(".")[0]
+            if any(field_path[0] == top_field for field_path in broken):
                 continue
             if problem := _field_problem(self, field):
                 yield Issue(("environment", variable), problem)
@@ -436,8 +437,8 @@ def name_problem(name: str) -> str:
     return ""
 
 
-def _amount_issues(job: Base) -> Iterator[Issue]:
-    """Yield issues of the parameters that an input names: the names of columns, and numbers of lines."""
+def _input_params_issues(job: Base) -> Iterator[Issue]:
+    """Yield issues of the parameters that `columns_of`, `at_least` and `per_rank` of the job's inputs name."""
     for file, input_ in job.inputs.items():
         for index, name in enumerate(input_.columns_of):
             if name not in job.params:
@@ -448,7 +449,7 @@ def _amount_issues(job: Base) -> Iterator[Issue]:
                 yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {reason}")
     amounts = [(file, key, terms) for file, input_ in job.inputs.items() for key, terms in input_.amounts.items()]
     for file, key, terms in amounts:
-        for name in dict.fromkeys(term for term in terms if isinstance(term, str)):
+        for name in dict.fromkeys(term for term in terms if isinstance(term, str)):  # each name once
             value = job.params.get(name)
             if name not in job.params:
                 hint = errors.nearest(name, job.params)
@@ -468,19 +469,19 @@ def _field_problem(job: Base, field: str) -> str:
         job: The job.
         field: Dotted path of the field.
     """
-    field_path = draft.path(field, (*job.params, *job.search.names))
-    steps = list(map(str, field_path))
+    steps = list(map(str, draft.path(field, (*job.params, *job.search.names))))
     container: Any = job
     for depth, step in enumerate(steps):
-        # Each branch sets the names that the container has, and the value of the step, which is the next container.
-        if isinstance(container, tuple) or (isinstance(container, str) and isinstance(field_path[depth], int)):
+        # Each branch sets `names`, the steps that are possible here, and `child`, the value at `step`: the next container.
+        if isinstance(container, tuple):
             names: Collection[str] = list(map(str, range(len(container))))
-            child = container[int(step)] if isinstance(container, tuple) and step in names else None
+            child = container[int(step)] if step in names else None
         elif hasattr(container, "choice"):  # a sampler or a pruner
             own_fields = [name for name in type(container).model_fields if name != "options"]
             names = [*own_fields, *container.choice.options]
             child = None if step in own_fields else container.options.get(step)
         elif hasattr(type(container), "model_fields"):
+            # The name of the job is that of its folder, and no field of the file.
             names = [name for name in type(container).model_fields if not (depth == 0 and name == "name")]
             child = getattr(container, step, None) if step in names else None
         elif isinstance(container, dict):
