@@ -120,7 +120,7 @@ def warnings(job: Job, chart: CheckpointDefaults) -> Iterator[str]:
     saving = Saving.of(job, chart)
     if saving is not None and saving.is_volume and not saving.claim:
         yield (
-            f"the chart has no volume for checkpoints, so they are lost with their pod, and {job.loss}. "
+            f"the chart has no volume for checkpoints, so they are lost with their pod, and {job.lost_pod_effect}. "
             "Run helm upgrade --set checkpoints.enabled=true, or add --set checkpoints.url=s3://bucket/path here. "
             "See `platform docs storage`"
         )

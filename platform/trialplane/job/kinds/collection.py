@@ -203,7 +203,7 @@ class Collection(Base):
         "divided": _NO_RANKS,
         **dict.fromkeys(("script", "command", "arguments", "cwd", "metrics"), _NO_PROGRAM),
     }
-    loss: ClassVar[str] = "a collection whose pods were lost has no weights to continue with"
+    lost_pod_effect: ClassVar[str] = "a collection whose pods were lost has no weights to continue with"
 
     kind: Literal["collect"] = Field(description="Iterations in which workers produce data and a learner consumes it.")
     entrypoint: values.Function = Field(
@@ -244,7 +244,8 @@ class Collection(Base):
         Each pod has room in /dev/shm for results that the learner has not read yet, which are at most `collect.in_flight`.
         """
         collect, learner = self.collect, self.collect.learner
-        in_flight, learner_resources = collect.in_flight_bytes, learner.resources.with_defaults(self.resources)
+        in_flight = collect.in_flight_bytes
+        learner_resources = learner.resources.with_defaults(self.resources)
         if collect.write is not None and learner.resources.gpus is None:
             learner_resources = learner_resources.model_copy(update={"gpus": 0})  # writing files needs no GPU
         return (

@@ -141,7 +141,8 @@ def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     With an uneven division, one rank would have a larger batch than another. But their gradients are averaged with equal
     weights.
     """
-    line_counts = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
+    # Terms of `at_least` and `per_rank`: numbers, and names of parameters, whose values `Base.check` checks.
+    amount_terms = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
     for index, name in enumerate(job.divided):
         value = job.params.get(name)
         if name in job.search.names:
@@ -150,7 +151,7 @@ def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
             hint = errors.nearest(name, job.params)
             yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
         elif type(value) is not int or value < 1:
-            if name not in line_counts:  # otherwise, `Base.check` reports it
+            if name not in amount_terms:
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
             lower = value - value % job.world_size

@@ -27,7 +27,7 @@ _MOST_POINTS = 100_000
 _NOT_LEARNING = ("random", "qmc", "grid", "bruteforce")  # samplers that do not learn from trials
 # Fields of a population that choose members and their parameters, and so have no effect in a replay.
 _SEARCHING = ("exploit", "share", "factors", "resample", "explore", "fixed", "quorum")
-_MOST_STEPS = 1_000_000  # limit of the values of one parameter for the gp sampler, which evaluates all of them
+_MOST_VALUES = 1_000_000  # limit of the values of one parameter for the gp sampler, which evaluates all of them
 
 
 def _space_form(value: Any) -> str:
@@ -60,7 +60,7 @@ class Study(Ranked):
     foreign_fields: ClassVar[Mapping[str, str]] = {
         "resume": "is for kind: train and kind: collect; a study is continued by `platform resume`",
     }
-    loss: ClassVar[str] = "a lost pod starts its trial from nothing"
+    lost_pod_effect: ClassVar[str] = "a lost pod starts its trial from nothing"
     resume: ClassVar[None] = None  # it never starts from another run
 
     kind: Literal["hpo"] = Field(description="Search for good hyperparameters.")
@@ -133,27 +133,29 @@ class Study(Ranked):
 
     @property
     def _ladder(self) -> Ladder | Intervals | None:
-        """Rungs at which trials are paused: of the population or of the pruner. None if trials are not paused.
-
-        The number of steps of a whole trial may be a parameter. It is 0 if that is not a number, which `check` reports.
-        """
+        """Rungs at which trials are paused: of the population or of the pruner. None if trials are not paused."""
         if self.population is not None:
-            steps = self.population.steps
-            top = self.params.get(steps) if isinstance(steps, str) else steps
-            return Intervals(self.population.interval, top if type(top) is int else 0)
+            return Intervals(self.population.interval, self._step_count(self.population.steps))
         if not self.pruner.promotes:
             return None
         defaults = {key: option.default for key, option in self.pruner.choice.options.items()}
         option_values = {**defaults, **self.pruner.options}
-        steps = option_values["max_resource"]
-        top = self.params.get(steps) if isinstance(steps, str) else steps
         return Ladder(
             first=option_values["min_resource"],
             factor=option_values["reduction_factor"],
-            top=top if type(top) is int else 0,
+            top=self._step_count(option_values["max_resource"]),
             brackets=option_values["brackets"],
             is_auto=option_values["max"] == "auto",
         )
+
+    def _step_count(self, steps: Any) -> int:
+        """Return the number of steps of a whole trial. 0 if it is not a whole number, which `check` reports.
+
+        Args:
+            steps: The number, or the name of the parameter in `params` that has it.
+        """
+        count = self.params.get(steps) if isinstance(steps, str) else steps
+        return count if type(count) is int else 0
 
     @property
     def _style(self) -> str:
@@ -214,7 +216,7 @@ class Study(Ranked):
         enumerating = {self.sampler.name, old.sampler.name} & {"grid", "bruteforce"}
         if enumerating and (has_other_space or has_other_sampler):
             field = "space" if has_other_space else "sampler"
-            yield Issue((field,), f"changes the points that {enumerating.pop()} counts; {advice}")
+            yield Issue((field,), f"changes the points that {min(enumerating)} counts; {advice}")
         elif has_other_space and not has_other_sampler and self.sampler.name == "cmaes":
             yield Issue(("space",), f"changes the scales of cmaes; set another sampler as well, or {advice}")
 
@@ -286,7 +288,7 @@ class Study(Ranked):
         if is_space_valid and not broken_params and ("sampler",) not in broken:
             yield from _enumeration_issues(self, checks_trials=("trials",) not in broken)
             yield from _start_point_issues(self)
-            yield from _step_count_issues(self)
+            yield from _value_count_issues(self)
             yield from _searcher_issues(self)
         yield from _history_issues(self)
         yield from _duplicates_issues(self)
@@ -346,7 +348,8 @@ def _condition_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Is
             if other not in job.space:
                 yield Issue(field_path, _unknown_parameter(job, other))
                 continue
-            allowed_list = list(allowed)  # the author may have meant a single value that is a list
+            # A list is read as several allowed values, but the author may have meant one value that is a list.
+            allowed_list = list(allowed)
             advice = f"; for that list write {other}: [{allowed_list}]" if job.space[other].contains(allowed_list) else ""
             for value in allowed:
                 if not job.space[other].contains(value):
@@ -420,20 +423,24 @@ def _promotion_issues(job: Study) -> Iterator[Issue]:
         if job.budget.steps is not None:
             yield Issue(("budget", "steps"), "is for pruner: {name: asha, promote: true, max_resource: …}; drop it")
         return
-    top = job.pruner.options["max_resource"]  # a number of steps, or the parameter that has it
-    if isinstance(top, str) and top not in job.params:
-        problem = f"is no parameter in params; {errors.nearest(top, job.params)}".rstrip("; ")
-        if top in job.search.names:
-            problem = "is searched, and must be the same in all trials"
-        yield Issue(("pruner", "max_resource"), f"{top} {problem}")
+    steps = job.pruner.options["max_resource"]  # the number of steps of a whole trial, or the parameter that has it
+    if isinstance(steps, str) and steps not in job.params:
+        yield Issue(("pruner", "max_resource"), _missing_steps_problem(job, steps))
         return
-    steps = job.params[top] if isinstance(top, str) else top
-    if type(steps) is not int or steps < 1:
-        yield Issue(("params", top), f"must be a whole number over 0, not {steps!r}: pruner.max_resource needs it")
-    elif job.budget.steps is not None and job.budget.steps < steps:
-        yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {steps} steps")
+    number = job.params[steps] if isinstance(steps, str) else steps
+    if type(number) is not int or number < 1:
+        yield Issue(("params", steps), f"must be a whole number over 0, not {number!r}: pruner.max_resource needs it")
+    elif job.budget.steps is not None and job.budget.steps < number:
+        yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {number} steps")
     if job.pruner.options.get("max") == "auto" and len(job.objectives) > 1:
         yield Issue(("pruner", "max"), "auto ranks trials by one value, and there are several objectives; drop it")
+
+
+def _missing_steps_problem(job: Study, name: str) -> str:
+    """Return the message for a parameter that should set the number of steps of a whole trial, but is not in `params`."""
+    if name in job.search.names:
+        return f"{name} is searched, and must be the same in all trials"
+    return f"{name} is no parameter in params; {errors.nearest(name, job.params)}".rstrip("; ")
 
 
 def _population_issues(job: Study, population: Population, broken: Collection[Any]) -> Iterator[Issue]:
@@ -444,26 +451,12 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
         population: Its population.
         broken: Paths of invalid fields; see `Base.check`.
     """
-    steps = population.steps
     if population.schedule:
         yield from _replay_issues(job, population)
     if job.constraints:
         problem = "bound the result of a whole trial, and members are compared at every interval, by their losses; drop them"
         yield Issue(("constraints",), problem)
-    if isinstance(steps, str) and steps not in job.params:
-        problem = f"is no parameter in params; {errors.nearest(steps, job.params)}".rstrip("; ")
-        if steps in job.search.names:
-            problem = "is searched, and must be the same in all trials"
-        yield Issue(("population", "steps"), f"{steps} {problem}")
-    else:
-        number = job.params[steps] if isinstance(steps, str) else steps
-        if type(number) is not int or number < 1:
-            yield Issue(("params", steps), f"must be a whole number over 0, not {number!r}: population.steps needs it")
-        elif not population.decisions(number):
-            yield Issue(("population", "interval"), f"{population.interval} must be under {number}, the steps of a trial")
-        elif population.decisions(number) > MOST_DECISIONS:
-            reason = f"{population.interval} makes {population.decisions(number)} decisions of {number} steps"
-            yield Issue(("population", "interval"), f"{reason}, and {MOST_DECISIONS} are the most; raise it")
+    yield from _interval_issues(job, population)
     if ("pruner",) not in broken and job.pruner.name != "none":
         yield Issue(("pruner",), "ends trials, and the members of a population take over from others instead; drop it")
     if ("trials",) not in broken and job.trials < 2 and not population.schedule:
@@ -489,6 +482,22 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
             yield from _schedule_issues(job, ("population", "schedule", index, "params"), entry.params)
 
 
+def _interval_issues(job: Study, population: Population) -> Iterator[Issue]:
+    """Yield issues of the number of steps of a whole trial, and of the interval at which its members are compared."""
+    steps = population.steps  # the number, or the parameter that has it
+    if isinstance(steps, str) and steps not in job.params:
+        yield Issue(("population", "steps"), _missing_steps_problem(job, steps))
+        return
+    number = job.params[steps] if isinstance(steps, str) else steps
+    if type(number) is not int or number < 1:
+        yield Issue(("params", steps), f"must be a whole number over 0, not {number!r}: population.steps needs it")
+    elif not population.decisions(number):
+        yield Issue(("population", "interval"), f"{population.interval} must be under {number}, the steps of a trial")
+    elif population.decisions(number) > MOST_DECISIONS:
+        reason = f"{population.interval} makes {population.decisions(number)} decisions of {number} steps"
+        yield Issue(("population", "interval"), f"{reason}, and {MOST_DECISIONS} are the most; raise it")
+
+
 def _replay_issues(job: Study, population: Population) -> Iterator[Issue]:
     """Yield issues of a schedule: fields without an effect beside it, and steps that no trial reaches."""
     if job.enqueue:
@@ -498,9 +507,10 @@ def _replay_issues(job: Study, population: Population) -> Iterator[Issue]:
         if name in _SEARCHING and not is_default:
             yield Issue(("population", name), "has no effect beside schedule, as members are not compared; drop it")
     assert isinstance(job.search.ladder, Intervals)
-    top = job.search.ladder.top  # 0 if it is unknown, because the parameter that sets it is invalid
+    top = job.search.ladder.top
+    is_known = top > 0  # otherwise, the parameter that sets it is invalid
     for index, entry in enumerate(population.schedule):
-        if entry.step >= top > 0:
+        if is_known and entry.step >= top:
             problem = f"{entry.step} must be under {top}, the steps of a trial"
             yield Issue(("population", "schedule", index, "step"), problem)
 
@@ -520,7 +530,7 @@ def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Ite
         elif not job.space[name].contains(value):
             described = space.describe(job.space[name])
             yield Issue((*field, name), f"{value!r} is outside of the space: {name} is {described}")
-    if not space.cycle(job.space):
+    if not space.cycle(job.space):  # `parameters` raises an error for circular conditions, which `check` reports
         for name, parameter in job.search.parameters.items():
             if name not in params and space.is_active(parameter, params):
                 yield Issue(field, f"lacks {name}")
@@ -608,14 +618,14 @@ def _start_point_issues(job: Study) -> Iterator[Issue]:
             yield Issue(("sampler", "x0"), f"lacks {name}; cmaes starts from a value for each parameter that is a number")
 
 
-def _step_count_issues(job: Study) -> Iterator[Issue]:
+def _value_count_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of parameters with too many values for the gp sampler, which evaluates all of them."""
     if job.sampler.name != "gp" or isinstance(job.space, str):
         return
     for name, parameter in job.space.items():
-        if (parameter.count or 0) > _MOST_STEPS:
+        if (parameter.count or 0) > _MOST_VALUES:
             advice = "raise the step" if isinstance(parameter, space.IntParameter) else "raise the step or drop it"
-            reason = f"has {parameter.count} values, and the gp sampler takes {_MOST_STEPS} at most"
+            reason = f"has {parameter.count} values, and the gp sampler takes {_MOST_VALUES} at most"
             yield Issue(("space", name), f"{reason}; {advice}, or take another sampler")
 
 

@@ -45,7 +45,7 @@ class Training(Ranked):
         "trials": f"{_NO_SEARCH}; more processes are ranks, more pods are nodes",
         "parallel": f"{_NO_SEARCH}; more processes are ranks, more pods are nodes",
     }
-    loss: ClassVar[str] = "a lost pod starts the training from nothing"
+    lost_pod_effect: ClassVar[str] = "a lost pod starts the training from nothing"
 
     kind: Literal["train"] = Field(description="One trial with one or more ranks, without a search.")
     objectives: Objectives = Field(
