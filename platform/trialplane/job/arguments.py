@@ -83,25 +83,27 @@ def build(
     command_line: list[str] = []
     previous_option = ""  # the argument before this one, if it is an option without braces
     for text in arguments:
-        if any(not is_known(key, text, available) for _, key in placeholders([text])):  # not in this trial
+        is_left_out = not all(is_known(name, text, available) for _, name in placeholders([text]))
+        if is_left_out:
             if previous_option:
                 command_line.pop()
             previous_option = ""
             continue
         previous_option = text if text.startswith("-") and not set("{}") & set(text) else ""
         whole_match = _PLACEHOLDER.fullmatch(text)
-        name = whole_match[1] if whole_match else None  # of the placeholder that is the whole argument
-        if name == FLAGS and FLAGS not in params:
+        whole = whole_match[1] if whole_match else None  # name of the placeholder, if it is the whole argument
+        if whole == FLAGS and FLAGS not in params:  # a parameter called "flags" wins over the placeholder for all
             command_line += _flags(_flatten(other_params), booleans, lists)
-        elif name == HYDRA and HYDRA not in params:
+        elif whole == HYDRA and HYDRA not in params:
             command_line += [f"{key}={_hydra_text(value)}" for key, value in other_params.items()]
-        elif name == PAIRS and PAIRS not in params:
-            filled_params = {key: value for key, value in other_params.items() if value is not None}
-            command_line += [word for key, value in filled_params.items() for word in (key, str(value))]
-        elif name == GLOBALS and GLOBALS not in params:
+        elif whole == PAIRS and PAIRS not in params:
+            for key, value in other_params.items():
+                if value is not None:
+                    command_line += [key, str(value)]
+        elif whole == GLOBALS and GLOBALS not in params:
             continue  # parameters replace values in the script and are not arguments
-        elif name is not None and isinstance(available[name], (list, tuple)):
-            command_line += [_text(item) for item in available[name]]
+        elif whole is not None and isinstance(available[whole], (list, tuple)):
+            command_line += [_text(item) for item in available[whole]]  # an argument for each item
         else:
             command_line.append(_PLACEHOLDER.sub(lambda match: _fill(match, available), text))
     return command_line
@@ -132,7 +134,7 @@ class Spot:
     Attributes:
         parent: Node whose attribute `value` is the value's expression, or the list of nodes that contains the expression.
         index: Index in the list.
-        others: Other positions of the same name and number, which is replaced there too.
+        others: Other positions at which the name has the same number. `put` replaces it there too.
     """
 
     parent: Any
@@ -179,7 +181,10 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
 
 
 def _are_same_float(spots: Sequence[Spot]) -> bool:
-    """Whether the values at all positions are the same number with a decimal point."""
+    """Whether the values at all positions are the same number with a decimal point.
+
+    Equal whole numbers may be equal by chance: a class and a function may both have `size=2`.
+    """
     values = [spot.value.value if isinstance(spot.value, ast.Constant) else None for spot in spots]
     return isinstance(values[0], float) and len(set(values)) == 1
 
@@ -194,10 +199,11 @@ def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
             | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant())
         ):
             yield name, Spot(node)
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(args=[_, *_] as call_args)):  # Field(0.1)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(args=[_, *_] as call_args)):  # lr: float = Field(0.1)
             yield name, Spot(call_args)
         case (
-            ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords))  # field(default=0.1)
+            # lr: float = field(default=0.1); lr = Field(default=0.1)
+            ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords))
             | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[], keywords=keywords))
         ):
             yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
@@ -211,9 +217,11 @@ def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
                     yield key.value, Spot(node.values, index)
         case ast.arguments():  # def f(lr=0.1)
             positional = [*node.posonlyargs, *node.args]
-            with_default = positional[len(positional) - len(node.defaults) :]
-            for arguments, defaults in ((with_default, node.defaults), (node.kwonlyargs, node.kw_defaults)):
-                yield from ((argument.arg, Spot(defaults, index)) for index, argument in enumerate(arguments))
+            with_default = positional[len(positional) - len(node.defaults) :]  # defaults belong to the last ones
+            for index, argument in enumerate(with_default):
+                yield argument.arg, Spot(node.defaults, index)
+            for index, argument in enumerate(node.kwonlyargs):
+                yield argument.arg, Spot(node.kw_defaults, index)
 
 
 def replace_values(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:

@@ -165,7 +165,7 @@ def _depth_error(source: str, line: int) -> SpecError:
 
 
 def _check_size(text: str, source: str) -> None:
-    """Check the number of values in a text and their depth.
+    """Check that a text has not too many values, and is not nested too deeply.
 
     This must be known before the parser builds the values, which could crash the process or take minutes. Reading the
     parser's events needs little stack and memory.
@@ -315,7 +315,8 @@ class _Builder:
         if tag == "int" and _INT.fullmatch(text):
             # Check the length first: Python refuses decimal numbers of more than 4,300 digits.
             if len(text) <= 2 * _LONGEST_NUMBER:
-                base = 10 if text.lstrip("+-").isdigit() else 0  # 0 reads the prefixes 0o and 0x
+                # Base 0 reads the prefixes 0o and 0x, but refuses the leading zeros of 007, which is 7.
+                base = 10 if text.lstrip("+-").isdigit() else 0
                 number = int(text, base)
                 if abs(number) < 10**_LONGEST_NUMBER:
                     return number

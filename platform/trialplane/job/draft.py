@@ -88,11 +88,13 @@ class Draft:
             data: Fields of the layer.
             origins: Origins of the fields, by their paths.
         """
-        data, present = dict(data), self.data.get("objectives")
-        has_one_objective = isinstance(present, list) and len(present) == 1 and isinstance(present[0], dict)
+        data = dict(data)
+        objectives = self.data.get("objectives")
+        has_one_objective = isinstance(objectives, list) and len(objectives) == 1 and isinstance(objectives[0], dict)
         if "objective" in data and has_one_objective:
             objective = data.pop("objective")
-            for key, value in objective.items() if isinstance(objective, dict) else [("metric", objective)]:
+            changed_fields = objective if isinstance(objective, dict) else {"metric": objective}
+            for key, value in changed_fields.items():
                 field_path: Place = ("objectives", 0, key)
                 self.set(field_path, value, origins.get(("objective", key), Origin("")))
         data, origins = _expand_learner(*expand_objective(data, origins))
@@ -160,12 +162,12 @@ class Draft:
                 self.origins[(*list_path, new_index, *old_path[size + 1 :])] = origin
 
     def _enter(self, container: Any, child_path: Place, step: str | int, field_path: Place, origin: Origin) -> Any:
-        """Return the mapping or list below another one, and create it if it is missing.
+        """Return the mapping or list at one step of the path of a value to set. Create it if it is missing.
 
         The short form of a sampler or a pruner, its name alone, is expanded to a mapping.
 
         Args:
-            container: The other mapping or list.
+            container: The mapping or list that contains it.
             child_path: Path of the mapping or list to return.
             step: Last step of this path.
             field_path: Path of the value to set, for issues.
@@ -180,9 +182,11 @@ class Draft:
             if not _is_index(step) or int(step) >= len(container):
                 self._add_issue(field_path, f"{step!r} is not an index of {'.'.join(map(str, child_path[:-1]))}", origin)
                 return None
-            child, key = container[int(step)], int(step)
+            key: Any = int(step)
+            child = container[key]
         else:
-            child, key = container.get(step), step  # type: ignore[assignment]
+            key = step
+            child = container.get(key)
             if child is None:
                 child = container[step] = [] if child_path == ("objectives",) else {}
                 self._set_origins(child_path, {child_path: origin})
@@ -194,11 +198,11 @@ class Draft:
         return child
 
     def _put(self, mapping: dict[str, Any], parents: Place, key: str, value: Any, origins: Mapping[Place, Origin]) -> None:
-        """Merge a value into one field of a mapping.
+        """Set one field of a mapping of the draft: merge a mapping over the present one, replace anything else.
 
         Args:
             mapping: The mapping.
-            parents: Path of the mapping.
+            parents: Path of the mapping in the draft.
             key: Name of the field.
             value: The value. null removes a parameter from the space, and from the start point of a sampler.
             origins: Origins of the value and of its parts, by their paths.
@@ -212,7 +216,7 @@ class Draft:
         if isinstance(present, str) and key in _NAMED_FIELDS and isinstance(value, dict):
             present = {"name": present}
         if isinstance(present, dict) and isinstance(value, dict) and not is_replacement(parents, key, present, value):
-            mapping[key] = present
+            mapping[key] = present  # which may be the expanded short form
             origins_by_child: dict[str | int, dict[Place, Origin]] = {}
             for origin_path, origin in origins.items():
                 if len(origin_path) > len(field_path):

@@ -54,7 +54,8 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         if function.field[:1] not in broken:
             module = function.text.partition(":")[0].partition(".")[0]
             root = roots.get(module, folder)
-            if function.style == "class" and not ((root / module).is_dir() or (root / f"{module}.py").is_file()):
+            is_in_folder = (root / module).is_dir() or (root / f"{module}.py").is_file()
+            if function.style == "class" and not is_in_folder:
                 continue  # the class of an installed package
             for problem in _function_issues(function, root, unreadable):
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
@@ -73,9 +74,9 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     """Yield an issue if trials continue from checkpoints, but the job's code cannot do that or seems to save none.
 
-    Only trials that are paused at rungs, and members of a population, continue from checkpoints. The program of a command,
-    and a script that gets the folder of its checkpoints as an argument, are not searched for code that saves them. But they
-    cannot be members of a population, which also continue from other members' checkpoints.
+    Only trials that are paused at rungs, and members of a population, continue from checkpoints. A command, and a script
+    that gets the folder of its checkpoints as an argument, save them in ways of their own, so their code is not searched.
+    But they cannot be members of a population, which also continue from other members' checkpoints.
     """
     program_arguments, command = getattr(job, "arguments", None), getattr(job, "command", None)
     gets_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
@@ -87,7 +88,7 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
         return
     for root in (folder, *packages(job, folder)):
         for file in root.glob("**/*.py"):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # other checks report files that cannot be read
                 if _CHECKPOINTS.search(file.read_text(encoding="utf-8", errors="replace")):
                     return
     advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored"
@@ -251,7 +252,8 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
     nodes = definitions.get(name, [])
     problems = [_call_problem(node, function) for node in nodes]
     # The name may be defined in several branches of an `if`. A definition without a problem may be the one that counts.
-    if problems and all(problems):
+    has_no_valid_definition = bool(problems) and all(problems)
+    if has_no_valid_definition:
         yield f"{name} {problems[-1]} ({file.name}:{nodes[-1].lineno})"
 
 
@@ -305,19 +307,20 @@ def _missing_global(tree: ast.Module, function: str) -> tuple[str, int] | None:
     """
     main_block = [statement for node in tree.body if arguments.is_main(node) for statement in node.body]
     module_level = [node for node in tree.body if not arguments.is_main(node)]
-    definitions = _defined_names(ast.Module(module_level, []))[0]
-    main_only = set(_defined_names(ast.Module(main_block, []))[0]) - set(definitions) - set(dir(builtins))
+    definitions, _ = _defined_names(ast.Module(module_level, []))
+    main_definitions, _ = _defined_names(ast.Module(main_block, []))
+    main_only = set(main_definitions) - set(definitions) - set(dir(builtins))
     pending, visited = [function], set[str]()  # names of functions
     while pending:
         name = pending.pop()
         visited.add(name)
         for function_node in (node for node in definitions.get(name, []) if isinstance(node, ast.FunctionDef)):
-            table = symtable.symtable(ast.unparse(function_node), function, "exec")
+            table = symtable.symtable(ast.unparse(function_node), function, "exec")  # it takes source text alone
             global_names = _global_names(table) - _guarded_names(function_node)
             if undefined := sorted(main_only & global_names):
                 nodes = (node for node in ast.walk(function_node) if isinstance(node, ast.Name))
                 return undefined[0], next(node.lineno for node in nodes if node.id == undefined[0])
-            pending += global_names - visited
+            pending += global_names - visited  # among them, the functions that this one calls
     return None
 
 
@@ -341,7 +344,7 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
         function: The function, with the arguments that it is called with.
     """
     call_arguments = function.arguments
-    definition: ast.AST | None = node  # of a variable, its value
+    definition: ast.AST | None = node  # or, for a variable, the expression of its value
     if function.style == "ray" and isinstance(node, ast.ClassDef):
         return "is a class, and a trial calls a function; write a function(config) that runs its loop and calls tune.report"
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -355,12 +358,10 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
             return f"is {ast.unparse(definition)[:40]} and no function"
     if isinstance(definition, ast.AsyncFunctionDef):
         return "is async, but it is called synchronously; drop async"
-    if (
-        not call_arguments
-        or not isinstance(definition, (ast.FunctionDef, ast.Lambda))
-        or getattr(definition, "decorator_list", [])
-    ):
+    if not call_arguments or not isinstance(definition, (ast.FunctionDef, ast.Lambda)):
         return ""
+    if getattr(definition, "decorator_list", []):
+        return ""  # a decorator may change the arguments
     signature = definition.args
     positional = [argument.arg for argument in (*signature.posonlyargs, *signature.args)]
     required = positional[: len(positional) - len(signature.defaults)]
@@ -369,8 +370,9 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
         for argument, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True)
         if default is None
     ]
-    too_few = len(positional) < len(call_arguments) and not signature.vararg
-    if not too_few and len(required) <= len(call_arguments) and not required_keywords:
+    takes_too_few = len(positional) < len(call_arguments) and not signature.vararg
+    requires_more = len(required) > len(call_arguments) or bool(required_keywords)
+    if not takes_too_few and not requires_more:
         return ""
     names = ", ".join([*positional, *required_keywords]) or "no arguments"
     return f"takes {names}, but is called with {' and '.join(call_arguments)}"

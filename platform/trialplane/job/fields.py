@@ -48,7 +48,7 @@ def explain(path: str) -> Field:
         InputError: No kind of job has such a field.
     """
     definitions = schema.json_schema()["$defs"]
-    # Kind of job → schema of the field at `parent`, the part of the path that was followed so far.
+    # Kind of job → its schema of the field at `parent`, the part of the path that was followed so far.
     schemas: dict[str, Any] = {kind: {"$ref": f"#/$defs/{cls.__name__}"} for kind, cls in kinds.CLASSES.items()}
     parent = ""
     names = path.split(".") if path else []
@@ -57,11 +57,12 @@ def explain(path: str) -> Field:
         if name in choices:
             return _algorithm_field(f"{parent}.{name}", names[index + 1 :], tuple(schemas), choices[name])
         subfields = {kind: _subfields(field, definitions) for kind, field in schemas.items()}
+        # Kinds without such a field drop out. "*" stands for a name that the job chooses.
         schemas = {
-            kind: fields.get(name, fields.get("*", {})) for kind, fields in subfields.items() if {name, "*"} & fields.keys()
+            kind: fields.get(name, fields.get("*")) for kind, fields in subfields.items() if {name, "*"} & set(fields)
         }
         if not schemas:
-            existing_names = {name for fields in subfields.values() for name in fields} - {"*"}
+            existing_names = set[str]().union(*subfields.values()) - {"*"}
             raise _unknown_field(parent, name, existing_names | set(choices))
         parent = f"{parent}.{name}".lstrip(".")
     kinds_by_name: dict[str, list[str]] = {}
@@ -76,7 +77,7 @@ def explain(path: str) -> Field:
 
 
 def _first_value(schemas: Mapping[str, Any]) -> Any:
-    """Return the first value of a mapping: the schema of a field by which all kinds that have the field describe it."""
+    """Return the first of the schemas that the kinds have for one field. All kinds describe a field in the same way."""
     return next(iter(schemas.values()))
 
 
@@ -111,7 +112,14 @@ def default_of(field: Mapping[str, Any]) -> str:
 
 
 def _field(path: str, kind_names: tuple[str, ...], field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Field:
-    """Return the field with a schema, without the fields below it."""
+    """Return the field for a schema, without the fields below it.
+
+    Args:
+        path: Dotted path of the field.
+        kind_names: Kinds of job that have the field.
+        field: Schema of the field.
+        definitions: Definitions to which schemas refer, by name.
+    """
     name = _definition_name(field)
     text = field.get("description") or definitions.get(name, {}).get("description", "")
     return Field(
@@ -181,11 +189,14 @@ def _subfields(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict
 
 def _union_schema(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schema of a field that two alternatives of a mapping have, with both types and both descriptions."""
-    first_type, second_type = (
-        {key: field[key] for key in field if key not in ("title", "description", "default")} for field in (first, second)
-    )
+
+    def bare_type(field: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a schema without what it says in words, and without its default."""
+        return {key: value for key, value in field.items() if key not in ("title", "description", "default")}
+
     descriptions = dict.fromkeys(field["description"] for field in (first, second) if "description" in field)
-    union = first if first_type == second_type else {"anyOf": [first_type, second_type]}
+    has_one_type = bare_type(first) == bare_type(second)
+    union = first if has_one_type else {"anyOf": [bare_type(first), bare_type(second)]}
     return {**union, "description": " Or: ".join(descriptions)}
 
 

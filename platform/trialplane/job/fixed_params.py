@@ -70,9 +70,8 @@ def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: 
     for name, value in params.items():
         if isinstance(space_fields, dict) and name in space_fields:
             removed_names = _remove_from_space(job_draft, name)
-            for other in list(space_fields):
-                if other in space_fields:  # it may have been removed by now
-                    removed_names |= _resolve_condition(job_draft, space_fields, other, name, value)
+            for dependent in list(space_fields):
+                removed_names |= _resolve_condition(job_draft, space_fields, dependent, name, value)
             _drop_points(job_draft, name, value, removed_names)
         elif name not in present_params and not accepts_new:
             reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
@@ -84,27 +83,27 @@ def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: 
         job_draft.set(("params", name), value, Origin(SOURCE))
 
 
-def _resolve_condition(job_draft: Draft, space_fields: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
+def _resolve_condition(job_draft: Draft, space_fields: dict[str, Any], dependent: str, name: str, value: Any) -> set[str]:
     """Remove a condition on a parameter that is now fixed. If it does not hold, remove the parameter that has it.
 
     Args:
         job_draft: Draft to change.
         space_fields: The space of the draft.
-        other: Parameter whose condition may name the fixed one.
+        dependent: Parameter whose condition may name the fixed one.
         name: The fixed parameter.
         value: Its value.
 
     Returns:
         Name of the parameter if it was removed from the space, else empty.
     """
-    conditions = space_fields[other].get("when") if isinstance(space_fields[other], dict) else None
+    conditions = space_fields[dependent].get("when") if isinstance(space_fields[dependent], dict) else None
     if not isinstance(conditions, dict) or name not in conditions:
         return set()
     allowed = conditions.pop(name)
     allowed_values = allowed if isinstance(allowed, (list, tuple)) else [allowed]
     if any(space.is_same(value, allowed_value) for allowed_value in allowed_values):
         return set()
-    return _remove_from_space(job_draft, other)
+    return _remove_from_space(job_draft, dependent)
 
 
 def _remove_from_space(job_draft: Draft, name: str) -> set[str]:
@@ -136,7 +135,7 @@ def _drop_points(job_draft: Draft, name: str, value: Any, removed_names: set[str
             if name in point and not space.is_same(point[name], value):
                 continue
             points[index] = {key: item for key, item in point.items() if key not in removed_names}
-            if point and not points[index]:
+            if point and not points[index]:  # nothing is left of it
                 continue
         kept_indices.append(index)
     job_draft.keep_items(("enqueue",), kept_indices)

@@ -73,7 +73,7 @@ def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: 
         files.append(file)
         normalized = Path(os.path.normpath(file.absolute()))
         message = _file_problem(file, input_, _columns(job, input_))
-        message = message or _reach_problem(path, normalized, folder.absolute(), pod_folder, is_remote=is_remote)
+        message = message or _availability_problem(path, normalized, folder.absolute(), pod_folder, is_remote=is_remote)
         if message:
             yield Issue((field,), message, str(file))
             is_valid = False
@@ -93,7 +93,7 @@ def _columns(job: Job, input_: Input) -> list[str]:
     return list(dict.fromkeys([*input_.columns, *(value for value in column_params if isinstance(value, str))]))
 
 
-def _reach_problem(path: str, file: Path, folder: Path, pod_folder: str, *, is_remote: bool) -> str:
+def _availability_problem(path: str, file: Path, folder: Path, pod_folder: str, *, is_remote: bool) -> str:
     """Return the reason why trials, which run in a copy of the job's folder, would not find a file. "" if they would.
 
     Args:
@@ -173,7 +173,8 @@ def _table_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
     if not missing:
         return ""
     hints = [errors.nearest(column, present) for column in missing]
-    hints = [hint for hint in hints if hint.startswith("did you mean")]  # the message lists all columns anyway
+    # Without a similar name, `nearest` lists all columns, which the message does anyway.
+    hints = [hint for hint in hints if hint.startswith("did you mean")]
     plural = "columns" if len(missing) > 1 else "column"
     return "; ".join([f"lacks the {plural} {', '.join(missing)}", f"it has {', '.join(present)}", *hints[:1]])
 
@@ -188,13 +189,15 @@ def _parquet_problem(file: Path, columns: Sequence[str]) -> str:
     tail_bytes = 4 + mark_bytes  # the footer's length and the mark
     try:
         with file.open("rb") as raw:
-            begin, size = raw.read(mark_bytes), raw.seek(0, os.SEEK_END)
-            raw.seek(max(0, size - tail_bytes))
-            footer_bytes, end = int.from_bytes(raw.read(4), "little"), raw.read(mark_bytes)
-            has_marks = begin == _PARQUET_MARK and end == _PARQUET_MARK
-            if not has_marks or mark_bytes + footer_bytes + tail_bytes > size or footer_bytes > _LONGEST_FOOTER:
+            first_mark = raw.read(mark_bytes)
+            file_bytes = raw.seek(0, os.SEEK_END)
+            raw.seek(max(0, file_bytes - tail_bytes))
+            footer_bytes = int.from_bytes(raw.read(4), "little")
+            has_marks = first_mark == _PARQUET_MARK and raw.read(mark_bytes) == _PARQUET_MARK
+            is_truncated = mark_bytes + footer_bytes + tail_bytes > file_bytes
+            if not has_marks or is_truncated or footer_bytes > _LONGEST_FOOTER:
                 return "is not Parquet, or is truncated"
-            raw.seek(size - tail_bytes - footer_bytes)
+            raw.seek(file_bytes - tail_bytes - footer_bytes)
             footer = raw.read(footer_bytes)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
@@ -289,15 +292,17 @@ def _count_lines(files: Sequence[Path], most: int) -> int:
     count = 0
     for file in files:
         with file.open("rb") as raw:
-            is_blank = True  # the current line so far
+            is_blank = True  # whether the current line is blank so far
             while piece := raw.readline(_HEAD_BYTES):  # a piece of the line, which may be as long as the file
                 is_blank = is_blank and piece.isspace()
                 if piece.endswith(b"\n"):
-                    count += not is_blank
+                    if not is_blank:
+                        count += 1
                     is_blank = True
                 if count >= most:
                     return count
-            count += not is_blank  # the last line, if it has no line end
+            if not is_blank:  # the last line, which has no line end
+                count += 1
     return count
 
 
@@ -310,7 +315,7 @@ def _header(text: TextIO, kind: str) -> list[str]:
 
     Args:
         text: Text of the table.
-        kind: Suffix of the file's name, without .gz.
+        kind: Suffix of the file's name before .gz: ".csv".
 
     Raises:
         _BadFile: The table has no header or no first record.

@@ -80,10 +80,10 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
         hint = errors.nearest(path.name, [file.name for file in path.parent.glob("*.py")])
         return JobNotFound(f"there is no script {name_or_path}; {hint}".rstrip("; "))
     searched = " and ".join(str(candidate / FILE) for candidate in candidates)
-    job_names = [path.parent.name for path in folders[0].glob(f"*/{FILE}")] if folders else []
+    job_names = [file.parent.name for file in folders[0].glob(f"*/{FILE}")] if folders else []
     hint = errors.nearest(name_or_path.rstrip("/").rpartition("/")[2], job_names)
     if not job_names:
-        name = path.name or "NAME"
+        name = path.name or "NAME"  # the root folder has no name
         hint = f"there is no {FOLDER}/ folder here or above; `platform init {name}` makes a job; see `platform docs laptop`"
     return JobNotFound(f"no job {name_or_path!r}: looked at {searched}; {hint}".rstrip("; "))
 
@@ -129,8 +129,8 @@ def load_job(
         job_file = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
     profiles, issues = _profiles(job_file)
     has_objective = "objective" in job_file.data
-    base = Draft.from_document(job_file, skip=("profiles",))  # the job without a profile and overrides
-    base.data["name"] = _job_name(folder / script)
+    base = Draft.from_document(job_file, skip=("profiles",))  # the job without a profile or an override
+    base.data["name"] = _job_name(folder / script)  # without a script, that of the folder
     if "name" in job_file.data:
         message = "is the name of the job's folder; drop this line"
         issues.append(Issue(("name",), message, source, job_file.lines[("name",)]))
@@ -184,18 +184,19 @@ def _apply_overrides(job_draft: Draft, sets: Sequence[str], overrides: Mapping[s
         Source of each override → its field and value.
     """
     without_overrides = job_draft.copy()
-    overridden = {
-        f"--set {assignment_text}": field_and_value
-        for assignment_text in sets
-        if (field_and_value := _apply_assignment(job_draft, assignment_text)) is not None
-    }
+    overridden: dict[str, tuple[Place, Any]] = {}
+    for assignment_text in sets:
+        field_and_value = _apply_assignment(job_draft, assignment_text)
+        if field_and_value is not None:
+            overridden[f"--set {assignment_text}"] = field_and_value
     for field, value in overrides.items():
         flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
         if flag.value is not None:
-            overridden[flag.source] = (draft.path(field, fixed_params.parameter_names(job_draft.data)), flag.value)
-            job_draft.set(*overridden[flag.source], Origin(flag.source))
+            field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
+            job_draft.set(field_path, flag.value, Origin(flag.source))
+            overridden[flag.source] = (field_path, flag.value)
     for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():
-        if job_draft.origin(("resources", name)).source not in overridden:
+        if job_draft.origin(("resources", name)).source not in overridden:  # an amount on the command line stays
             job_draft.data["resources"][name] = amount
     return overridden
 
@@ -284,19 +285,20 @@ def _judge_profile(base: Draft, job_file: Document, name: str, base_judgment: ve
     judgment = verdict.judge(with_profile, "objective" in job_file.data, _valid_variables(job_file, base_judgment))
     # An invalid field of the file may have another message with the profile; report it once.
     reported = {(issue.field, issue.line) for issue in base_judgment.issues}
-    new_issues = [issue for issue in judgment.issues if (issue.field, issue.line) not in reported]
-    return [
-        issue
-        if issue.field_path[:2] == ("profiles", name)
-        else dataclasses.replace(issue, message=f"{issue.message} (with profile {name})")
-        for issue in new_issues
-    ]
+    new_issues: list[Issue] = []
+    for issue in judgment.issues:
+        if (issue.field, issue.line) in reported:
+            continue
+        is_in_profile = issue.field_path[:2] == ("profiles", name)  # otherwise the message says which profile it concerns
+        message = issue.message if is_in_profile else f"{issue.message} (with profile {name})"
+        new_issues.append(dataclasses.replace(issue, message=message))
+    return new_issues
 
 
 def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
     """Set the fields that the job's `environment` names to the values of their variables. Add issues of invalid values.
 
-    An empty variable changes nothing. For a field with a list, a variable may separate items by commas.
+    An empty variable changes nothing. If the field has a list so far, a variable may separate the new items by commas.
     """
     variables = job_draft.data.get("environment")
     for variable, field in variables.items() if isinstance(variables, dict) else ():

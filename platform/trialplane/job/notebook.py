@@ -56,8 +56,8 @@ def exported_source(text: str) -> str:
 def _cell_code(source: str) -> str:
     """Return the code of a cell. A cell with a magic that does not run Python becomes a comment.
 
-    Other lines for IPython become `pass` with a comment. They look like such a line, and Python refuses them: a line of a
-    string or of an expression may look the same.
+    In other cells, each line for IPython becomes `pass` with a comment. Such a line matches `_FOR_IPYTHON`, and Python
+    refuses it. The match alone is not enough, because a line of a string or of an expression may look the same.
     """
     first_line, _, rest = source.lstrip().partition("\n")
     if first_line.startswith("%%") and first_line[2:].partition(" ")[0] not in _PYTHON_MAGICS:
@@ -74,7 +74,7 @@ def _cell_code(source: str) -> str:
 
 
 def _refused_index(lines: Sequence[str]) -> int | None:
-    """Return the index of the first line that Python refuses. None if there is none, or if it is unknown."""
+    """Return the index of the first line with a syntax error. None if there is none, or if its line is unknown."""
     try:
         ast.parse("\n".join(lines))
     except SyntaxError as error:
@@ -93,6 +93,7 @@ class _CallRemover(ast.NodeTransformer):
             case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id=name)), attr=method), args=args) if (
                 name == _CALL
             ):
+                # get_ipython().run_line_magic("time", "train()"): the name of the magic, and the text in its line or cell.
                 texts = [argument.value for argument in args if isinstance(argument, ast.Constant)]
                 is_python = method in ("run_line_magic", "run_cell_magic") and texts and texts[0] in _PYTHON_MAGICS
                 return _statements(str(texts[-1]), node) if is_python else ast.copy_location(ast.Pass(), node)

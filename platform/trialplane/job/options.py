@@ -136,7 +136,7 @@ _TRAITS: Mapping[str, Mapping[str, Any]] = {  # name of an algorithm → fields 
     "bruteforce": {"is_independent": False},
     "spx": {"parents": 3},
     "undx": {"parents": 3},
-    "none": {"objectives": None},
+    "none": {"objectives": None},  # the pruner that ends no trial
 }
 
 
@@ -148,7 +148,8 @@ def _option(name: str, signature: str) -> Option:
         signature: Its annotation and default: `int | None = None`, or `float` without a default.
     """
     annotation, equals, default = signature.partition(" = ")
-    type_name, bounds = annotation.removesuffix(" | None"), _BOUNDS.get(name, {})
+    type_name = annotation.removesuffix(" | None")
+    bounds = _BOUNDS.get(name, {})
     return Option(
         ValueKind.FUNCTION if type_name.startswith("Callable[") else _KINDS[type_name],
         nullable=type_name != annotation,

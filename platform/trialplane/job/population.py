@@ -140,8 +140,8 @@ class Population(models.Model):
     def seed_trial(self, trial: int) -> int:
         """Return the number of the trial from which the seed of a trial is derived: usually its own number.
 
-        In a replay of a population, trial 0 has the seed of the member with which the schedule begins. Further trials have
-        the seeds of the numbers after it.
+        In a replay, trial 0 has the seed of the member whose schedule is replayed, if the schedule names it. Further trials
+        have the seeds of the members after it.
         """
         first_member = self.schedule[0].trial if self.schedule else None
         return trial if first_member is None else first_member + trial

@@ -116,8 +116,8 @@ def find_choice(kind: ValueKind, name: str) -> Choice:
 def unfold(data: Any) -> Any:
     """Return a short form of a sampler or pruner as `{"name": …, "options": {…}}`.
 
-    Short forms: a name; a mapping with `name`, `class` or `tune` and the options beside it. Other values are returned
-    unchanged, for pydantic to refuse.
+    Short forms: a name; a mapping with `name`, `class` or `tune` and the options beside it. A mapping in the long form may
+    have options beside the name as well. Other values are returned unchanged, for pydantic to refuse.
     """
     if isinstance(data, str):
         return {"name": data, "options": {}}
@@ -129,12 +129,12 @@ def unfold(data: Any) -> Any:
         colon = "" if ":" in class_path else ":"  # marks the name as a class, which `_check_class` then refuses
         rest = {key: value for key, value in data.items() if key != class_field}
         return unfold({"name": f"{_CLASSES[class_field]}{class_path}{colon}", **rest})
-    nested = data.get("options", {})
-    if not isinstance(nested, Mapping):
+    nested_options = data.get("options", {})
+    if not isinstance(nested_options, Mapping):
         return data
-    inline = {key: value for key, value in data.items() if key not in ("name", "options")}
-    name = {"name": data["name"]} if "name" in data else {}
-    return {**name, "options": {**nested, **inline}}
+    options_beside_name = {key: value for key, value in data.items() if key not in ("name", "options")}
+    name_field = {"name": data["name"]} if "name" in data else {}
+    return {**name_field, "options": {**nested_options, **options_beside_name}}
 
 
 def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
@@ -169,8 +169,9 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
     for key, option in choice.options.items():
         if option.required and key not in option_values:
             yield Issue((key,), f"is missing; {name} needs {option.kind.value}")
+    in_effect = {key for key, value in option_values.items() if value not in (None, False)}
     for key, excluded in _EXCLUSIVE.get(name, ()):
-        if option_values.get(key) not in (None, False) and option_values.get(excluded) not in (None, False):
+        if key in in_effect and excluded in in_effect:
             yield Issue((key,), f"cannot stand together with {excluded}")
     if name in _COMBINATION_CHECKS:
         defaults = {key: option.default for key, option in choice.options.items()}
@@ -200,12 +201,15 @@ def _check_class(name: str, option_values: Mapping[str, Any]) -> Iterator[Issue]
 
 def _name_hint(kind: ValueKind, name: str) -> str:
     """Return a hint for an unknown name, which may be an Optuna class, a name in another tool, or misspelled."""
-    table, letters = options.TABLES[kind], re.sub(r"[^a-z0-9]", "", name.lower())
+    table = options.TABLES[kind]
+    bare_name = re.sub(r"[^a-z0-9]", "", name.lower())
     for own_name, choice in table.items():
-        if letters in (own_name.replace("_", ""), choice.cls.lower()):
+        if bare_name in (own_name.replace("_", ""), choice.cls.lower()):
             return f"it is called {own_name} here"
-    hints = options.FOREIGN_NAMES.get(kind, {})
-    return next((hint for hint, names in hints.items() if letters in names.split()), "") or errors.nearest(name, table)
+    for hint, foreign_names in options.FOREIGN_NAMES.get(kind, {}).items():
+        if bare_name in foreign_names.split():
+            return hint
+    return errors.nearest(name, table)
 
 
 def _nested_algorithms(
@@ -274,6 +278,7 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
         return
     elif kind is ValueKind.AMOUNT and isinstance(value, str):
         return  # it is the name of a parameter, which `Study.check` checks
+    # All other kinds are numbers, and all but NUMBER are whole ones.
     elif not _is_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
         yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:
@@ -343,7 +348,8 @@ def _check_asha(option_values: Mapping[str, Any]) -> Iterator[Issue]:
         reason = "is missing: the number of steps of a whole trial, or the parameter that sets it"
         yield Issue(("max_resource",), f"{reason}; for example max_resource: epochs")
     for key in ("max_resource", "max", "brackets"):
-        if option_values["promote"] is not True and option_values[key] not in (None, 1):
+        is_set = option_values[key] not in (None, 1)  # the defaults
+        if option_values["promote"] is not True and is_set:
             yield Issue((key,), "is for promote: true; drop it, or write promote: true")
     if option_values["max"] == "auto" and option_values["brackets"] != 1:
         yield Issue(("max",), "auto compares the rungs of one bracket; drop brackets, or drop max")

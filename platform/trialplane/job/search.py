@@ -143,7 +143,7 @@ class Ladder:
             point -= weight
             if point < 0:
                 return bracket
-        return self.brackets - 1
+        return self.brackets - 1  # a rounding error left the point at the end of the last interval
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ _NUMBER_OF_NAME = re.compile(
     re.MULTILINE,
 )
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?=[\s=]|$)")
-# Words of sections that have a setting of their own beside others with the same last name.
+# Sections of which a file often has several, each with a setting of the same name: actor.lr and critic.lr.
 _ONE_OF_SEVERAL = re.compile(
     r"(?:^|[._])(?:actor|critic|policy|value|generator|discriminator|encoder|decoder|backbone|head|teacher|student|source|target|"
     r"val|valid|validation|test|eval|evaluation|pretrain|pretraining|finetune|finetuning|warmup|scheduler|ema)[._]",
@@ -84,8 +84,9 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
 def named_numbers(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the name and the position of each number in a command line or a shell script, except in comments.
 
-    A number belongs to an option (`--lr 0.1`), to a variable (`LR=0.1`) or to a key (`train.lr=0.1`), which has the name. A
-    name with several different numbers is left out, as no single value can replace them.
+    The name is that of the option (`--lr 0.1`), the variable (`LR=0.1`) or the key (`train.lr=0.1`) before the number. A
+    name with several different numbers is left out, as no single value can replace them. One that has the same number
+    several times is yielded for each position.
     """
     positions: dict[str, list[tuple[int, int]]] = {}
     for match in _NUMBER_OF_NAME.finditer(text):
@@ -109,9 +110,12 @@ def overriding_flags(words: Iterable[str], keys: Collection[str]) -> dict[str, s
         words: Words of the command.
         keys: Dotted names of the values in the file.
     """
-    flags = {match[1]: match[0] for word in words for match in _FLAG.finditer(word)}
-    overridden_keys = {name: overridden_key(name, keys) for name in flags}
-    return {key: flags[name] for name, key in overridden_keys.items() if key}
+    flag_by_key: dict[str, str] = {}
+    for word in words:
+        for match in _FLAG.finditer(word):
+            if key := overridden_key(match[1], keys):
+                flag_by_key[key] = match[0]
+    return flag_by_key
 
 
 def overridden_key(name: str, keys: Collection[str]) -> str:
@@ -127,12 +131,15 @@ def overridden_key(name: str, keys: Collection[str]) -> str:
     name = name.replace("-", "_")
     parts_by_key = {key: key.replace("-", "_").split(".") for key in keys}
     for key, parts in parts_by_key.items():
-        if name in ("_".join(parts[index:]) for index in range(max(1, len(parts) - 1))):
+        # The whole key, or two or more of its last parts, which are hardly ambiguous: `optim.adam.lr` by --adam-lr.
+        endings = [parts, *(parts[index:] for index in range(1, len(parts) - 1))]
+        if name in map("_".join, endings):
             return key
     same_last_part = [key for key, parts in parts_by_key.items() if parts[-1] == name]
     if len(same_last_part) != 1:
         return ""
-    return "" if _ONE_OF_SEVERAL.search(f"{same_last_part[0].rpartition('.')[0]}.") else same_last_part[0]
+    section = same_last_part[0].rpartition(".")[0]
+    return "" if _ONE_OF_SEVERAL.search(f"{section}.") else same_last_part[0]
 
 
 def values(text: str, name: str) -> dict[str, Any]:
@@ -231,7 +238,7 @@ def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int
             continue
         visited.add(id(value))
         name = f"{prefix}{key.value}"
-        if isinstance(value, yaml.MappingNode) and value.value:
+        if isinstance(value, yaml.MappingNode) and value.value:  # an empty mapping, {}, is a value
             yield from _yaml_spans(value, f"{name}.", text, visited)
             continue
         start, end = value.start_mark.index, value.end_mark.index
@@ -240,6 +247,7 @@ def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int
             start = text.index(":", key.end_mark.index) + 1
         elif (anchor := _ANCHOR.match(text, start)) is not None:
             start = anchor.end()  # keep the anchor, which aliases need
+        # PyYAML's end of a list below its key or of a text in several lines includes the line breaks after it.
         yield name, (start, start + len(text[start:end].rstrip()))
 
 

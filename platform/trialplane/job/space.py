@@ -164,6 +164,7 @@ class CategoricalParameter(_Parameter):
         """Check that there is a choice, and that no two choices are the same for Optuna."""
         issues = [] if self.choices else [Issue(("choices",), "is empty; give at least one value")]
         previous_keys: set[Any] = set()
+        # Optuna gets lists and mappings as JSON text, which must differ from the choices that are texts themselves.
         choice_by_text = {code(choice): choice for choice in self.choices if isinstance(choice, (list, dict))}
         for index, choice in enumerate(self.choices):
             # Optuna compares choices by ==, for which 1, 1.0 and true are equal. A set compares its members in the same way.
@@ -236,7 +237,8 @@ class NormalParameter(_Parameter):
             extremes = [self._value(self.mean + distance * self.std) for distance in (-_REACH, _REACH)]
         except OverflowError:
             extremes = [math.inf]
-        if not all(map(math.isfinite, extremes)) or (self.log and extremes[0] == 0):
+        is_rounded_to_zero = self.log and extremes[0] == 0  # the exponential of a very negative number
+        if not all(map(math.isfinite, extremes)) or is_rounded_to_zero:
             models.refuse([Issue(("mean",), f"{self.mean} with std {self.std} goes beyond the numbers there are")])
         low_share, high_share = self.shares
         if low_share >= high_share:
@@ -255,6 +257,7 @@ class NormalParameter(_Parameter):
     def ends(self) -> tuple[float, float]:
         """The smallest and the largest value: the bounds, or the ends of the distribution without its tails."""
         low_share, high_share = self.shares
+        # A bound in one of the tails, which are cut off, has no effect.
         low = self.decode(low_share) if self.low is None or low_share == _TAIL else self.low
         high = self.decode(high_share) if self.high is None or high_share == 1 - _TAIL else self.high
         return low, high

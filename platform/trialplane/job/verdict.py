@@ -41,11 +41,11 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
         valid_paths: Paths whose issues are ignored: the fields are valid in the file alone, and an override has removed the
             fields to which they refer.
     """
-    if "objective" in draft.data:
-        issues_found = [Issue(("objective",), "stands beside objectives; keep one of them")]
-        data = {key: value for key, value in draft.data.items() if key != "objective"}
-    else:
-        issues_found, data = [], draft.data
+    data = draft.data
+    issues_found: list[Issue] = []
+    if "objective" in data:  # a draft keeps it only beside `objectives`
+        issues_found.append(Issue(("objective",), "stands beside objectives; keep one of them"))
+        data = {key: value for key, value in data.items() if key != "objective"}
     kind = kinds.kind_class(data.get("kind"))
     job: Job | None = None
     broken = set[Place]()
@@ -106,7 +106,7 @@ def _with_hints(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
                 overrides = []
         if not overrides:
             yield issue
-        elif issue.field_path[0] == "enqueue":
+        elif issue.field_path[0] == "enqueue":  # otherwise it is a condition, whose issue is dropped
             hint = f" (by {overrides[0]}; --set 'enqueue=[]' drops the points)"
             yield Issue(issue.field_path, issue.message + hint)
 

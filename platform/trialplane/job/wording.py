@@ -38,6 +38,7 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
             issues += [issue.below(*field_path) for issue in entry["ctx"][models.ISSUES]]
         else:
             issues.append(Issue(field_path, message(entry, field_path, data)))
+    # A required field that is misspelt is both unknown and missing, which is reported once.
     unknown_fields = [issue.field_path for issue in issues if issue.message.startswith(_UNKNOWN)]
     issues = [
         issue for issue in issues if not (issue.message == _MISSING and _is_misspelt(issue.field_path, unknown_fields))
@@ -48,18 +49,16 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
         # invalid kind, it is unknown whether the job needs objectives; without a kind, it is probably a study.
         known_fields = {name for kind in kinds.CLASSES.values() for name in kind.model_fields}
         has_invalid_kind = not all(text.startswith(_MISSING) for text in kind_messages)
-        issues = [
-            issue
-            for issue in issues
-            if not (has_invalid_kind and issue.field_path == ("objectives",))
-            and not (
-                issue.message.startswith(_UNKNOWN) and issue.field_path[0] in known_fields and len(issue.field_path) == 1
-            )
-        ]
+        unfounded_fields = {(name,) for name in known_fields if (name,) in unknown_fields}
+        if has_invalid_kind:
+            unfounded_fields.add(("objectives",))
+        issues = [issue for issue in issues if issue.field_path not in unfounded_fields]
     # Pydantic does not count invalid items of a list, and so also reports the list as too short.
-    invalid_lists = {issue.field_path[:1] for issue in issues if len(issue.field_path) > 1}
+    lists_with_invalid_items = {issue.field_path[:1] for issue in issues if len(issue.field_path) > 1}
     return [
-        issue for issue in issues if not (issue.field_path in invalid_lists and issue.message.startswith("needs at least"))
+        issue
+        for issue in issues
+        if not (issue.field_path in lists_with_invalid_items and issue.message.startswith("needs at least"))
     ]
 
 
@@ -151,7 +150,7 @@ _PATTERN_MESSAGES = {
 
 
 def _is_misspelt(field_path: Place, unknown_fields: Collection[Place]) -> bool:
-    """Whether a missing field is one of the unknown fields, misspelt."""
+    """Whether the name of a missing field is similar to that of an unknown field of the same section."""
     siblings = [str(other[-1]) for other in unknown_fields if other[:-1] == field_path[:-1]]
     return bool(difflib.get_close_matches(str(field_path[-1]), siblings, n=1, cutoff=0.6))
 
@@ -159,7 +158,7 @@ def _is_misspelt(field_path: Place, unknown_fields: Collection[Place]) -> bool:
 def _other_kind_reason(field: str, kind: Any) -> str:
     """Return the reason why a kind refuses a field of other kinds. "" if no kind has the field, or the kind is invalid."""
     owners = [f"kind: {name}" for name, cls in kinds.CLASSES.items() if field in cls.model_fields]
-    if not owners or kind not in list(kinds.CLASSES):
+    if not owners or kind not in list(kinds.CLASSES):  # a list, because an invalid kind may not be hashable
         return ""
     return kinds.kind_class(kind).foreign_fields.get(field) or f"is for {' and '.join(owners)}, and the kind is {kind}"
 
@@ -209,8 +208,10 @@ def _find_model(annotation: Any, *, enters_items: bool = True) -> type[models.Mo
         return annotation
     if typing.get_origin(annotation) in (dict, tuple) and not enters_items:
         return None
-    arguments = typing.get_args(annotation)
-    return next((model for argument in arguments if (model := _find_model(argument, enters_items=enters_items))), None)
+    for argument in typing.get_args(annotation):
+        if model := _find_model(argument, enters_items=enters_items):
+            return model
+    return None
 
 
 def _field_names(field_path: Place, data: Mapping[str, Any]) -> Collection[str]:
@@ -219,7 +220,7 @@ def _field_names(field_path: Place, data: Mapping[str, Any]) -> Collection[str]:
     for step in field_path:
         if model and step in model.model_fields:  # other steps are keys and indices
             model = _find_model(model.model_fields[str(step)].annotation)
-    if field_path[:1] == ("space",) and len(field_path) == 2:
+    if field_path[:1] == ("space",) and len(field_path) == 2:  # a parameter, whose fields depend on its type
         model = _PARAMETERS.get(data["space"][field_path[1]].get("type"))
     names = list(model.model_fields) if model else []
     if not field_path:  # fields of the job file, which differ from those of the resolved job
