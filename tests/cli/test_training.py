@@ -339,7 +339,7 @@ def test_it_is_waited_for_until_it_has_saved_itself(runs):
     """A pause that takes a minute is stuck, unless a trial may have a large checkpoint to write."""
     handle = RunHandle("a", runs.target)
     runs.say(runs.make("a", **{"checkpoints.grace": 400}), RunState.RUNNING)
-    assert handle._patience() > 400
+    assert handle._default_patience() > 400
 
 
 def test_one_that_has_succeeded_is_not_resumed_but_begun_anew(platform, runs):

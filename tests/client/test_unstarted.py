@@ -117,4 +117,4 @@ def test_a_run_that_has_not_started_is_scaled_too(target, namespace, planned):
 @pytest.mark.parametrize(("changes", "seconds"), [({}, 60), ({"checkpoints.grace": 400}, 460)])
 def test_a_pause_waits_for_a_trial_that_saves_itself(runs, changes, seconds):
     runs.make("a", **changes)
-    assert RunHandle("a", runs.target)._patience() == seconds
+    assert RunHandle("a", runs.target)._default_patience() == seconds

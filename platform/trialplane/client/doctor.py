@@ -191,7 +191,7 @@ def check_libraries(machine: Machine) -> Finding:
 
 def check_disk(machine: Machine, home: Path) -> Finding:
     """Check the free disk space for runs."""
-    issues, _ = dataclasses.replace(machine, missing=()).check(home, None)
+    issues, _ = dataclasses.replace(machine, missing=()).check(home, None)  # `check_libraries` reports `missing`
     if issues:
         return findings.failed("disk", f"{home}: {issues[0].message}", "set TRIALPLANE_HOME to another folder")
     return findings.passed("disk", f"{machine.free / 2**30:.1f} GiB free for {home}")

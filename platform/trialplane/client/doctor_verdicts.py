@@ -187,7 +187,9 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
             yield findings.warned(check, "you may not list them", advice)
             continue
         issues, warnings = preflight.check(job, ray_cluster, snapshot)
-        if issues or (warnings and required.gpus and check == "nodes"):
+        # A run may wait for a node with GPUs that an autoscaler creates. Without a run, the user should know that none has.
+        lacks_gpus = bool(warnings and required.gpus and check == "nodes")
+        if issues or lacks_gpus:
             advice = (
                 "add or enlarge nodes (GPUs: install their device plugin), or raise the quota; "
                 "`platform doctor --gpus 0` requests none"
@@ -223,7 +225,7 @@ def permission_to_make_pods(denied: Sequence[str], context: str, namespace: str)
 
 
 def admission(answer: ApiResponse) -> Finding:
-    """Check that the admission policy refused the dry run of a trial's pod without the policies' variables."""
+    """Check that the admission policy refused the dry run of `forbidden_pod`, whose response is `answer`."""
     check = "admission policy"
     if answer.ok:
         advice = (
@@ -239,7 +241,7 @@ def admission(answer: ApiResponse) -> Finding:
 
 
 def forbidden_pod(pod: Thing) -> dict[str, Any]:
-    """Return a copy of a trial's pod without the policies' variables, which the admission policy must refuse."""
+    """Return a copy of a trial's pod that the admission policy must refuse: without the variables of `trial_env`."""
     copied_pod: dict[str, Any] = json.loads(json.dumps(pod))
     for container in copied_pod["spec"]["containers"]:
         container["env"] = [

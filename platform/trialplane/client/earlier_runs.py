@@ -71,9 +71,8 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
             continue
         try:
             submission = target.submission(run)
-            if (
-                submission.get("identity") != code_digest
-            ):  # compared first: reading the job takes longer, and most runs differ here
+            # Compared first, because reading the job takes longer, and most runs differ here.
+            if submission.get("identity") != code_digest:
                 continue
             old_job = target.job(run)
             if not _trains_alike(old_job, training_digest):

@@ -163,7 +163,8 @@ class _ReportedEvents:
             if attempt.request.number not in self._running_numbers:
                 self._running_numbers.add(attempt.request.number)
                 yield TrialStarted(attempt.request.trial, attempt.request.attempt, attempt.request.params)
-        for attempt in sorted((item for item in attempts if item.place is not None), key=lambda item: item.place or 0):
+        ended_attempts = [attempt for attempt in attempts if attempt.place is not None]
+        for attempt in sorted(ended_attempts, key=lambda attempt: attempt.place or 0):  # in the order of their ends
             self._running_numbers.discard(attempt.request.number)
             row = reading.row(self._job, attempt, alive)
             yield TrialEnded(row) if row.state.is_ended else TrialInterrupted(row)
@@ -185,8 +186,9 @@ def history(target: Target, run: str) -> list[Moment]:
             continue
         row = reading.row(job, attempt, alive)
         failure = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""
-        values = zip((objective.metric for objective in job.objectives), row.values, strict=False)
-        result = " ".join([row.state.value.lower() + failure, *(f"{name}={value:.5g}" for name, value in values)])
+        values = zip(job.objectives, row.values, strict=False)  # an attempt without a result has no values
+        value_texts = [f"{objective.metric}={value:.5g}" for objective, value in values]
+        result = " ".join([f"{row.state.value.lower()}{failure}", *value_texts])
         message = row.message.strip().partition("\n")[0]
         moments.append(Moment(attempt.outcome.started or None, f"{title} started"))
         moments.append(Moment(attempt.outcome.ended or None, f"{title} {result}" + (f": {message}" if message else "")))

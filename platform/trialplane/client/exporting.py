@@ -1,7 +1,8 @@
 """Export of a run as an Optuna study or to an MLflow, by a process of its own that imports Optuna or MLflow.
 
-The process receives the order, the attempts and the reports on its standard input, one JSON document per line. For a
-notebook, `read_study` loads the exported study from a file; only this function imports Optuna here.
+The process receives an order (which run to export, and to where), the attempts and the reports on its standard input, one
+JSON document per line. For a notebook, `read_study` loads the exported study from a file; only this function imports Optuna
+here.
 """
 
 from __future__ import annotations
@@ -169,6 +170,7 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
     if observed is not None and not is_alive:
         status = observed.status
         end = End(status.state, status.reason, status.ended or status.updated)
+    # Optuna's view of an attempt is left out ("{}"), because MLflow gets only results.
     stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in ledger_attempts)
     export_order = ExportOrder(copy=Copy(stored, tuple(reports)), end=end)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:

@@ -131,7 +131,7 @@ class Gateway:
         numbers = {"trial": which.trial, "attempt": which.attempt, "worker": which.worker}
         query = {"from": str(offset), **{name: str(number) for name, number in numbers.items() if number is not None}}
         answer = self._get(f"runs/{run}/log", query)
-        if _is_unknown_run(answer):
+        if _is_not_found(answer):
             return _error(answer) or ""
         self._checked_response(answer)
         next_offset = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
@@ -146,7 +146,10 @@ class Gateway:
         answer = self._send("DELETE", f"runs/{run}")
         if answer.status == 409 and (message := _error(answer)) is not None:
             raise LedgerLocked(message)
-        return False if _is_unknown_run(answer) else self._checked_response(answer, "delete").ok
+        if _is_not_found(answer):
+            return False
+        self._checked_response(answer, "delete")
+        return True
 
     def _unreadable_status_error(self, run: str, problem: str) -> RunDamaged:
         """Return the error for a run whose status has a problem."""
@@ -163,7 +166,7 @@ class Gateway:
     def _get_run_item(self, run: str, item: str, query: Mapping[str, str] | None = None) -> ApiResponse | None:
         """Return the answer about an item of a run; None for an unknown run."""
         answer = self._get(f"runs/{run}/{item}", query)
-        return None if _is_unknown_run(answer) else self._checked_response(answer)
+        return None if _is_not_found(answer) else self._checked_response(answer)
 
     def _pages(self, run: str, item: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
         """Return all pages of an answer, at least one; None for an unknown run.
@@ -231,17 +234,16 @@ class Gateway:
 
     def _send_once(self, method: str, path: str, query: Mapping[str, str] | None, token: str) -> ApiResponse:
         """Send one request about this namespace, without retries."""
-        service, headers = self._site.gateway, {names.TOKEN_HEADER: token}
-        full_path = f"{self._root_path}/{path}"
+        site_gateway = self._site.gateway
         return self._cluster.service(
-            service.service,
-            service.port,
+            site_gateway.service,
+            site_gateway.port,
             method,
-            full_path,
+            f"{self._root_path}/{path}",
             query=query,
-            headers=headers,
+            headers={names.TOKEN_HEADER: token},
             namespace=self._namespace,
-            scheme=service.scheme,
+            scheme=site_gateway.scheme,
         )
 
     @property
@@ -264,17 +266,17 @@ class Gateway:
 
     def _request_token(self) -> tuple[str, float]:
         """Return a new token and its lifetime in seconds."""
-        namespace = self._cluster.namespace
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"audiences": [names.AUDIENCE], "expirationSeconds": TOKEN_SECONDS},
         }
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{{}}/token"
-        answer = self._cluster.call("POST", path.format(names.USER), body=body)
+        accounts = f"/api/v1/namespaces/{self._cluster.namespace}/serviceaccounts"
+        answer = self._cluster.call("POST", f"{accounts}/{names.USER}/token", body=body)
         if answer.status == 403:  # viewers may only create tokens of another account
-            viewer = self._cluster.call("POST", path.format(names.VIEWER), body=body)
-            answer = viewer if viewer.ok else answer
+            viewer_answer = self._cluster.call("POST", f"{accounts}/{names.VIEWER}/token", body=body)
+            if viewer_answer.ok:
+                answer = viewer_answer
         if answer.status == 404:
             raise TargetError(
                 f"there is no service account {names.USER} in {self._cluster.place}, with which the gateway identifies "
@@ -313,8 +315,11 @@ def _rows(pages: list[dict[str, Any]]) -> list[TrialRow]:
     return [records.from_dict(TrialRow, row) for page in pages for row in page["rows"]]
 
 
-def _is_unknown_run(answer: ApiResponse) -> bool:
-    """Return whether the gateway itself answered 404. The API server answers 404, too, if it has no such service."""
+def _is_not_found(answer: ApiResponse) -> bool:
+    """Return whether the gateway has no such run, or no such log of it.
+
+    The API server answers 404, too, if it has no service of the gateway, but without an error of the gateway.
+    """
     return answer.status == 404 and _error(answer) is not None
 
 

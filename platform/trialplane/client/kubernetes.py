@@ -125,7 +125,8 @@ class KubernetesTarget:
         if job.kind == "hpo":
             return ""  # the gateway checks only the first trial
         try:
-            return saving.no_checkpoint_message(run) if self.gateway.has_checkpoint(run) is False else ""
+            is_missing = self.gateway.has_checkpoint(run) is False  # None: unknown
+            return saving.no_checkpoint_message(run) if is_missing else ""
         except TargetError:
             return ""
 
@@ -168,8 +169,9 @@ class KubernetesTarget:
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""
         view = self._known_view(plan.run)
-        if view.run is not None and not view.has_begun and view.is_active and self.objects.submission(view.run) is None:
-            return None
+        is_starting = view.is_active and not view.has_begun
+        if view.run is not None and is_starting and self.objects.submission(view.run) is None:
+            return None  # a part is missing, such as a ConfigMap with its code
         submission = self._submission(plan.run)
         return changing.differences(submission.job, submission.facts, changing.contents(submission.code), plan)
 
@@ -244,14 +246,15 @@ class KubernetesTarget:
                 raise self._removed_error(run)
             if state is not RunState.CANCELLED:
                 raise InputError(f"{run} is not active; `platform resume {run}` continues it")
+            # The run is cancelled by a new Run object with this state.
             plan, submitted = _plan(run, self.job(run), self._submission(run))
             self.objects.apply(plan, submitted, state=state, resumes=1)
             return
-        fields: dict[str, Any] = {"now": now or None}
+        fields: dict[str, Any] = {"now": now or None}  # None removes the field
         if parallel is not None:
             fields["parallel"] = parallel
         would_revoke_cancel = state is RunState.PAUSED and view.desired.state is RunState.CANCELLED
-        if state is not None and not would_revoke_cancel:
+        if state is not None and not would_revoke_cancel:  # a cancel is final
             fields["state"] = runs.state_name(state)
         self._change(view.run, **fields)
 
@@ -262,8 +265,10 @@ class KubernetesTarget:
             raise self._removed_error(run)
         role = self.job(run).widened(parallel).roles()[0]
         pods = self.objects.trial_pods(run, role.name)
-        if not view.run.is_observed or len(pods) <= role.pods:
-            return view.run.is_observed
+        if not view.run.is_observed:  # the operator has not handled the new number yet
+            return False
+        if len(pods) <= role.pods:
+            return True
         # Too many pods still exist. The operator, or Ray's autoscaler, removes those without a slot later. So it is enough
         # that the controller has reported the new number, and no longer has slots in too many pods.
         if now or view.status is None or not view.alive or view.status.parallel != parallel:
@@ -363,7 +368,7 @@ class KubernetesTarget:
         spec = None if run_object is None else run_object.parsed.spec
         desired = Desired() if spec is None else Desired(spec.desired, spec.parallel)
         try:
-            answer = gateway.status(run)
+            ledger_answer = gateway.status(run)
         except TargetError as error:
             if run_object is None:
                 if isinstance(error, RunDamaged):  # its message is more specific
@@ -371,12 +376,13 @@ class KubernetesTarget:
                 explanation = f"Without the gateway, only runs with a Run object can be read, and {run} has none"
                 raise TargetError(f"{error}\n{explanation}") from error
             return RunSources(run_object, None, alive=False, gateway_problem=str(error), desired=desired)
-        if answer is None:
+        if ledger_answer is None:
             if run_object is None:
                 return None
             return RunSources(run_object, None, alive=False, gateway_problem="", desired=desired)
-        status, alive, ledger_desired = answer
-        desired = desired if run_object else ledger_desired
+        status, alive, ledger_desired = ledger_answer
+        if run_object is None:
+            desired = ledger_desired
         return RunSources(run_object, status, alive=alive, gateway_problem="", desired=desired)
 
     def _known_view(self, run: str) -> RunSources:

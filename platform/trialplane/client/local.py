@@ -127,15 +127,22 @@ class LocalTarget:
                 return None
         alive = process.active_controller(files) is not None
         status = self._last_status(files)  # read last, to get the final status of a run that has just ended
-        controller = self._controllers.get(run)
-        status = status if alive else self._inactive_status(files, status)
+        if not alive:
+            status = self._inactive_status(files, status)
+        controller = self._controllers.get(run)  # only if this process has started it
         return Observation(status, alive, Desired(), None if controller is None else controller.poll())
 
     def _inactive_status(self, files: RunPaths, status: RunStatus) -> RunStatus:
-        """Return the status of an inactive run, with counts and best trial of its ledger."""
+        """Return the status of an inactive run, with counts and best trial of its ledger.
+
+        Args:
+            files: Paths of the run.
+            status: Last status that was written.
+        """
         run = files.root.name
         # If the mark of a cancel still exists, the controller was killed after the cancel, or ended before it noticed it.
         desired = RunState.CANCELLED if files.cancelled.exists() else RunState.RUNNING
+        # This takes the place of an operator's view: a run whose controller was killed counts as paused.
         reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
         status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
         job = folder.load_job(files)
@@ -144,12 +151,11 @@ class LocalTarget:
         if not is_complete and files.ledger.exists():
             try:
                 ledger_rows = results.attempts(files.ledger, run, job, alive=False)
-            except (
-                LedgerError
-            ) as error:  # added to the reason instead of raised: one such run must not break the list of runs
+            except LedgerError as error:
+                # Added to the reason instead of raised: one such run must not break the list of runs.
                 text = errors.first_line(error)
-                reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
-                status = dataclasses.replace(status, reason=reason)
+                if text not in status.reason:
+                    status = dataclasses.replace(status, reason=f"{status.reason}; {text}".removeprefix("; "))
             else:
                 status = run_status.recounted(status, run_status.recount(job, ledger_rows))
         self._find(run)  # raises if the run was deleted in the meantime, as the counts would be wrong
@@ -188,7 +194,7 @@ class LocalTarget:
             if not ended_attempts:  # the usual case while a display polls, which then need not read the job
                 return position, []
             job = folder.load_job(files)
-            return position, [reading.row(job, attempt, True) for attempt in ended_attempts]
+            return position, [reading.row(job, attempt, alive=True) for attempt in ended_attempts]
         if not files.ledger.exists():
             status = self._last_status(files)
             if status.ended_trials or status.running:
@@ -236,13 +242,13 @@ class LocalTarget:
             file = files.trial_log(trial, attempt, worker)
             is_growing = functools.partial(self._is_attempt_active, run, trial, attempt)
         if not follow and not file.exists():
-            shows = f"`platform results {run}` shows the {self.job(run).noun}s"
+            hint = f"`platform results {run}` shows the {self.job(run).noun}s"
             if worker is not None:
-                shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` shows the work of each"
+                hint = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` shows the work of each"
             yet = " yet" if self.is_active(run) else ""
-            raise InputError(f"there is no log {file}{yet}; {shows}")
+            raise InputError(f"there is no log {file}{yet}; {hint}")
         if file.exists():
-            process.check_file(file)
+            process.check_file(file)  # here, where errors are mapped: the lines are read only after this method has returned
         return logs.lines(_pieces(file, is_growing if follow else lambda: False))
 
     def apply(self, plan: Plan) -> None:
@@ -277,14 +283,16 @@ class LocalTarget:
 
     @_map_system_errors
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
-        """See `Target`: on a laptop Ray allocates a run's resources when it starts."""
+        """See `Target`. `parallel` is refused, because on a laptop Ray allocates a run's resources when it starts."""
         files = self._find(run)
         if parallel is not None:
             advice = f"`platform resume {run} {self.job(run).width_option} {parallel}` continues with that many at a time"
             raise InputError(f"first `platform pause {run}`: {advice}")
         controller = process.active_controller(files)
         if controller is not None:
-            process.check_reach(run, controller)  # first, because the mark would turn the next pause into a cancel
+            # Before the mark `cancelled` is written. If the mark stayed although the controller cannot be signaled, a later
+            # pause would count as a cancel.
+            process.check_reach(run, controller)
         if state is RunState.CANCELLED:
             status = self._last_status(files) if controller else self._inactive_status(files, self._last_status(files))
             with folder.explain_write_errors(files.root, "nothing was changed"):

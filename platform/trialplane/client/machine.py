@@ -92,12 +92,12 @@ class Machine:
         and other roles that run at the same time do.
         """
         for role in job.roles():
-            if role.resources.gpu_count > self.gpus:
+            if role.resources.gpu_count > self.gpus:  # of each pod
                 own_gpus = f"has {self.gpus}" if self.gpus else "has none"
                 advice = job.gpu_advice(role.field, self.gpus)
                 message = f"{role.title} requests {role.resources.gpus}, and this machine {own_gpus}; {advice}"
                 return [Issue((role.field, "gpus"), message)]
-        first, *others = job.roles()
+        first, *others = job.roles()  # the number of replicas of the first role can be reduced
         gpus_of_trial = first.resources.gpu_count * first.nodes
         if gpus_of_trial > self.gpus:
             message = (
@@ -108,19 +108,19 @@ class Machine:
         free_gpus = self.gpus - sum(role.resources.gpus_for(role.pods) for role in others)
         if first.resources.gpus_for(first.pods) <= free_gpus:
             return []
-        possible = first.resources.most_trials(max(0, free_gpus)) // first.nodes if gpus_of_trial else 0
+        possible_replicas = first.resources.most_trials(max(0, free_gpus)) // first.nodes if gpus_of_trial else 0
         required = " and ".join(_request_text(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
-        advice = f"{job.width_option} {possible}" if possible > 0 else job.gpu_advice(first.field, 0)
-        limit = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
+        advice = f"{job.width_option} {possible_replicas}" if possible_replicas else job.gpu_advice(first.field, 0)
+        suffix = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
         message = (
-            f"{required} do not fit this machine, which has {self.gpus}, enough for {max(possible, 0)}{limit}; {advice}"
+            f"{required} do not fit this machine, which has {self.gpus}, enough for {possible_replicas}{suffix}; {advice}"
         )
         return [Issue((job.width_field,), message)]
 
     def _warnings(self, job: Job) -> list[str]:
         """Return warnings about resources that the job requests beyond those of this machine, or does not use."""
-        roles, warnings = job.roles(), []
-        warnings += self._in_flight_warnings(job)
+        roles = job.roles()
+        warnings = self._in_flight_warnings(job)
         if job.is_for_gpus and self.gpus and not any(role.resources.gpus for role in roles):
             gpus = "GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
             warnings.append(f"the training runs on CPUs and does not use this machine's {gpus}; --gpus {self.gpus} does")
@@ -137,13 +137,15 @@ class Machine:
         in_flight = max(role.in_flight_bytes for role in job.roles())
         if not in_flight or self.shm is None:
             return []
-        if sizes.local_object_store(job, self.shm) >= max(map(sizes.object_store, job.roles())):
+        required_store = max(sizes.object_store(role) for role in job.roles())
+        if sizes.local_object_store(job, self.shm) >= required_store:
             return []
-        size = in_flight // sizes.MIB
-        fitting_size = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
+        requested_mib, free_mib = in_flight // sizes.MIB, self.shm // sizes.MIB
+        # The size of the object store (see `sizes.object_store`), solved for `collect.in_flight`.
+        fitting_mib = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
         return [
-            f"collect.in_flight is {size} MiB, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
-            f"for results: workers wait earlier for the learner; --in-flight {max(1, fitting_size)}Mi fits"
+            f"collect.in_flight is {requested_mib} MiB, and /dev/shm has {free_mib} MiB left, half of it "
+            f"for results: workers wait earlier for the learner; --in-flight {max(1, fitting_mib)}Mi fits"
         ]
 
 
@@ -185,7 +187,8 @@ def gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return count
-    return min(count, len([index for index in visible.split(",") if index.strip() and index.strip() != "-1"]))
+    visible_devices = [device for device in visible.split(",") if device.strip() not in ("", "-1")]
+    return min(count, len(visible_devices))
 
 
 def _memory() -> int | None:

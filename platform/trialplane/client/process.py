@@ -73,7 +73,7 @@ def active_controller(run: RunPaths) -> Holder | None:
     """
     newest, started = _newest_controller(run)
     try:
-        text = _lock_holder(run.lock)
+        lock_record = _lock_holder(run.lock)
     except OSError as error:
         if not newest.pid or newest.is_visible:
             return newest if newest.is_alive else None
@@ -81,15 +81,17 @@ def active_controller(run: RunPaths) -> Holder | None:
             f"whether {run.root.name} is active is unknown: {run.lock} cannot be locked ({error.strerror}), and its "
             f"last controller was {newest.description}; when that has ended, remove {run.controller}"
         ) from error
-    if text is None:  # nobody holds the lock, but a controller may be starting: it takes the lock after the start of Ray
+    if (
+        lock_record is None
+    ):  # nobody holds the lock, but a controller may be starting: it takes the lock after the start of Ray
         if newest.is_visible:
             return newest if newest.is_alive else None
         is_recent = abs(time.time() - started) < STARTING
         return newest if is_recent and newest.pid else None
-    holder = Holder.read(text)
-    # Somebody holds the lock, but the text in it may still be that of an earlier holder.
-    is_stale = not holder.pid or (holder.is_visible and not holder.is_alive)
-    return newest if is_stale and newest.pid else holder
+    holder = Holder.read(lock_record)
+    # Somebody holds the lock, but its record may still be that of an earlier holder.
+    is_outdated = not holder.pid or (holder.is_visible and not holder.is_alive)
+    return newest if is_outdated and newest.pid else holder
 
 
 def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:

@@ -53,18 +53,19 @@ def submit(to_target: Target, plan: Plan) -> SubmissionOutcome:
     name = plan.run
     try:
         existing = to_target.observe(name)
-        lines = None if existing is None else to_target.differences(plan)
+        differences = None if existing is None else to_target.differences(plan)
     except TargetError as error:
         raise type(error)(f"{error}; nothing was started") from error
-    if existing is None or lines is None:
+    if existing is None or differences is None:  # there is no such run, or its submission is incomplete
         to_target.apply(plan)
         return SubmissionOutcome.NEW
-    if not (existing.is_active or existing.status.ended_trials or to_target.rows(name)[1]):
+    ended_before_first_trial = not (existing.is_active or existing.status.ended_trials or to_target.rows(name)[1])
+    if ended_before_first_trial:
         to_target.remove(name, forget=True)
         to_target.apply(plan)
         return SubmissionOutcome.REPLACED
-    if lines:
-        raise RunExists(changing.refusal(name, lines))
+    if differences:
+        raise RunExists(changing.refusal(name, differences))
     if existing.is_active:
         return SubmissionOutcome.RUNNING
     state = existing.status.state
@@ -352,13 +353,15 @@ class RunHandle:
             raise InputError(f"the run {self.name} has ended already ({observed.status.state}); nothing was changed")
         return self._end(observed.status, RunState.CANCELLED, now, patience)
 
-    def _patience(self) -> float:
+    def _default_patience(self) -> float:
         """Return the seconds that a run may take to end, including the time to save checkpoints."""
-        # Without a readable job, the longest time: the controller has read the job before, and may work on it.
-        with contextlib.suppress(RunDamaged, RunNotFound):
+        try:
             job = self.job
-            return _PATIENCE + (job.checkpoints.grace or _GRACE if job.keeps_checkpoints else 0.0)
-        return _PATIENCE + _GRACE
+        except (RunDamaged, RunNotFound):  # the controller has read the job before, and may save checkpoints
+            return _PATIENCE + _GRACE
+        if not job.keeps_checkpoints:
+            return _PATIENCE
+        return _PATIENCE + (job.checkpoints.grace or _GRACE)
 
     def _end(self, old_status: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
         """End the run, wait until it has ended, and return its last status.
@@ -368,12 +371,12 @@ class RunHandle:
                 if its folder is damaged.
             state: State in which the run ends.
             now: Kill the controller and its trials instead of ending them cleanly.
-            patience: Maximum time, in seconds. None for `_patience`.
+            patience: Maximum time, in seconds. None for `_default_patience`.
 
         Raises:
             TargetError: The run has not ended in time.
         """
-        patience = patience or self._patience()  # read before the run ends, while its job can be read
+        patience = patience or self._default_patience()  # read before the run ends, while its job can be read
         self.target.desire(self.name, state, now=now)
         derived_status = dataclasses.replace(old_status, state=state, running=0)
         try:
@@ -425,10 +428,10 @@ class RunHandle:
                 raise InputError(f"{self.name} was scaled to {newest} in the meantime; scaling to {parallel} was abandoned")
 
     def _active_observation(self, job: Job, parallel: int) -> Observation:
-        """Return the state of the run.
+        """Return a snapshot of the run, which must be active.
 
         Raises:
-            InputError: The run is not active. The message explains how to continue it with another width.
+            InputError: The run is not active. The message explains how to continue it with `parallel` trials or workers.
         """
         observed = self.observe()
         if not observed.is_active:
@@ -462,16 +465,17 @@ class RunHandle:
             )
         recorded_job = self.job
         scaled_width = observed.desired.parallel or observed.status.parallel or recorded_job.width
-        old = recorded_job.widened(scaled_width)
-        job = changing.apply_changes(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
-        issues, _ = self.target.check(job)
+        old_job = recorded_job.widened(scaled_width)
+        new_job = changing.apply_changes(old_job, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
+        issues, _ = self.target.check(new_job)
         if issues:
             raise SpecError(issues)
-        flag = "" if self.target.remote else " --local"
-        reason = "" if observed.status.unrecorded else changing.completed_message(observed.status, old, job, flag)
-        if reason:
-            raise InputError(reason)
-        self.target.resume(name, job, observed.status)
+        if not observed.status.unrecorded:  # otherwise even a completed run has work left: to write its results to MLflow
+            flag = "" if self.target.remote else " --local"
+            completed = changing.completed_message(observed.status, old_job, new_job, flag)
+            if completed:
+                raise InputError(completed)
+        self.target.resume(name, new_job, observed.status)
 
     def edit(self, sets: Sequence[str]) -> None:
         """Change fields of the run. A running one is paused for it and then continues.
@@ -483,6 +487,7 @@ class RunHandle:
             SpecError: A field cannot change, or a value is invalid. The run is not paused.
         """
         if self.is_active():
+            # Only to raise before the pause; `resume` applies the changes.
             changing.apply_changes(self.job, {}, sets, started=len({row.trial for row in self.attempts()}))
             self.pause()
         self.resume(sets=sets)
@@ -511,13 +516,14 @@ class RunHandle:
         failed = [row for row in rows.newest_attempts(attempts) if row.state is TrialState.FAILED]
         if not failed:
             raise InputError(f"no trial of {self.name} has failed; `platform results {self.name}` shows its trials")
+        # The controller tries trials again that failed in an attempt with a number below this: in all attempts so far.
         next_number = max(row.number for row in attempts) + 1
         self.resume(changes={"retries.failed_before": next_number}, sets=sets)
         return len(failed)
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the run, as in `errors`. It is the controller's if that did not end cleanly."""
+        """Exit code of the run, as in `errors`: that of its state, or the controller's if the controller failed."""
         observed = self.observe()
         if observed.exit_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
             return observed.exit_code

@@ -114,8 +114,9 @@ class Platform:
             raise SpecError([*issues, Issue(("job",), problem, "submit(…)")])
         function_job = functions.function_job(job, params or {})
         fields = {**(overrides or {}), "params": Flag(dict(params) if params else None, "submit(params=…)")}
-        space = fields.get("space")
-        space = space.value if isinstance(space, Flag) else space
+        space_field = fields.get("space")
+        space = space_field.value if isinstance(space_field, Flag) else space_field
+        # A space that is no mapping gets its issue when the job is loaded.
         argument_issues = function_job.check(space if isinstance(space, Mapping) else {}, params or {})
         with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
             folder = Path(scratch, function_job.name)
@@ -132,42 +133,29 @@ class Platform:
         all_issues, notes = list(issues), list[str]()
         resolved_job: Job | None = None
         try:
-            resolved_job = load.load_job(
-                folder,
-                profile=request.profile,
-                sets=request.sets,
-                overrides=request.overrides,
-                params=request.params,
-                environ=os.environ,
-                kind=request.kind,
-                script=request.script,
-            )
+            resolved_job = _load_job(folder, request)
             is_remote = request.offline is not None or self.target.remote
-            all_issues += inputs.check_inputs(resolved_job, folder, cluster.DATA if is_remote else "", is_remote=is_remote)
-            required = requirements.job_requirements(resolved_job, folder, requirements.source_prefix(folder))
-            all_issues += packing.excluded_issues(folder, (name for name, _ in required.files))
-            if resolved_job.install and is_remote:
-                all_issues += install_rules.install_issues(required)
-            else:
-                notes += [str(line) for line in required.unchecked]
-            if not is_remote:  # on a cluster, the slot checks this before its first trial, because only it has the image
-                all_issues += requirements.unmet_issues(required)
+            data_folder = cluster.DATA if is_remote else ""
+            all_issues += inputs.check_inputs(resolved_job, folder, data_folder, is_remote=is_remote)
+            requirement_issues, unchecked_lines = _check_requirements(folder, resolved_job, is_remote=is_remote)
+            all_issues += requirement_issues
+            notes += unchecked_lines
         except SpecError as error:
             all_issues += error.issues
         if name is not None:
             all_issues += planning.check_name(name)
         try:
-            obstacles, warnings = (request.offline or self.target).check(resolved_job)
-            all_issues += obstacles
+            target_issues, warnings = (request.offline or self.target).check(resolved_job)
+            all_issues += target_issues
             if request.offline is None:
                 all_issues += self._resume_issues(resolved_job, name)
         except InputError as error:  # the target itself cannot be used: there is no such context, or no kubeconfig
             all_issues.append(Issue(("--context",), str(error)))
         if all_issues or resolved_job is None:
             raise SpecError(all_issues)
-        run_names = () if request.offline else self.target.runs()
-        name = name or planning.default_name(resolved_job.name, run_names, time.localtime())
-        plan = planning.plan(resolved_job, folder, name, provenance)
+        existing_runs = () if request.offline else self.target.runs()
+        run = name or planning.default_name(resolved_job.name, existing_runs, time.localtime())
+        plan = planning.plan(resolved_job, folder, run, provenance)
         if request.offline is None:
             earlier, history_issues, earlier_notes = earlier_runs.gather(self.target, plan)
             if history_issues:
@@ -294,6 +282,45 @@ class Platform:
             return RunHandle(names[0], self.target)
         self.target.is_active(run)  # raises for an unknown name
         return RunHandle(run, self.target)
+
+
+def _load_job(folder: Path, request: _Request) -> Job:
+    """Return the resolved job of a folder, with the fields that a request changes.
+
+    Raises:
+        SpecError: The job is invalid.
+    """
+    return load.load_job(
+        folder,
+        profile=request.profile,
+        sets=request.sets,
+        overrides=request.overrides,
+        params=request.params,
+        environ=os.environ,
+        kind=request.kind,
+        script=request.script,
+    )
+
+
+def _check_requirements(folder: Path, job: Job, *, is_remote: bool) -> tuple[list[Issue], list[str]]:
+    """Return the issues of a job's requirements, and notes about those that cannot be checked.
+
+    Args:
+        folder: Folder of the job.
+        job: Resolved job.
+        is_remote: Whether the run will be on a cluster.
+
+    Raises:
+        SpecError: The requirements are invalid.
+    """
+    required = requirements.job_requirements(job, folder, requirements.source_prefix(folder))
+    issues = packing.excluded_issues(folder, (name for name, _ in required.files))
+    if not is_remote:  # on a cluster, the slot checks this before its first trial, because only it has the image
+        issues += requirements.unmet_issues(required)
+    if job.install and is_remote:
+        issues += install_rules.install_issues(required)
+        return issues, []
+    return issues, [str(line) for line in required.unchecked]
 
 
 def _objectives(

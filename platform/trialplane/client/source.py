@@ -58,7 +58,7 @@ class _Source:
         self._module = function.__module__
         self._package = str(function.__globals__.get("__package__") or "")
         self._values: dict[str, Any] = {}  # name in the new module → its value in this process
-        self._submodules: dict[str, None] = {}  # names, in the order in which they are imported
+        self._submodules: dict[str, None] = {}  # names as an ordered set, in the order in which they are imported
         self._imports: dict[str, str] = {}  # name → import statement
         self._constants: dict[str, str] = {}  # name → assignment
         self._definitions: dict[str, str] = {}  # name → text of the function or class, in an order that can be executed
@@ -75,7 +75,7 @@ class _Source:
         parts += [*self._imports.values(), "", *self._constants.values()]
         return "\n".join([*parts, *(f"\n\n{text.rstrip()}" for text in self._definitions.values())]) + "\n"
 
-    def define(self, value: Any, name: str, user: str) -> None:
+    def define(self, value: Any, name: str, used_by: str) -> None:
         """Add a function or class, after everything that it uses.
 
         If it is used by another name than its own, as after `g = f`, it is added under its own name, and then this
@@ -84,15 +84,15 @@ class _Source:
         Args:
             value: Function or class, without its decorators.
             name: Name by which it is used.
-            user: Name of the definition that uses it, for issues.
+            used_by: Name of the definition that uses it, for issues.
         """
         self._values[name] = value
         own_name = value.__name__
         if own_name != name:
             if self._values.get(own_name, value) is not value:
-                self._add_conflict(user, own_name)
+                self._add_conflict(used_by, own_name)
             elif own_name not in self._values:
-                self.define(value, own_name, user)
+                self.define(value, own_name, used_by)
             self._definitions[name] = f"{name} = {own_name}"
             return
         try:
@@ -100,11 +100,11 @@ class _Source:
             tree = ast.parse(text)
         except (OSError, TypeError, SyntaxError):
             advice = "define it in a file, or in a notebook's cell that does not begin with %%"
-            self._add_issue(user, f"the source of {name} cannot be found; {advice}")
+            self._add_issue(used_by, f"the source of {name} cannot be found; {advice}")
             return
         if len(tree.body) != 1 or getattr(tree.body[0], "name", None) != own_name:
             self._add_issue(
-                user, f"the source of {name} cannot be separated from the code around it; define it with def on its own"
+                used_by, f"the source of {name} cannot be separated from the code around it; define it with def on its own"
             )
             return
         namespace = _namespace(value)
@@ -117,51 +117,52 @@ class _Source:
         self._add_submodules(tree, namespace)
         self._definitions[own_name] = text
 
-    def _add_name(self, name: str, namespace: Mapping[str, Any], user: str) -> None:
+    def _add_name(self, name: str, namespace: Mapping[str, Any], used_by: str) -> None:
         """Add the value of a global name: as a constant, an import, or a definition.
 
         Args:
             name: Global name.
             namespace: Names that the definition can use.
-            user: Name of the definition that uses it, for issues.
+            used_by: Name of the definition that uses it, for issues.
         """
         value = namespace.get(name, getattr(builtins, name, None))
         inner = _without_decorators(value)
-        home = getattr(inner, "__module__", None)
-        if name in _NOTEBOOK_NAMES and (name not in namespace or str(home).startswith(("IPython", "ipykernel"))):
-            self._add_issue(user, f"uses {name} (or a % or ! command), which only a notebook has; leave it out")
+        home_module = getattr(inner, "__module__", None)
+        is_of_ipython = name not in namespace or str(home_module).startswith(("IPython", "ipykernel"))
+        if name in _NOTEBOOK_NAMES and is_of_ipython:
+            self._add_issue(used_by, f"uses {name} (or a % or ! command), which only a notebook has; leave it out")
         elif name in _MODULE_NAMES or (name not in namespace and hasattr(builtins, name)):
-            return
+            return  # every module has it
         elif name not in namespace:
-            self._add_issue(user, f"uses {name}, which is not defined; define it first, or make it an argument")
-        elif name in self._values:
+            self._add_issue(used_by, f"uses {name}, which is not defined; define it first, or make it an argument")
+        elif name in self._values:  # it was added for another definition
             if self._values[name] is not inner:
-                self._add_conflict(user, name)
+                self._add_conflict(used_by, name)
         elif (text := _literal_text(value)) is not None and len(text) <= _MAX_CONSTANT:
             self._values[name] = value
             self._constants[name] = f"{name} = {text}"
         elif self._add_import(name, value):
             return
-        elif home == self._module and isinstance(inner, (types.FunctionType, type)):
-            self._add_definition(inner, name, user)
+        elif home_module == self._module and isinstance(inner, (types.FunctionType, type)):
+            self._add_definition(inner, name, used_by)
         elif text is not None:
             advice = "save it to a file, and pass the path in params"
-            self._add_issue(user, f"uses {name}, which is {len(text):,} characters of data; {advice}")
+            self._add_issue(used_by, f"uses {name}, which is {len(text):,} characters of data; {advice}")
         else:
             kind = type(value).__name__
             article = "an" if kind[:1].lower() in "aeiou" else "a"
-            advice = f"make it inside {user}, or pass plain values through params"
-            self._add_issue(user, f"uses {name}, {article} {kind}, which cannot be written as source; {advice}")
+            advice = f"make it inside {used_by}, or pass plain values through params"
+            self._add_issue(used_by, f"uses {name}, {article} {kind}, which cannot be written as source; {advice}")
 
-    def _add_definition(self, value: Any, name: str, user: str) -> None:
+    def _add_definition(self, value: Any, name: str, used_by: str) -> None:
         """Add a function or class of the same module, or an issue if it cannot be moved."""
         if value.__name__ == "<lambda>":
-            self._add_issue(user, f"uses {name}, a lambda, which has no source of its own; write it as def {name}(…)")
+            self._add_issue(used_by, f"uses {name}, a lambda, which has no source of its own; write it as def {name}(…)")
         # A dot: it is defined in a class. A class in a function (`<locals>`): its source cannot be found.
         elif "." in value.__qualname__.rpartition("<locals>.")[2] or (isinstance(value, type) and "<" in value.__qualname__):
-            self._add_issue(user, f"uses {name}, which is defined inside of another class or function; move it out")
+            self._add_issue(used_by, f"uses {name}, which is defined inside of another class or function; move it out")
         else:
-            self.define(value, name, user)
+            self.define(value, name, used_by)
 
     def _add_import(self, name: str, value: Any) -> bool:
         """Add the import that gives a name its value. Return False if no import does."""
@@ -183,12 +184,19 @@ class _Source:
         """Return a statement that imports a value under a name, and the name of the imported module; None if there is none.
 
         A statement of the user's code is preferred. Otherwise the statement is derived from the value's own name. In both
-        cases, the statement counts only if it would give this very value now. `self` below stands for a missing module or
-        attribute, because no imported value is this object.
+        cases, the statement counts only if it would give this very value now.
+        """
+        return self._existing_import(name, value) or self._derived_import(name, value)
+
+    def _existing_import(self, name: str, value: Any) -> tuple[str, str] | None:
+        """Return the import statement of the user's code that gives a name this value; see `_import_statement`.
+
+        `self` below stands for a missing module or attribute, because no imported value is this object.
         """
         for node in self._statements:
             for alias in node.names:
-                if (alias.asname or alias.name.partition(".")[0]) != name:
+                bound_name = alias.asname or alias.name.partition(".")[0]
+                if bound_name != name:
                     continue
                 if isinstance(node, ast.Import):
                     module = alias.name if alias.asname else name
@@ -196,10 +204,14 @@ class _Source:
                         return f"import {alias.name} as {name}" if alias.asname else f"import {name}", module
                     continue
                 module = f"{'.' * node.level}{node.module or ''}"
-                if node.level:
+                if node.level:  # a relative import: from .module import …
                     module = importlib.util.resolve_name(module, self._package) if self._package else ""
                 if getattr(sys.modules.get(module), alias.name, self) is value:
                     return _import_from(module, alias.name, name), module
+        return None
+
+    def _derived_import(self, name: str, value: Any) -> tuple[str, str] | None:
+        """Return the import of a module, or of a value from the module that defines it; see `_import_statement`."""
         if isinstance(value, types.ModuleType):
             own_name = value.__name__
             if own_name == "__main__" or sys.modules.get(own_name) is not value:
@@ -254,12 +266,13 @@ class _Source:
                         return ast.unparse(node)
             raise
 
-    def _add_conflict(self, user: str, name: str) -> None:
+    def _add_conflict(self, used_by: str, name: str) -> None:
         """Add the issue that two definitions use different values of the same name."""
-        self._add_issue(user, f"uses another {name} than what it calls does; rename one of them")
+        self._add_issue(used_by, f"uses another {name} than what it calls does; rename one of them")
 
-    def _add_issue(self, user: str, reason: str) -> None:
-        self.issues.append(Issue((user,), reason, *self._location))
+    def _add_issue(self, used_by: str, reason: str) -> None:
+        """Add an issue about a definition, at the location of the submitted function."""
+        self.issues.append(Issue((used_by,), reason, *self._location))
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:

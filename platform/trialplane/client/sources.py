@@ -50,8 +50,11 @@ class RunSources:
     @property
     def is_active(self) -> bool:
         """Whether a controller works on the run or is being started."""
-        if self.alive or self.run is None or self.run.is_settled:
-            return self.alive
+        if self.alive:
+            return True
+        if self.run is None or self.run.is_settled:
+            return False
+        # The operator is about to start a controller, unless the ledger shows that the last start has already ended.
         return self.ledger is None or run_status.reported_status(self.ledger) is None
 
     @property
@@ -87,11 +90,10 @@ class RunSources:
         if state is RunState.RUNNING and self.gateway_problem:
             return OperatorView(state, run_status.join_reasons(self.gateway_problem, reported))
         if state.is_active:
-            begins = "the controller is restarting" if self.has_begun else run_status.STARTING
-            waits = reported if self.status is not None and self.status.slots_ready < self.status.slots else ""
-            return OperatorView(
-                RunState.PENDING, run_status.join_reasons(reported or begins, self.gateway_problem), waits=waits
-            )
+            start_reason = "the controller is restarting" if self.has_begun else run_status.STARTING
+            reason = run_status.join_reasons(reported or start_reason, self.gateway_problem)
+            lacks_slots = self.status is not None and self.status.slots_ready < self.status.slots
+            return OperatorView(RunState.PENDING, reason, waits=reported if lacks_slots else "")
         return OperatorView(
             state, run_status.join_reasons(reported, self.gateway_problem), metadata.moment(run.status.since)
         )

@@ -95,7 +95,9 @@ def recall() -> Memory:
 def remember(target_name: TargetName, run: str) -> None:
     """Record a submission and its target, for `recall`. A failure to write is ignored."""
     memory = recall()
-    runs = memory.runs if target_name.local else (run, *(name for name in memory.runs if name != run))[:_RECORDED_RUNS]
+    runs = memory.runs
+    if not target_name.local:  # local runs are found in their folder
+        runs = (run, *(name for name in memory.runs if name != run))[:_RECORDED_RUNS]
     file = paths.target_file(paths.home())
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -119,7 +121,7 @@ def flags_of_other_target(run: str, target_name: TargetName) -> str:
         return ""
     target = target_of(other)
     try:
-        target.is_active(run)
+        target.is_active(run)  # raises if the target does not have the run
         return target.name.flags
     except (RunNotFound, TrialplaneError):
         return ""
