@@ -116,11 +116,12 @@ class BatchOrder:
         shares: list[Indices] = []
         while steps:
             epoch, step_in_epoch = divmod(steps[0], self.steps_per_epoch)
-            epoch_steps = steps[: self.steps_per_epoch - step_in_epoch]
+            epoch_steps = steps[: self.steps_per_epoch - step_in_epoch]  # those of `steps` that are in this epoch
             positions = [self._positions(step % self.steps_per_epoch, rank, world_size) for step in epoch_steps]
             if self.shuffle:  # all steps of the epoch in one call, which is what makes this fast
+                shuffled = permute(np.concatenate(positions), self.length, self.seed, epoch)
                 ends = np.cumsum([len(step_positions) for step_positions in positions])
-                positions = np.split(permute(np.concatenate(positions), self.length, self.seed, epoch), ends[:-1])
+                positions = np.split(shuffled, ends[:-1])
             shares += positions
             steps = steps[len(epoch_steps) :]
         return shares

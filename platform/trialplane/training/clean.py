@@ -54,8 +54,9 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
         CacheError: The process was killed, or failed in another way.
     """
     environment = {variable: value for variable, value in os.environ.items() if variable not in _RANK} | _ENV
-    path_entries = [str(Path(trialplane.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment["PYTHONPATH"] = os.pathsep.join(path_entries)
+    package_folder = str(Path(trialplane.__file__).parents[1])
+    old_path = os.environ.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{package_folder}{os.pathsep}{old_path}" if old_path else package_folder
     # -P: without it, a file in the working folder could be imported instead of a library of the same name.
     command = [sys.executable, "-P", "-m", __name__, module, str(os.getpid())]
     data = pickling.dumps(message, name)

@@ -157,11 +157,13 @@ def find_run(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
 
 
 def tags_of(environ: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return the tags that identify the run of an attempt, or of the segments of a trial that continue one another.
+    """Return the tags that identify the MLflow run of an attempt; empty outside of a trial.
+
+    The attempts of a promoted trial continue one another, and have one run together.
 
     Args:
-        environ: Environment variables of its process.
-        number: Number of the attempt in the ledger that began its series.
+        environ: Environment variables of the attempt's process.
+        number: Number of the attempt in the ledger, or of the first one of those that continue one another.
     """
     context: dict[str, str] = json.loads(environ.get(env.MLFLOW_CONTEXT) or "{}")
     return {**context, labels.NUMBER: str(number)} if context else {}
@@ -197,9 +199,10 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
     uri = environ.get(env.MLFLOW_TRACKING_URI)
     if not uri:
         return
-    name, run = environ.get(env.MLFLOW_EXPERIMENT_NAME, "Default"), environ.get(env.MLFLOW_RUN_ID, "")
-    _trial = _Trial(uri, name, run, tags_of(environ, number), store)
+    experiment, run = environ.get(env.MLFLOW_EXPERIMENT_NAME, "Default"), environ.get(env.MLFLOW_RUN_ID, "")
+    _trial = _Trial(uri, experiment, run, tags_of(environ, number), store)
     if _trial.tags:
+        # For the runs of programs that the trial starts, which must not be taken for the trial's own run.
         tags = {name: value for name, value in _trial.tags.items() if name != labels.NUMBER}
         os.environ[env.MLFLOW_CONTEXT] = json.dumps({**tags, labels.LOGGED_BY: str(number)})
     if _SERVICE in sys.modules:

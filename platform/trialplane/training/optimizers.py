@@ -28,17 +28,20 @@ def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[st
     Returns:
         Values by path of the groups, index of the group and name of the parameter.
     """
-    return {
-        (path, index, name): value
-        for path, groups in _groups(state)
-        for index, group in enumerate(groups)
-        for name, key in _numeric_keys(params)
-        if isinstance(group, Mapping) and _is_number(value := _unscheduled_value(group, key))
-    }
+    shared_values: dict[tuple[str, int, str], float] = {}
+    for path, groups in _groups(state):
+        for index, group in enumerate(groups):
+            if not isinstance(group, Mapping):  # the job's own list of this name
+                continue
+            for name, key in _numeric_keys(params):
+                value = _unscheduled_value(group, key)
+                if _is_number(value):
+                    shared_values[path, index, name] = value
+    return shared_values
 
 
 def stale_value_message(restored: Values, saved: Values, params: Mapping[str, Any]) -> str:
-    """Return a message about a value that is still the restored state's although the trial has another one. "" without any.
+    """Return a message about the first value that the trial has kept from the restored state instead of its own, or "".
 
     Args:
         restored: Values of the state that the trial has taken over.
@@ -47,13 +50,15 @@ def stale_value_message(restored: Values, saved: Values, params: Mapping[str, An
     """
     for key, value in restored.items():
         _, _, name = key
-        if value != params.get(name, value) and saved.get(key) == value:
+        differs_from_trial = name in params and params[name] != value
+        is_unchanged = saved.get(key) == value
+        if differs_from_trial and is_unchanged:
             return _mismatch_sentence(name, value, params)
     return ""
 
 
 def mismatch_message(groups: Iterable[Mapping[str, Any]], params: Mapping[str, Any]) -> str:
-    """Return a message about a parameter of the trial whose value no group has, before any schedule. "" without any.
+    """Return a message about the first parameter of the trial whose value no group has, or "".
 
     Args:
         groups: Parameter groups of optimizers, just after their states were restored.
@@ -79,7 +84,7 @@ def _mismatch_sentence(name: str, value: float, params: Mapping[str, Any]) -> st
 
 
 def _unscheduled_value(group: Mapping[str, Any], key: str) -> Any:
-    """Return a value of a group before any schedule, which torch's schedulers store, or else the current value."""
+    """Return the value of a group before any schedule, which torch's schedulers store in the group, or else its value."""
     return group.get(f"initial_{key}", group.get(key))
 
 

@@ -84,7 +84,9 @@ def _running_descendants(pid: int) -> set[int]:
     descendants: set[int] = set()
     for child in children(pid):
         with contextlib.suppress(OSError):  # it has just been reaped
-            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+            after_name = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2]  # the name may contain spaces
+            state = after_name.split()[0]
+            if state not in "ZX":  # zombie or dead
                 descendants |= {child, *_running_descendants(child)}
     return descendants
 

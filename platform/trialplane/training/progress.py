@@ -255,9 +255,8 @@ def line(step: int, metrics: Mapping[str, float]) -> str:
     for name in ("samples", "tokens"):
         if f"{name}_per_second" in rest:
             total_rate, per_rank = rest.pop(f"{name}_per_second"), rest.pop(f"{name}_per_second_and_rank")
-            parts.append(
-                f"{_short(total_rate)} {name}/s" + (f" ({_short(per_rank)} per rank)" if total_rate != per_rank else "")
-            )
+            has_one_rank = total_rate == per_rank
+            parts.append(f"{_short(total_rate)} {name}/s" + ("" if has_one_rank else f" ({_short(per_rank)} per rank)"))
     seconds_left = rest.pop("seconds_left")
     parts.append(f"{rest.pop('seconds_per_step'):.3g} s/step")
     if "gpu_memory_gib" in rest:
@@ -266,8 +265,9 @@ def line(step: int, metrics: Mapping[str, float]) -> str:
     if "gpu_utilization" in rest:
         parts.append(f"{rest.pop('gpu_utilization'):.0f}% busy")
     parts += [f"{name} {value:.4g}" for name, value in rest.items()]
-    hours, seconds = divmod(round(seconds_left), 3600)
-    parts.append(f"{hours}:{seconds // 60:02d}:{seconds % 60:02d} left" if step < total else "done")
+    minutes, seconds = divmod(round(seconds_left), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts.append(f"{hours}:{minutes:02d}:{seconds:02d} left" if step < total else "done")
     return "  ".join(parts)
 
 

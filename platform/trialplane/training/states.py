@@ -142,7 +142,10 @@ class States:
         return self._torch_checkpoints
 
     def _read(self, saved: Saved) -> tuple[dict[str, Any], Callable[[], None]]:
-        """Return the state of a checkpoint, and a function that restores the random generators, if their state was saved."""
+        """Return the state of a checkpoint, and a function that restores the random generators.
+
+        The function does nothing if their state was not saved for this rank.
+        """
         if _PACKED not in saved.parts:
             from trialplane.training import checkpoint  # imports torch
 
@@ -151,7 +154,9 @@ class States:
                 raise errors.CheckpointError(
                     f"{saved.location} was not saved by ctx.save; read it with trialplane.training.checkpoint"
                 )
-            return tree["state"], lambda: None if rank_state is None else checkpoint.set_rng_state(rank_state["rng"])
+            if rank_state is None:  # the number of ranks has changed
+                return tree["state"], lambda: None
+            return tree["state"], lambda: checkpoint.set_rng_state(rank_state["rng"])
         store = stores.open_store(self._location)
         with store.local(saved.name, _PACKED) as path:
             stores.verify(path, saved.parts[_PACKED], f"{saved.location}/{_PACKED}")
@@ -159,10 +164,12 @@ class States:
         return tree["state"], lambda: generators.set_state(tree["rng"])
 
 
-def _set_generators(restored: tuple[Saved, tuple[dict[str, Any], Callable[[], None]]] | None) -> Restored | None:
-    """Restore the random generators with a state that was read, and return the state. None without one."""
-    if restored is None:
+def _set_generators(
+    checkpoint_and_content: tuple[Saved, tuple[dict[str, Any], Callable[[], None]]] | None,
+) -> Restored | None:
+    """Restore the random generators by the function from `States._read`. Return the state; None if none was read."""
+    if checkpoint_and_content is None:
         return None
-    checkpoint, (state, set_generators) = restored
+    checkpoint, (state, set_generators) = checkpoint_and_content
     set_generators()
     return Restored(checkpoint.step, state)

@@ -141,12 +141,12 @@ class Checkpoints:
                 f"to faster storage than {self.location}",
                 stacklevel=2,
             )
-        trees = {}
+        states = {}  # by the name of the file to write
         if sharded or rank == 0:
-            trees[record.state_file(rank, sharded)] = state
+            states[record.state_file(rank, sharded)] = state
         if rank_state is not None:
-            trees[record.rank_file(rank)] = rank_state
-        copies, size = self._copier.copy(trees, "state")
+            states[record.rank_file(rank)] = rank_state
+        copies, size = self._copier.copy(states, "state")
         share = writer.Share(step, copies, size, rank, world_size, sharded, metric, dict(meta or {}), barrier)
         if not self._background:
             writer.write(self._store, self._rules, share)
@@ -294,6 +294,7 @@ class Checkpoints:
                     "To start from step 0, submit without --resume"
                 )
             return other
+        # `_newest_intact` has compared all checksums already.
         state, rank_state = self.load(
             chosen, rank=rank, world_size=world_size, like=like, map_location=map_location, verify=False
         )
@@ -307,7 +308,7 @@ class Checkpoints:
         return Resumed(chosen, state, rank_state, tuple(notes))
 
     def _newest_intact(self) -> Saved | None:
-        """Return the newest intact checkpoint."""
+        """Return the newest checkpoint whose checksums are right; None without a checkpoint."""
         newest = stores.newest(self._store, self.verify)
         return None if newest is None else newest[0]
 
@@ -350,4 +351,4 @@ def reseed(seed: int, rank: int, step: int) -> None:
         step: Step to continue at.
     """
     words = np.random.SeedSequence([seed % 2**64, rank, step]).generate_state(1, np.uint64)
-    process.seed_everything(int(words[0] >> np.uint64(1)))
+    process.seed_everything(int(words[0] >> np.uint64(1)))  # 63 bits, which fit into a signed integer

@@ -58,7 +58,7 @@ class Copier:
             return self._tensor(value, path)
         if isinstance(value, Mapping):
             inner = {key: self._tree(item, f"{path}[{key!r}]") for key, item in value.items()}
-            if type(value) is collections.Counter:
+            if type(value) is collections.Counter:  # the milestones in the state of torch's MultiStepLR
                 return collections.Counter(inner)
             if hasattr(value, "_metadata"):  # of a module: versions of its parts, which load_state_dict reads
                 ordered: Any = collections.OrderedDict(inner)

@@ -162,26 +162,24 @@ def _wait_for_ranks(store: Store, share: Share) -> None:
 
 def _write_error(store: Store, share: Share, failure: Exception) -> errors.CheckpointError:
     """Return the error for a failure, with the state of older checkpoints and a remedy."""
+    older = "There is no earlier checkpoint"
     try:
         complete = store.complete()
     except OSError as error:
-        last = f"The other checkpoints cannot be listed: {error}"
+        older = f"The other checkpoints cannot be listed: {error}"
     else:
-        last_step = record.order(complete[-1])[0] if complete else None
-        last = (
-            "There is no earlier checkpoint"
-            if last_step is None
-            else f"The checkpoint of step {last_step} is complete and unchanged"
-        )
+        if complete:
+            last_step, _ = record.order(complete[-1])
+            older = f"The checkpoint of step {last_step} is complete and unchanged"
     head = f"the checkpoint of step {share.step} at {store.location} was not written"
     if not isinstance(failure, OSError) or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
         name = "" if isinstance(failure, errors.CheckpointError) else f"{type(failure).__name__}: "
-        return errors.CheckpointError(f"{head}: {name}{errors.first_line(failure)}. {last}")
+        return errors.CheckpointError(f"{head}: {name}{errors.first_line(failure)}. {older}")
     free = store.free()
     free_space = "" if free is None else f", and {_bytes(free)} are free"
     cause = "the disk is full" if failure.errno == errno.ENOSPC else "the quota is used up"
     return errors.CheckpointError(
-        f"{head}: {cause}. It takes {_bytes(share.size)} on rank {share.rank}{free_space}. {last}. Make room, keep fewer "
+        f"{head}: {cause}. It takes {_bytes(share.size)} on rank {share.rank}{free_space}. {older}. Make room, keep fewer "
         "(keep_last, keep_best, keep_every), or write elsewhere (checkpoints.url)"
     )
 

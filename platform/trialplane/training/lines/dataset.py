@@ -83,7 +83,7 @@ class LineDataset:
         self._length = lines if max_samples is None else min(lines, max_samples)
         self._manifest = ""
         self._opened: list[OpenText | None] | None = None
-        self._ends: list[int] = []
+        self._ends: list[int] = []  # for each file, the number of lines in it and the files before it
 
     def __len__(self) -> int:
         return self._length
@@ -192,7 +192,7 @@ class LineDataset:
         return text, row
 
     def _open(self) -> list[OpenText | None]:
-        """Return the list for the opened files, in which no file is open yet, and compute where the files' lines end."""
+        """Create and return the list of opened files, in which None is a file that is not open yet. Set `_ends` too."""
         files = self._read_recipe()["files"]
         self._ends = list(itertools.accumulate(lines for *_, lines in files))
         self._opened = [None] * len(files)

@@ -152,7 +152,7 @@ class OpenText:
         CacheError: The index is missing, and cannot be built again.
     """
 
-    __slots__ = ("_bytes", "_numbers", "_skipped", "text")
+    __slots__ = ("_bytes", "_offsets", "_skipped", "text")
 
     def __init__(self, text: Text, index: Path, empty: Empty, lines: int) -> None:
         refuse_changed(text)
@@ -169,7 +169,7 @@ class OpenText:
         self.text = text
         self._skipped = header.skipped and header.empty > 0
         self._bytes = _map_file(text.path)
-        self._numbers = memoryview(_map_file(str(index)))[HEADER:].cast("I" if header.width == 4 else "Q")
+        self._offsets = memoryview(_map_file(str(index)))[HEADER:].cast("I" if header.width == 4 else "Q")
 
     def line(self, row: int) -> str:
         """Return line `row` of the index, without its line end.
@@ -177,7 +177,7 @@ class OpenText:
         Raises:
             DataError: The line is not UTF-8.
         """
-        raw = self._bytes[self._numbers[row] : self._numbers[row + 1] - 1]
+        raw = self._bytes[self._offsets[row] : self._offsets[row + 1] - 1]  # without the newline at its end
         if self._skipped:
             raw = raw[raw.rfind(b"\n") + 1 :]  # omitted empty lines are before it
         if raw.endswith(b"\r"):
@@ -197,8 +197,10 @@ class OpenText:
             return row + 1
         from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
-        raw = self._bytes[self._numbers[row] : self._numbers[row + 1] - 1]
-        return scan.newlines(self.text.path, self._numbers[row] + raw.rfind(b"\n") + 1) + 1
+        # As in `line`, omitted empty lines may be before the line.
+        raw = self._bytes[self._offsets[row] : self._offsets[row + 1] - 1]
+        start = self._offsets[row] + raw.rfind(b"\n") + 1
+        return scan.newlines(self.text.path, start) + 1
 
 
 def _candidates(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:

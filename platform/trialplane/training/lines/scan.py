@@ -85,7 +85,9 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
                 raise _nul_error(text, span.nul)
             if span.first_empty >= 0 and not first_empty:
                 first_empty = lines + span.first_empty + 1
-            indexed, lines, empty = indexed + len(span.starts), lines + span.lines, empty + span.empty
+            indexed += len(span.starts)
+            lines += span.lines
+            empty += span.empty
             last = max(last, span.last)
             file.write(span.starts.astype(offset_type).tobytes())
         if last < text.size:  # the last line has no newline
@@ -160,27 +162,28 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
             bytes_read = os.preadv(descriptor, [view[: 2 + count]], offset - 2)
         if bytes_read != 2 + count:
             raise errors.DataError(f"text file {text.path} was cut while its lines were counted; is it being written?")
-        if buffer[2 : 2 + count].min() == 0:
-            nul = offset + int(np.flatnonzero(buffer[2 : 2 + count] == 0)[0])
+        block = buffer[2 : 2 + count]
+        if block.min() == 0:
+            nul = offset + int(np.flatnonzero(block == 0)[0])
             return _Span(np.empty(0, np.int64), lines, empty, first_empty, last, nul)
-        ends = np.flatnonzero(np.equal(buffer[2 : 2 + count], LF, out=mask[:count]))
+        ends = np.flatnonzero(np.equal(block, LF, out=mask[:count]))  # offsets of the newlines in the block
         if not len(ends):
             continue
-        beginnings = ends + (offset + 1)
-        previous = buffer[
-            ends + 1
-        ]  # the byte before each newline: `ends` are offsets in the block, two less than in `buffer`
-        if previous.min() <= CR:  # otherwise no line is empty or ends with a carriage return
-            is_empty = (previous == LF) | ((previous == CR) & (buffer[ends] == LF))
+        next_starts = ends + (offset + 1)
+        # The bytes before each newline. `block` begins at byte 2 of `buffer`, so its byte i is byte i + 2 there.
+        before = buffer[ends + 1]
+        if before.min() <= CR:  # otherwise no line is empty or ends with a carriage return
+            two_before = buffer[ends]
+            is_empty = (before == LF) | ((before == CR) & (two_before == LF))
             empty_lines = np.flatnonzero(is_empty)
             if first_empty < 0 and len(empty_lines):
                 first_empty = lines + int(empty_lines[0])
             empty += len(empty_lines)
-            starts.append(beginnings[~is_empty] if skip else beginnings)
+            starts.append(next_starts[~is_empty] if skip else next_starts)
         else:
-            starts.append(beginnings)
+            starts.append(next_starts)
         lines += len(ends)
-        last = int(beginnings[-1])
+        last = int(next_starts[-1])
     return _Span(np.concatenate(starts) if starts else np.empty(0, np.int64), lines, empty, first_empty, last, -1)
 
 

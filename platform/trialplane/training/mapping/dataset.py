@@ -33,7 +33,7 @@ VERSION = 1
 COMPLETE = "complete.json"
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 # Options that this module sets itself.
-_OURS = ("num_proc", "cache_file_name", "keep_in_memory", "load_from_cache_file", "new_fingerprint", "suffix_template")
+_RESERVED = ("num_proc", "cache_file_name", "keep_in_memory", "load_from_cache_file", "new_fingerprint", "suffix_template")
 
 
 def table(file: str | Path, columns: Sequence[str], *, cache: str | Path) -> datasets.Dataset:
@@ -52,18 +52,19 @@ def table(file: str | Path, columns: Sequence[str], *, cache: str | Path) -> dat
     from datasets import exceptions
 
     file = Path(file).absolute()
-    kind = [suffix.lower() for suffix in file.suffixes if suffix.lower() != ".gz"][-1:]
+    endings = [suffix.lower() for suffix in file.suffixes if suffix.lower() != ".gz"]
+    ending = endings[-1] if endings else ""
     if not file.is_file():
         raise errors.DataError(f"data file {file} does not exist; params.data names it")
-    if not kind or kind[0] not in _READERS:
+    if ending not in _READERS:
         raise errors.DataError(f"data file {file}: its name has no known ending; give {', '.join(_READERS)}")
-    options = {"sep": "\t"} if kind[0] == ".tsv" else {}
+    options = {"sep": "\t"} if ending == ".tsv" else {}
     datasets.disable_progress_bars()
     # Even a hidden bar takes a lock between processes, which is reported as leaked when a rank ends.
     tqdm.tqdm.set_lock(threading.RLock())
     try:
         rows = datasets.load_dataset(
-            _READERS[kind[0]], data_files=str(file), split="train", cache_dir=str(Path(cache) / "datasets"), **options
+            _READERS[ending], data_files=str(file), split="train", cache_dir=str(Path(cache) / "datasets"), **options
         )
     except StopIteration as error:  # raised by datasets 5.2 for an empty file
         raise errors.DataError(f"data file {file} holds no rows") from error
@@ -114,8 +115,8 @@ def mapped(
     import datasets
     import dill
 
-    if wrong := [name for name in options if name in _OURS]:
-        raise TypeError(f"mapped() sets {', '.join(wrong)} itself")
+    if reserved := [name for name in options if name in _RESERVED]:
+        raise TypeError(f"mapped() sets {', '.join(reserved)} itself")
     pickling.check_dataset(dataset)
     pickled_function = dill.dumps(function, recurse=True)
     if len(pickled_function) > pickling.limit():

@@ -72,10 +72,10 @@ def compare(location: str | Path) -> list[Row]:
         raise errors.InputError(f"there are no snapshots in {store.location}; name the folder that holds the step-… folders")
     with contextlib.ExitStack() as files:
         weights = [_open(files.enter_context(store.weights(snapshot)), files) for snapshot in saved]
-        previous_weights = [weights[0], *weights]
+        previous_weights = [weights[0], *weights[:-1]]  # the first snapshot is compared with itself
         return [
             _row(snapshot, current, weights[0], previous)
-            for snapshot, current, previous in zip(saved, weights, previous_weights, strict=False)
+            for snapshot, current, previous in zip(saved, weights, previous_weights, strict=True)
         ]
 
 

@@ -111,7 +111,7 @@ class Snapshots:
         Raises:
             CheckpointError: The snapshot could not be written. The others are unchanged.
         """
-        store, name = self._store, record.name_of(step, ())
+        store = self._store
         config = getattr(model, "config", None)
         try:
             with tempfile.TemporaryDirectory(prefix="snapshot-") as folder:

@@ -135,6 +135,7 @@ def summary(location: str) -> CheckpointSummary | None:
     """
     try:
         files = sorted(_files(location))
+        # Contents of the COMPLETE files, by path.
         complete = {name: _read(location, name) for name, _ in files if name.endswith(f"/{record.COMPLETE}")}
     except (OSError, ImportError, ValueError) as error:
         raise errors.CheckpointError(f"{location} cannot be read: {error}") from error
@@ -143,12 +144,12 @@ def summary(location: str) -> CheckpointSummary | None:
     digest = hashlib.sha256()
     for name, size in files:
         digest.update(json.dumps([name, size]).encode() + complete.get(name, b""))
-    number = len({name.partition("/")[0] for name, _ in files})
-    return CheckpointSummary(number, sum(size for _, size in files), digest.hexdigest())
+    count = len({name.partition("/")[0] for name, _ in files})  # each checkpoint is a folder at the top
+    return CheckpointSummary(count, sum(size for _, size in files), digest.hexdigest())
 
 
 def _files(location: str) -> Iterator[tuple[str, int]]:
-    """Yield the files at a location, as paths relative to it, and their sizes."""
+    """Yield the files of complete checkpoints at a location: their paths relative to it, and their sizes."""
     folder = paths.local_folder(location)
     if folder is None:
         import fsspec  # only needed for URLs
@@ -161,7 +162,7 @@ def _files(location: str) -> Iterator[tuple[str, int]]:
     else:
         entries = ((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     for name, size in entries:
-        if not name.startswith((".", "files/")):
+        if not name.startswith((".", "files/")):  # drafts and deleted checkpoints, or files of `put_files`
             yield name, size
 
 

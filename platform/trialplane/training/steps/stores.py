@@ -62,7 +62,8 @@ class Sink:
                 piece = view[first : first + _PIECE]
                 self.crc = zlib.crc32(piece, self.crc)
                 while piece:
-                    piece = piece[self._target.write(piece) or len(piece) :]
+                    written = self._target.write(piece) or len(piece)
+                    piece = piece[written:]
         except OSError as error:
             self.error = error
             raise
@@ -333,6 +334,7 @@ class FolderStore:
 
     def free(self) -> int | None:
         """Return the number of free bytes."""
+        # The folder is created with the first checkpoint, so its nearest existing parent is asked.
         existing_folder = next(path for path in (self._folder, *self._folder.parents) if path.exists())
         return shutil.disk_usage(existing_folder).free
 
@@ -362,9 +364,9 @@ class UrlStore:
             entries = self._files.ls(self._root, detail=False)
         except FileNotFoundError:
             return []
-        names = [entry.rstrip("/").rpartition("/")[2] for entry in entries]
-        complete = [name for name in names if record.is_name(name)]
-        complete = [name for name in complete if self._files.exists(self._path(name, record.COMPLETE))]
+        folder_names = [entry.rstrip("/").rpartition("/")[2] for entry in entries]
+        names = [name for name in folder_names if record.is_name(name)]
+        complete = [name for name in names if self._files.exists(self._path(name, record.COMPLETE))]
         return sorted(complete, key=record.order)
 
     def has(self, name: str) -> bool:

@@ -81,7 +81,7 @@ def _create_shard(number: int) -> None:  # a function of the module, because tha
     _encoder.shard(number)
 
 
-def work(work: Work, send: Callable[[dict[str, Any]], None]) -> None:
+def work(message: Work, send: Callable[[dict[str, Any]], None]) -> None:
     """Create the missing shards, and send an empty message after each. Complete ones stay, even if others fail.
 
     Raises:
@@ -89,17 +89,17 @@ def work(work: Work, send: Callable[[dict[str, Any]], None]) -> None:
         CacheError: The disk is full, or a process was killed.
     """
     global _encoder
-    _encoder = Encoder(work)
-    pool = futures.ProcessPoolExecutor(work.processes, multiprocessing.get_context("fork"))
+    _encoder = Encoder(message)
+    pool = futures.ProcessPoolExecutor(message.processes, multiprocessing.get_context("fork"))
     try:
-        for shard in futures.as_completed([pool.submit(_create_shard, number) for number in work.missing]):
+        for shard in futures.as_completed([pool.submit(_create_shard, number) for number in message.missing]):
             shard.result()
             send({})
     except futures.BrokenExecutor as error:
         raise errors.CacheError(f"a tokenizing process was killed; {clean.MEMORY_HINT}") from error
     except OSError as error:
         raise errors.CacheError(
-            f"token files cannot be written to {work.folder}: {error.strerror or error}; complete shards are kept. "
+            f"token files cannot be written to {message.folder}: {error.strerror or error}; complete shards are kept. "
             "Make room and run it again, or name another cache folder"
         ) from error
     finally:
