@@ -196,6 +196,22 @@ def test_the_attempts_of_a_killed_controller_are_read_once(
     assert reads == ["a", "a"]
 
 
+def test_a_controller_that_comes_back_with_the_same_epoch_is_counted_again(
+    team: Team, workplace: Path, planned: Callable[..., Plan]
+) -> None:
+    plan, target = planned(), KubernetesTarget()
+    target.apply(plan)
+    shown = []
+    with team.controller(plan, workplace / "jobs" / "demo") as ledger:
+        for _ in range(3):
+            request = ledger.ask()
+            assert request is not None
+            shown.append(team.site.archive.counts("a"))
+            ledger.tell(complete(request))
+            shown.append(team.site.archive.counts("a"))
+    assert [counted.complete for counted in shown] == [0, 1, 1, 2, 2, 3]
+
+
 def test_a_damaged_attempt_keeps_no_run_from_being_paused(
     team: Team, workplace: Path, planned: Callable[..., Plan], caplog: pytest.LogCaptureFixture
 ) -> None:

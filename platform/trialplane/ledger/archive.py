@@ -40,7 +40,7 @@ DATABASE_ERRORS = tables.DATABASE_ERRORS  # any method may raise them
 reason = tables.reason
 
 PAGE = 1 << 20  # bytes of attempts that are read at a time; the last attempt may exceed it
-COUNTS = 1000  # number of runs without a controller whose counts are kept; each takes at most some 50 KB
+COUNTS = 50  # number of runs without a controller whose counts are kept; each takes at most some 50 KB
 CHANGES = 1000  # number of a run's newest changes that are kept
 _NO_TOKEN = "0" * 64  # compared instead of a missing hash, so that the comparison takes equally long
 
@@ -124,7 +124,7 @@ class Archive:
         # Bytes that are counted in the database, but not spent yet.
         self._reserved: dict[budgets.Category, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
         self._has_tables = False
-        # Only a controller writes attempts, and each one raises the epoch. So the attempts of a killed one are read once.
+        # So the attempts of a killed controller are read once, and again only if there are more starts or ends.
         self._kept_counts = functools.lru_cache(COUNTS)(self._count)
 
     def runs(self) -> list[RunEntry]:
@@ -213,13 +213,16 @@ class Archive:
             ValueError: An attempt cannot be read.
         """
         with self._connect(run) as (connection, this_run):
-            # Read before the attempts: if a controller starts in between, its attempts may be counted, but then the counts
-            # are kept under an epoch that is over, and never used.
+            # Read before the attempts: if a controller writes in between, its attempts may be counted, but then the counts
+            # are kept under a version that is over, and never used. The epoch is not enough: a controller that has lost its
+            # connection opens the run again under the same one.
+            last = sa.select(sa.func.max(attempts.c.number), sa.func.max(attempts.c.place))
             run_id, epoch = connection.execute(sa.select(runs.c.id, runs.c.epoch).where(this_run)).one()
-        return self._kept_counts(run, run_id, epoch)
+            number, place = connection.execute(last.where(attempts.c.run_id == run_id)).one()
+        return self._kept_counts(run, (run_id, epoch, number, place))
 
-    def _count(self, run: str, run_id: int, epoch: int) -> Counts:
-        """Read the attempts of a run and count them. Row and epoch of the run only identify the result in the cache."""
+    def _count(self, run: str, version: tuple[int | None, ...]) -> Counts:
+        """Read the attempts of a run and count them. `version` only identifies the result in the cache."""
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             pages = reading.pages(tables.select(connection), run, PAGE)
