@@ -59,12 +59,13 @@ def _refuse_reserved(noun: str) -> Callable[[dict[str, str]], dict[str, str]]:
         noun: Noun for one of them in messages: "label".
     """
 
-    def check(values: Any) -> Any:
+    def check(keys_and_values: Any) -> Any:
         """Return a mapping of labels or annotations unchanged. Raise an error if it has reserved keys."""
-        if isinstance(values, dict):
-            reserved = [key for key in values if isinstance(key, str) and key.startswith(_RESERVED_PREFIXES)]
+        if isinstance(keys_and_values, dict):
+            keys = [key for key in keys_and_values if isinstance(key, str)]
+            reserved = [key for key in keys if key.startswith(_RESERVED_PREFIXES)]
             models.refuse([Issue((key,), f"this {noun} is set by the platform; leave it out") for key in reserved])
-        return values
+        return keys_and_values
 
     return check
 

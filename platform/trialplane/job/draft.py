@@ -217,12 +217,9 @@ class Draft:
             present = {"name": present}
         if isinstance(present, dict) and isinstance(value, dict) and not is_replacement(parents, key, present, value):
             mapping[key] = present  # which may be the expanded short form
-            origins_by_child: dict[str | int, dict[Place, Origin]] = {}
-            for origin_path, origin in origins.items():
-                if len(origin_path) > len(field_path):
-                    origins_by_child.setdefault(origin_path[len(field_path)], {})[origin_path] = origin
+            origins_below = _origins_by_child(field_path, origins)
             for name, child in value.items():
-                child_origins = origins_by_child.get(name, {})
+                child_origins = origins_below.get(name, {})
                 if not child_origins and field_path in origins:  # a flag has an origin for the whole value only
                     child_origins = {(*field_path, name): origins[field_path]}
                 self._put(present, field_path, name, child, child_origins)
@@ -243,6 +240,16 @@ class Draft:
 
     def _add_issue(self, field_path: Place, message: str, origin: Origin) -> None:
         self.issues.append(Issue(field_path, message, origin.source, origin.line))
+
+
+def _origins_by_child(field_path: Place, origins: Mapping[Place, Origin]) -> dict[str | int, dict[Place, Origin]]:
+    """Return the origins of all that is below a field, in a group for each key or index of the field."""
+    groups: dict[str | int, dict[Place, Origin]] = {}
+    for origin_path, origin in origins.items():
+        if len(origin_path) > len(field_path):
+            child = origin_path[len(field_path)]
+            groups.setdefault(child, {})[origin_path] = origin
+    return groups
 
 
 def is_replacement(parents: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -172,12 +172,13 @@ def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) 
         arguments: Signatures of the class's arguments, by name.
     """
     job_options = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
-    max_objectives = 1 if kind is ValueKind.PRUNER else None  # pruners compare reports of one metric
+    # Most pruners compare reports of one metric.
+    traits = {"objectives": 1 if kind is ValueKind.PRUNER else None, **_TRAITS.get(name, {})}
     return Choice(
         cls,
         options={key: _option(key, text) for key, text in job_options.items()},
         platform={key: field for key, field in _PLATFORM.items() if key in arguments},
-        **{"objectives": max_objectives, **_TRAITS.get(name, {})},
+        **traits,
     )
 
 

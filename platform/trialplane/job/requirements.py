@@ -173,17 +173,17 @@ class _Reader:
             else:  # -ovalue or -o value, or the beginning of a requirement
                 option, value = word[:2], word[2:]
             value = value or line[len(word) :].strip()
-            line_issue = Issue((option,), "", source, number)  # template for issues of this line
+            template = Issue((option,), "", source, number)  # for issues of this line
             if not line or option in _PIP_OPTIONS:
                 continue
             if option in _INCLUDE_OPTIONS:
                 is_constraint_file = _INCLUDE_OPTIONS[option] == "constraint" or is_constraint
-                self._include(name, value, line_issue, is_constraint=is_constraint_file)
+                self._include(name, value, template, is_constraint=is_constraint_file)
             elif option in _EDITABLE_OPTIONS:
                 subject = option if "://" in value else f"{option} {value}"  # a URL may contain a password
-                self.unchecked.append(_line_issue(line_issue, subject, "is not checked: it says neither name nor version"))
+                self.unchecked.append(_line_issue(template, subject, "is not checked: it says neither name nor version"))
             elif line.startswith("-"):
-                self.issues.append(_line_issue(line_issue, word, "is not an option of a requirements file"))
+                self.issues.append(_line_issue(template, word, "is not an option of a requirements file"))
             else:
                 without_options = re.split(r"\s--?[a-z]", line)[0].strip()  # such as --hash=…
                 self._add_requirement(without_options, source, number, is_constraint=is_constraint)
@@ -248,10 +248,10 @@ class _Reader:
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import Requirement
 
-        line_issue = Issue((), "", source, line)
+        template = Issue((), "", source, line)
         if "${" in text:
             message = "is not checked: it contains a variable, which pip replaces"
-            self.unchecked.append(_line_issue(line_issue, "a line with ${…}", message))
+            self.unchecked.append(_line_issue(template, "a line with ${…}", message))
             return
         try:
             requirement = Requirement(text)
@@ -260,45 +260,47 @@ class _Reader:
         except ValueError as error:  # the errors of packaging are ValueErrors
             if _URL_OR_PATH.search(text.split(";")[0].strip()):  # the text is not shown: it may contain a password
                 self.unchecked.append(
-                    _line_issue(line_issue, "a URL or a path", "is not checked: it says neither name nor version")
+                    _line_issue(template, "a URL or a path", "is not checked: it says neither name nor version")
                 )
             else:
-                self.issues.append(_line_issue(line_issue, text, f"is not a requirement: {errors.first_line(error)}"))
+                self.issues.append(_line_issue(template, text, f"is not a requirement: {errors.first_line(error)}"))
             return
         if has_url := bool(requirement.url):
             self.unchecked.append(
-                _line_issue(line_issue, requirement.name, "is installed from a URL, so its version is not checked")
+                _line_issue(template, requirement.name, "is installed from a URL, so its version is not checked")
             )
             requirement.url = None
         try:
             applies = requirement.marker is None or requirement.marker.evaluate()
         except (UndefinedComparison, UndefinedEnvironmentName) as error:
             message = f"has a marker that cannot be compared: {errors.first_line(error)}"
-            self.issues.append(_line_issue(line_issue, text, message))
+            self.issues.append(_line_issue(template, text, message))
             return
         self.lines.append(RequirementLine(requirement, source, line, is_constraint, has_url, applies))
 
-    def _include(self, name: str, value: str, line_issue: Issue, *, is_constraint: bool) -> None:
+    def _include(self, name: str, value: str, template: Issue, *, is_constraint: bool) -> None:
         """Read a file that another file includes. Record an issue or a remark if that is not possible.
 
         Args:
             name: Path of the file with the line.
             value: Path of the included file, relative to that file.
-            line_issue: Template for issues of the line.
+            template: Issue with the line's source and number, and its option, -r or -c, as the field.
             is_constraint: Whether the included lines only limit versions.
         """
+        option = template.field
         if "://" in value:
-            self.unchecked.append(_line_issue(line_issue, line_issue.field, "names a URL, whose content is not checked"))
+            self.unchecked.append(_line_issue(template, option, "names a URL, whose content is not checked"))
             return
-        path, name_and_value = os.path.normpath(PurePosixPath(name).parent / value), f"{line_issue.field} {value}"
+        path = os.path.normpath(PurePosixPath(name).parent / value)
+        option_and_value = f"{option} {value}"
         if path.startswith(("/", "..")):
             self.issues.append(
-                _line_issue(line_issue, name_and_value, "lies outside of the job's folder, and only that folder is sent")
+                _line_issue(template, option_and_value, "lies outside of the job's folder, and only that folder is sent")
             )
         elif len(self._included) >= _MOST_FILES:
-            self.issues.append(_line_issue(line_issue, name_and_value, f"is beyond the {_MOST_FILES} files that are read"))
+            self.issues.append(_line_issue(template, option_and_value, f"is beyond the {_MOST_FILES} files that are read"))
         elif (path, is_constraint) not in self._included:  # ends circular includes
-            self.read_file(path, is_constraint=is_constraint, included_at=_line_issue(line_issue, name_and_value, ""))
+            self.read_file(path, is_constraint=is_constraint, included_at=_line_issue(template, option_and_value, ""))
 
     def _read_text(self, name: str, included_at: Issue | None) -> str | None:
         """Record and return the text of a file. If it cannot be read, record an issue, and return None.
@@ -325,15 +327,15 @@ class _Reader:
         return text
 
 
-def _line_issue(line_issue: Issue, subject: str, message: str) -> Issue:
+def _line_issue(template: Issue, subject: str, message: str) -> Issue:
     """Return an issue about a part of a line.
 
     Args:
-        line_issue: Template with the file and the number of the line.
+        template: Issue with the file and the number of the line.
         subject: The part of the line.
         message: The problem.
     """
-    return dataclasses.replace(line_issue, field_path=(errors.shortened(subject, 100),), message=message)
+    return dataclasses.replace(template, field_path=(errors.shortened(subject, 100),), message=message)
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -396,7 +398,7 @@ def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
     ]
     if issues and not advice:
         advice = _pip_advice(needs, checked)
-    if needs.python is not None:
+    if needs.python is not None:  # after the default advice: pip cannot install another Python
         versions, source, line = needs.python
         if not versions.contains(platform.python_version(), prereleases=True):
             issues.insert(0, Issue((f"requires-python {versions}",), f"this is {platform.python_version()}", source, line))
