@@ -23,7 +23,7 @@ _COUNTING = """
         return context;
     };
 """
-PATIENCE = 60_000  # milliseconds, for a machine that has much else to do
+PATIENCE = 120_000  # milliseconds, of all waits: for a machine that has much else to do
 
 
 class Page:
@@ -40,6 +40,7 @@ class Page:
 
     def __init__(self, page: Any) -> None:
         self.page = page
+        page.set_default_timeout(PATIENCE)
         page.add_init_script(_COUNTING)
         self.errors: list[str] = []
         self.requests: list[str] = []
@@ -51,7 +52,7 @@ class Page:
     def open(self, address: str) -> None:
         """Open an address, and wait until its charts can be drawn."""
         self.page.goto(address)
-        self.page.wait_for_function("document.documentElement.dataset.ready === 'charts'", timeout=PATIENCE)
+        self.page.wait_for_function("document.documentElement.dataset.ready === 'charts'")
         self.requests.remove(self.page.url)
 
     def read(self, script: str, *values: Any) -> Any:
@@ -62,7 +63,7 @@ class Page:
         """Scroll to a section, and wait until its charts are drawn."""
         self.read("id => document.getElementById(id).scrollIntoView({behavior: 'instant'})", section)
         drawn = "id => [...document.querySelectorAll(`#${id} .chart`)].every(c => c.querySelector('.plot-container'))"
-        self.page.wait_for_function(drawn, arg=section, timeout=PATIENCE)
+        self.page.wait_for_function(drawn, arg=section)
 
     @property
     def contexts(self) -> int:
@@ -86,7 +87,7 @@ def browser(flags: Sequence[str] = FLAGS) -> Iterator[Any]:
         pytest.skip("there is no Chromium; apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=PROGRAM, args=list(flags))
+        chromium = started.chromium.launch(executable_path=PROGRAM, args=list(flags), timeout=PATIENCE)
 
         def opened(target: Path | str, **options: Any) -> Page:
             page = Page(chromium.new_page(**{"viewport": {"width": 1280, "height": 900}, **options}))

@@ -16,5 +16,5 @@ def test_without_webgl_points_are_drawn_all_the_same(tmp_path: Path) -> None:
         shown = opened_without(file)
         shown.show("history")
         drawn = "document.querySelector('#history .chart')?.data?.every(trace => trace.type === 'scatter')"
-        shown.page.wait_for_function(f"{drawn} && !document.querySelector('#history .no-webgl')", timeout=browsers.PATIENCE)
+        shown.page.wait_for_function(f"{drawn} && !document.querySelector('#history .no-webgl')")
         assert shown.errors == []
