@@ -238,12 +238,12 @@ class Connection:
         """
         match request:
             case ledger.LoadAttempts(after=after):
-                loaded, study_attributes = storage.page(after, ledger.PAGE_BYTES)
+                loaded, sampler_state = storage.page(after, ledger.PAGE_BYTES)
                 stored = (
                     ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, json.dumps(attempt.optuna))
                     for attempt in loaded
                 )
-                return ledger.AttemptsLoaded(tuple(stored), study_attributes)
+                return ledger.AttemptsLoaded(tuple(stored), sampler_state)
             case ledger.LoadReports(after=after):
                 page = storage.reports(after)
                 return ledger.ReportsLoaded(tuple(page.rows), page.more)
@@ -251,13 +251,13 @@ class Connection:
                 storage.write_reports(reports, deleted)
             case ledger.BeginAttempt():
                 attempt = Attempt(self._check_run(request.request), optuna=_parse_object(request.optuna))
-                storage.write_start(attempt, _parse_optional_object(request.study_attributes))
+                storage.write_start(attempt, _parse_optional_object(request.sampler_state))
             case ledger.DrawAttempt():
                 attempt = Attempt(self._check_run(request.request), optuna=_parse_object(request.optuna))
-                storage.write_draw(attempt, _parse_optional_object(request.study_attributes))
+                storage.write_draw(attempt, _parse_optional_object(request.sampler_state))
             case ledger.FinishAttempt():
                 attempt = Attempt(self._check_run(request.request), request.outcome, optuna=_parse_object(request.optuna))
-                storage.write_end(attempt, _parse_optional_object(request.study_attributes))
+                storage.write_end(attempt, _parse_optional_object(request.sampler_state))
             case ledger.WriteStatus(status=status):
                 storage.write_facts({labels.LEDGER_STATUS: records.to_dict(self._check_run(status))})
             case ledger.ReadColumn(name=name):

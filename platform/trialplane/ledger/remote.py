@@ -278,7 +278,7 @@ class Storage(Reader):
         while page.attempts:
             attempts += [Attempt(row.request, row.outcome, row.place, json.loads(row.optuna)) for row in page.attempts]
             page = self._request(ledger.LoadAttempts(attempts[-1].request.number), ledger.AttemptsLoaded)
-        return attempts, json.loads(first_page.study_attributes)
+        return attempts, json.loads(first_page.sampler_state)
 
     def reports(self, after: int) -> Reports:
         """Return a page of the reports with marks above `after`, which is 0 for the first page."""

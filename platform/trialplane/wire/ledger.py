@@ -147,12 +147,12 @@ class BeginAttempt:
     Attributes:
         request: Request for the attempt.
         optuna: Optuna's view of the attempt, as JSON.
-        study_attributes: Attributes that samplers store in the study, as JSON. None if they have not changed.
+        sampler_state: State of the samplers, as JSON; None if it has not changed.
     """
 
     request: TrialRequest
     optuna: str
-    study_attributes: str | None
+    sampler_state: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +161,7 @@ class DrawAttempt:
 
     request: TrialRequest
     optuna: str
-    study_attributes: str | None
+    sampler_state: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,7 @@ class FinishAttempt:
     request: TrialRequest
     outcome: TrialOutcome
     optuna: str
-    study_attributes: str | None
+    sampler_state: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,10 +215,10 @@ class StoredAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class AttemptsLoaded:
-    """A page of attempts; empty after the last one. The first page of `LoadAttempts` has the study's attributes, as JSON."""
+    """A page of attempts; empty after the last one. The first page of `LoadAttempts` has the samplers' state, as JSON."""
 
     attempts: tuple[StoredAttempt, ...]
-    study_attributes: str
+    sampler_state: str
 
 
 @dataclasses.dataclass(frozen=True)
