@@ -441,6 +441,31 @@ def test_options_that_are_not_searched_are_named_with_the_command_that_searches_
     assert result.exit_code == 0 and set(json.loads(result.stdout)["job"]["space"]) == {"lr", "beta-one"}, result.output
 
 
+SHARED = """
+lr = 0.1
+path = "/tmp/model.h5"
+def ModelCheckpoint(path, save_best_only): return path
+ModelCheckpoint(path, save_best_only=True)
+open("/etc/hostname")
+open("/dev/null", "w")
+print(f"loss={lr}")
+"""
+
+
+@pytest.mark.parametrize("source", ["src/fit.py", "cd src && python fit.py --a-long-option with-a-long-value --lr 0.1"])
+def test_trials_that_write_to_one_path_run_one_after_the_other(platform, written: Path, source: str) -> None:
+    (written / "fit.py").write_text(SHARED)
+    result = platform("init", "--from", source)
+    assert result.exit_code == 0 and " writes to /tmp/model.h5, which all trials share" in result.stderr, result.output
+    folder = written if source.endswith("py") else written.parent
+    assert "parallel: 1 # trials share /tmp/model.h5\n" in (folder / "job.yaml").read_text()
+    assert result.stderr.count("--lr 0.1") <= 1, "a long command is shown once"
+    (folder / "job.yaml").unlink()
+    (written / "fit.py").write_text(SHARED.replace("/tmp/model.h5", "model.h5"))
+    result = platform("init", "--from", source, "--no-smoke")
+    assert "which all trials share" not in result.stderr and "parallel: 2\n" in (folder / "job.yaml").read_text()
+
+
 CONSTANTS = """
 import argparse
 WIDTH = 8

@@ -35,6 +35,7 @@ from trialplane.wire.declared import Declared, Option
 _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
 _INIT = "platform init --from"
 _INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)[ \t]*$", re.MULTILINE)  # of a Makefile
+_LONGEST_TITLE = 50  # characters of a command in a message
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
 _RUNNERS = {
@@ -267,6 +268,11 @@ class _Origin:
     new_files: tuple[_NewFile, ...] = ()
     is_typed: bool = False
 
+    @property
+    def short_title(self) -> str:
+        """The title, without the end of a long command, for messages that would repeat it."""
+        return errors.shortened(self.title, _LONGEST_TITLE)
+
 
 def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     """Write the job of a script, a launcher or a command line; return the exit code.
@@ -274,7 +280,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     Raises:
         InputError, SpecError: See `make`.
     """
-    title, real = origin.title, origin.real
+    title, real = origin.short_title, origin.real
     start, file_with_values = _find_start(origin, parsed_script)
     folder = start.folder
     call = parsed_script.call
@@ -310,7 +316,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         else:
             job = script_job.build_with_file(name, parsed_script, file_with_values, start, request.space)
         if not origin.text:
-            job = dataclasses.replace(job, comments=[f"Made from {title} by `platform init --from`."])
+            job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
         result = None
         if request.with_smoke and not job.missing:
             job, result = _run_smoke(origin, job, parsed_script.printed, copy, smoke_folder, request)
@@ -321,6 +327,11 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     if file_with_values is not None and file_with_values.others:
         used, others = file_with_values.name, ", ".join(file_with_values.others)
         output.note(f"the values are those of {used}; for those of another ({others}) change its name in {job_file}")
+    if job.shared_paths:
+        output.note(
+            f"{title} writes to {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, let it "
+            "write below its working directory, of which each trial has its own"
+        )
     _print_missing_values(title, job, job_file)
     summary = _summary(title, job, parsed_script, result, job_file, request)
     exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files)
@@ -413,7 +424,7 @@ def _run_smoke(
     Returns:
         The job, perhaps with another command, and the result of the last run.
     """
-    title, job_folder = origin.title, importing.shell_path(copy.start.folder)
+    title, job_folder = origin.short_title, importing.shell_path(copy.start.folder)
     shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
     output.note(
         f"{title} runs once with its defaults{shown_command}, in a copy of {job_folder}, for {smoke.LONGEST:.0f} seconds at "

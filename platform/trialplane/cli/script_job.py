@@ -67,6 +67,7 @@ class ScriptJob:
         returned: Expression that the script's function returns to Hydra or Sacred, or "".
         in_file: Parameters that replace values in a settings file, and are no arguments unless `arguments` names them.
         monitored: Metric by which the script chooses its best model; None if no option names it.
+        shared_paths: Absolute paths to which the script writes, so that its trials cannot run at the same time.
     """
 
     script: str
@@ -84,6 +85,7 @@ class ScriptJob:
     returned: str
     in_file: tuple[str, ...] = ()
     monitored: guess.Monitored | None = None
+    shared_paths: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[str]:
@@ -197,6 +199,7 @@ def build(
         uses_wandb=imports_wandb and not is_in_command,
         in_file=parsed_script.in_file,
         monitored=guess.monitored(declared.options),
+        shared_paths=parsed_script.shared_paths,
         # No command can report what the function returns.
         returned="" if command and style is Style.HYDRA else parsed_script.returned,
     )
@@ -472,7 +475,9 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
         *([] if job.returned and best_objective(job, result) is None else ["pruner: asha"]),
         "",
     ]
-    lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
+    parallel = _PARALLEL if job.space and not job.shared_paths else 1
+    remark = f"trials share {', '.join(job.shared_paths)}" if job.shared_paths else ""
+    lines += [f"trials: {_TRIALS if job.space else 1}", _field_line("parallel", parallel, remark)]
     lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
     return "\n".join(lines) + "\n"
 

@@ -189,6 +189,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
         raise launcher.without_parameters(str(copy.file))
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
+    command = dataclasses.replace(command, shared_paths=called_script.shared_paths)
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 

@@ -58,6 +58,11 @@ _SETTINGS_NAME = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|
 _JOINED = re.compile(r"""\}|\+\s*f?["']$""")
 _PART_OF_STARS = re.compile(r"\*\*+(?!/)|(?<=[^/])\*\*+")  # `a**.yaml`; pathlib refuses two stars with anything beside them
 _LONGEST_FILE_NAME = 255  # bytes
+_ABSOLUTE = re.compile(r"/[\w.-][\w./ {}:-]*")
+_WRITES = re.compile(
+    r"save|write|dump|makedirs|mkdir|checkpoint|filehandler|^to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
+)
+_OUTPUT = re.compile(r"(?:\w+_)?(?:out|output|save|log|logging|checkpoint|ckpt)_?(?:dir|path|file|folder)")
 _PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")
 _LOADS = re.compile(
     r"\b(?:safe_load|full_load|yaml\.load|tomllib\.load|toml\.load|OmegaConf\.load|json\.load|ConfigParser)\("
@@ -142,6 +147,7 @@ class Script:
         appended: With COMMAND, form of the arguments that can be appended to the command: FLAGS, HYDRA, or "" for none.
         in_file: With COMMAND, options that the settings file `config` has.
         compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
+        shared_paths: Literal absolute paths in its text to which it writes, and which trials at the same time would share.
         searching: With OPTUNA and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
     """
 
@@ -166,6 +172,7 @@ class Script:
     appended: str = ""
     in_file: tuple[str, ...] = ()
     compared: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    shared_paths: tuple[str, ...] = ()
     searching: str = ""
 
 
@@ -253,8 +260,25 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         printed=_printed_metric(tree, calls),
         needs_file=bool(_NEEDED_CONFIG.search(all_text)),
         compared=_compared_texts(all_text),
+        shared_paths=tuple(dict.fromkeys(_shared_paths(tree, calls))),
         searching=_searching_command(tree) if search else "",
     )
+
+
+def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
+    """Yield the literal absolute paths to which a script writes: as an argument of a call, or by a variable."""
+    assigned = {ast.unparse(node.targets[0]): node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)}
+    for call in calls:
+        name = _dotted_name(call.func).rpartition(".")[2]
+        by_name = _arguments_by_name(call, "file", "mode")
+        mode = _literal(by_name.get("mode"))
+        opens = name == "open" and isinstance(mode, str) and bool(set("wax+") & set(mode))
+        nodes = [*call.args, *by_name.values()] if opens or _WRITES.search(name) else []
+        nodes += [word.value for word in call.keywords if word.arg and _OUTPUT.fullmatch(word.arg)]
+        for node in nodes:
+            path = _literal(assigned.get(ast.unparse(node), node))
+            if isinstance(path, str) and _ABSOLUTE.fullmatch(path) and not path.startswith("/dev/"):
+                yield path
 
 
 def _searching_command(tree: ast.Module) -> str:
