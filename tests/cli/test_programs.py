@@ -205,6 +205,25 @@ def test_values_of_a_makefile_may_be_in_another_or_in_a_recipe(
     assert made().command == command
 
 
+def test_a_shell_script_passes_on_the_arguments_that_it_gets(platform, written: Path) -> None:
+    other = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--size', type=int)\nparser.parse_args()\n"
+    )
+    shell = (
+        "if [[ $1 == train ]]; then\n  python fit.py --lr 0.1 --layers 2 ${@:2}\n"
+        "else\n  python other.py --size 3 ${@:2}\nfi\n"
+    )
+    write(written, {"fit.py": PRINTS, "other.py": other, "run.sh": shell})
+    command = "cd src && bash run.sh train"
+    refused = platform("init", "--from", command, "--space", "size=1..4")
+    assert refused.exit_code == 2 and "has no parameter size" in refused.stderr, refused.output
+    result = platform("init", "--from", command, "--space", "lr=0.01..1", "--space", "layers=1..4")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    job = job_in(".")
+    assert job.command == ("bash", "-c", 'cd src && bash run.sh train "$@"', "bash")
+    assert job.search.enqueue == ({"lr": 0.1, "layers": 2},)
+
+
 def test_another_program_is_told_how_it_is_given(platform, written: Path) -> None:
     write(written, {"fit.R": "lr <- 0.1\n"})
     result = platform("init", "--from", str(written / "fit.R"))

@@ -23,7 +23,7 @@ from trialplane.cli import importing, output, script_folder, script_job, script_
 from trialplane.cli.script_job import ScriptJob
 from trialplane.cli.script_probe import ScriptCopy
 from trialplane.errors import InputError, SpecError
-from trialplane.importing import guess, hydra, launcher, script, wandb
+from trialplane.importing import guess, hydra, launcher, script, wandb, wrapper
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, document, load, notebook, settings
 from trialplane.plan import pack as packing
@@ -191,7 +191,7 @@ def make_of_command(text: str, request: Request) -> int:
         return make(Path(script_file), request, is_typed=True)
     if notebook_file := launcher.executed_notebook(text):
         return make(Path(notebook_file), request)
-    call = launcher.find_call(text)
+    call = launcher.find_call(text) or _wrapped_call(text)
     if call is not None:
         call = _existing_call(call)
     words, folder = (text, ".") if call is None else (shlex.join(call.arguments), call.folder)
@@ -222,6 +222,17 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
             f"the command reads {path}, above this folder, and trials get a copy of this folder only; give the command in "
             f"the folder that has both: `cd {shlex.quote(str(base))} && {_INIT} {command}`; nothing was changed"
         )
+
+
+def _wrapped_call(text: str) -> script.Call | None:
+    """Return the call of the Python script to which the shell script of a command line passes its arguments on.
+
+    None if the command line starts no shell script, or one that passes none on.
+    """
+    shell_call = wrapper.find_call(text)
+    if shell_call is None or not (file := Path(shell_call.folder, shell_call.script)).is_file():
+        return None
+    return wrapper.wrapped_call(script_folder.source(file), shell_call)
 
 
 def _secrets_message(variables: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
@@ -163,6 +163,17 @@ def find_call(text: str) -> Call | None:
     If there are several, it is the last one with numbers, or else the last one. A `cd FOLDER` before it sets its folder, and
     an `export NAME=VALUE` one of its environment variables.
     """
+    return last_call(text, _python_call)
+
+
+def last_call(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Call | None]) -> Call | None:
+    """Return the last call with numbers in a command line, or else the last one; None without one.
+
+    Args:
+        text: Command line.
+        call_in: Function that returns the call in a simple command. It takes the words, each with its end in the command
+            line, and the folder in which the command is started.
+    """
     folder, calls, exported = PurePath(), list[Call](), dict[str, str]()
     tokens = [*_TOKEN.finditer(text), None]  # None ends the last command
     words: list[tuple[str, int]] = []  # words of one simple command and their ends in the text, without redirections
@@ -178,7 +189,7 @@ def find_call(text: str) -> Call | None:
             folder = folder / words[1][0]
         elif words and words[0][0] == "export":
             exported |= _assignments(word for word, _ in words[1:])
-        elif (call := _python_call(words, folder.as_posix())) is not None:
+        elif (call := call_in(words, folder.as_posix())) is not None:
             calls.append(dataclasses.replace(call, variables={**exported, **call.variables}))
         words, is_redirected = [], False
     with_numbers = [call for call in calls if list(settings.named_numbers(shlex.join(call.arguments)))]
@@ -269,7 +280,7 @@ def _loop_values(text: str) -> dict[str, tuple[Any, ...]]:
     in the text.
     """
     arrays = dict(_ARRAY.findall(text))
-    lines = _lines(text)
+    lines = shell_lines(text)
     variables = {match["name"]: match["value"] for line in lines if (match := _SET.match(line))}
     loops = {}
     for name, words in _LOOP.findall("\n".join(lines)):
@@ -279,7 +290,7 @@ def _loop_values(text: str) -> dict[str, tuple[Any, ...]]:
             numbers = [int(number) for number in limits.groups() if number is not None]
             first = 1 if len(numbers) == 1 else numbers[0]  # $(seq 5)
             words = " ".join(map(str, range(first, min(numbers[-1] + 1, first + _MOST_VALUES))))
-        words = _with_variable_values(words, variables)
+        words = with_variable_values(words, variables)
         if set(words) & set("$*{}`"):  # only the shell knows the values
             return {}
         loops[name] = tuple(_option("", word).default for word in words.split())
@@ -304,14 +315,14 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     exported: list[str] = []
     folders: list[str] = []
     commands: list[str] = []
-    for line in _lines(text):
+    for line in shell_lines(text):
         if (assignment := _SET.match(line)) is not None:
-            variables[assignment["name"]] = _with_variable_values(assignment["value"], variables)
+            variables[assignment["name"]] = with_variable_values(assignment["value"], variables)
             exported += [f"{assignment['name']}={variables[assignment['name']]} "] if assignment["export"] else []
         elif re.match(r"\s*cd\b", line):
-            folders.append(_with_variable_values(line.strip().rstrip(";"), variables))
+            folders.append(with_variable_values(line.strip().rstrip(";"), variables))
         elif not _NO_PROGRAM.match(line):
-            command = _with_variable_values(re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip(), variables)
+            command = with_variable_values(re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip(), variables)
             commands += [command] if any(f"{{{name}=" in command for name in loops) else []
     if not commands:
         raise SpecError([Issue(("script",), "has loops whose variables no command uses", str(file))])
@@ -351,12 +362,18 @@ def _secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({}
         )
 
 
-def _lines(text: str) -> list[str]:
+def shell_lines(text: str) -> list[str]:
     """Return the lines of a shell script. Continued lines are joined, and each `do` ends a line and is left out."""
     return re.sub(r"(?:^|;)[ \t]*do\b", "\n", re.sub(r"\\\n[ \t]*", " ", text), flags=re.MULTILINE).splitlines()
 
 
-def _with_variable_values(text: str, variables: Mapping[str, str]) -> str:
+def assignment(line: str) -> tuple[str, str] | None:
+    """Return the name and the value of the variable that a line of a shell script sets; None if it sets none."""
+    match = _SET.match(line)
+    return None if match is None else (match["name"], match["value"])
+
+
+def with_variable_values(text: str, variables: Mapping[str, str]) -> str:
     """Return a part of a shell script with the values of variables in place of `$NAME` and `${NAME}`."""
 
     def value_of(match: re.Match[str]) -> str:

@@ -1,0 +1,168 @@
+"""A shell script that a command line starts, and that passes its arguments on to a Python script.
+
+The text is only parsed, and nothing is started. Of branches on an argument, as of `if [[ $1 == train ]]`, only the one
+is read that the arguments of the command line take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from trialplane.importing import launcher
+from trialplane.importing.script import Call
+from trialplane.job import settings
+
+_SHELL = re.compile(r"(?:\S*/)?(?:ba|z|da)?sh")
+_ALL_ARGUMENTS = "$@"  # stands for further arguments
+_REST = re.compile(r'"\$(?:@|\{@(?::(\d+))?\})"|(?<!")\$(?:[@*]|\{[@*](?::(\d+))?\})')  # "$@", ${@:2}, $*
+_POSITION = re.compile(r"\$(?:(\d)|\{(\d)(?::?-[^{}]*)?\})")
+_OWN_FOLDER = re.compile(r"""(?:\$\(|`)dirname\s+(?:--\s+)?["']?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?["']?(?:\)|`)""")
+_TEST = re.compile(r"""\s*(?:el)?if\s+\[\[?\s+["']?([^"'\s]*)["']?\s*(==?|!=)\s*["']?([^"'\s]*)["']?\s+\]\]?\s*$""")
+_CASE = re.compile(r"""\s*case\s+["']?(\S*?)["']?\s+in\b""")
+_PATTERN = re.compile(r"\s*\(?([^()]+)\)\s*(.*)$")
+_KEYWORD = re.compile(r"(?:^[ \t]*|;\s*)(then|else|elif|fi)\b", re.MULTILINE)
+_SHIFT = re.compile(r"\s*shift(?:\s+(\d+))?\s*$")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Branches:
+    """The branches of an `if` or a `case`.
+
+    Attributes:
+        is_case: Whether it is a `case`.
+        word: Word that the patterns of a `case` match.
+        is_read: Whether the current branch may run.
+        is_taken: Whether an earlier branch, or the current one, runs for certain.
+    """
+
+    is_case: bool
+    word: str = ""
+    is_read: bool = True
+    is_taken: bool = False
+
+    def next(self, is_true: bool | None) -> _Branches:
+        """Return the state in the next branch, whose condition is true, false, or unknown (None)."""
+        return dataclasses.replace(
+            self, is_read=is_true is not False and not self.is_taken, is_taken=self.is_taken or is_true is True
+        )
+
+
+def find_call(text: str) -> Call | None:
+    """Return the call of a shell script in a command line; None without one. Its `script` is the shell script."""
+    return launcher.last_call(text, _shell_call)
+
+
+def _shell_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
+    """Return the call of a shell script in one simple command; None if it starts another program.
+
+    Args:
+        words: Words of the command, each with its end in the command line.
+        folder: Folder in which it is started.
+    """
+    texts = [word for word, _ in words]
+    for index, word in enumerate(texts):
+        is_started = "/" in word if index == 0 else bool(_SHELL.fullmatch(texts[index - 1])) or word.startswith("./")
+        if word.endswith(settings.SHELLS) and is_started:
+            return Call(os.path.normpath(word), folder, "", tuple(texts[index + 1 :]), words[-1][1])
+    return None
+
+
+def wrapped_call(text: str, shell_call: Call) -> Call | None:
+    """Return the call of the Python script to which a shell script passes its arguments on; None without one.
+
+    Its arguments are those in the shell script and those of the command line, and `end` is that of the command line.
+
+    Args:
+        text: Text of the shell script.
+        shell_call: Its call in the command line.
+    """
+    lines = "\n".join(_read_lines(text, list(shell_call.arguments), PurePath(shell_call.script).parent.as_posix()))
+    call = launcher.find_call(lines)
+    if call is None or _ALL_ARGUMENTS not in call.arguments:
+        return None
+    folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
+    words = tuple(word for word in call.arguments if word != _ALL_ARGUMENTS)
+    return dataclasses.replace(call, folder=folder, arguments=words, end=shell_call.end)
+
+
+def _read_lines(text: str, words: list[str], own_folder: str) -> Iterator[str]:
+    """Yield the lines of a shell script that may run, with the values of arguments and variables.
+
+    Args:
+        text: Text of the script.
+        words: Arguments of the script.
+        own_folder: Folder of the script, relative to the one in which it is started.
+    """
+    branches: list[_Branches] = []
+    variables: dict[str, str] = {}
+    for raw_line in launcher.shell_lines(_KEYWORD.sub(_on_own_line, text)):
+        line = launcher.with_variable_values(_with_arguments(_OWN_FOLDER.sub(own_folder, raw_line), words), variables)
+        if re.match(r"\s*if\b", line):
+            branches.append(_Branches(is_case=False).next(_is_true(line)))
+        elif (case := _CASE.match(line)) is not None:
+            branches.append(_Branches(is_case=True, word=case[1], is_read=False))
+        elif branches and re.match(r"\s*(?:fi|esac)\b", line):
+            branches.pop()
+        elif branches and not branches[-1].is_case and re.match(r"\s*(?:elif|else)\b", line):
+            branches[-1] = branches[-1].next(_is_true(line) if "elif" in line else True)
+            continue
+        elif branches and branches[-1].is_case and (pattern := _PATTERN.match(line)) is not None:
+            branches[-1] = branches[-1].next(_matches(branches[-1].word, pattern[1]))
+            line = pattern[2]
+        if not all(branch.is_read for branch in branches):
+            continue
+        if (shift := _SHIFT.match(line)) is not None:
+            words = words[int(shift[1] or 1) :]
+        elif (assignment := launcher.assignment(line)) is not None:
+            variables[assignment[0]] = assignment[1]
+        yield re.sub(r";;\s*$", "", _with_all_arguments(line, words))
+
+
+def _on_own_line(match: re.Match[str]) -> str:
+    """Return a keyword of the shell with its line ends: `then` and `else` end a line, too."""
+    return f"\n{match[1]}" + ("\n" if match[1] in ("then", "else") else "")
+
+
+def _with_arguments(line: str, words: Sequence[str]) -> str:
+    """Return a line of a shell script with the values of its arguments in place of `$1`; those that are missing stay."""
+
+    def value_of(match: re.Match[str]) -> str:
+        """Return the value of an argument, quoted if it needs that."""
+        position = int(match[1] or match[2])
+        return shlex.quote(words[position - 1]) if 0 < position <= len(words) else match[0]
+
+    return _POSITION.sub(value_of, line)
+
+
+def _with_all_arguments(line: str, words: Sequence[str]) -> str:
+    """Return a line of a shell script with all arguments, and the mark of further ones, in place of `"$@"`."""
+
+    def values_of(match: re.Match[str]) -> str:
+        """Return the arguments from a position on, and the mark."""
+        position = int(match[1] or match[2] or 1)
+        return f'{shlex.join(words[max(position, 1) - 1 :])} "{_ALL_ARGUMENTS}"'
+
+    return _REST.sub(values_of, line)
+
+
+def _is_true(line: str) -> bool | None:
+    """Return whether the condition of an `if` or `elif` holds; None if only the shell knows."""
+    test = _TEST.match(line)
+    if test is None or "$" in test[1] + test[3]:
+        return None
+    return (test[1] == test[3]) == (test[2] != "!=")
+
+
+def _matches(word: str, patterns: str) -> bool | None:
+    """Return whether one of the patterns of a `case` matches a word; None if only the shell knows."""
+    if patterns.strip() == "*":
+        return True
+    if "$" in word + patterns:
+        return None
+    return any(fnmatch.fnmatchcase(word, pattern.strip().strip("\"'")) for pattern in patterns.split("|"))

@@ -1,0 +1,78 @@
+"""The call to which a shell script passes its arguments on: the branch that is read, folders, and words."""
+
+from __future__ import annotations
+
+import pytest
+
+from trialplane.importing import wrapper
+from trialplane.importing.script import Call
+
+BRANCHES = """
+if [[ $1 == 'train' ]]; then
+    echo 'Run training...'
+    python train.py \\
+        --lr 0.1 \\
+        ${@:2}
+elif [ "$1" = "eval" ]; then
+    python eval.py --size 3 ${@:2}
+else
+    echo 'unknown'
+fi
+"""
+CASES = """
+MODE=$1
+shift
+case "$MODE" in
+  train|fit) python train.py --lr 0.1 "$@" ;;
+  eval)
+    python eval.py --size 3 "$@"
+    ;;
+  *) python other.py --size 4 "$@" ;;
+esac
+"""
+DISTRIBUTED = """
+CONFIG=$1
+GPUS=$2
+PORT=${PORT:-29500}
+PYTHONPATH="$(dirname $0)/..":$PYTHONPATH \\
+python -m torch.distributed.launch --nproc_per_node=$GPUS --master_port=$PORT \\
+    $(dirname "$0")/train.py $CONFIG --launcher pytorch ${@:3}
+"""
+
+
+def call(text: str, command_line: str) -> Call | None:
+    shell_call = wrapper.find_call(command_line)
+    return None if shell_call is None else wrapper.wrapped_call(text, shell_call)
+
+
+@pytest.mark.parametrize(
+    ("text", "command_line", "script", "arguments"),
+    [
+        (BRANCHES, "bash run.sh train --out a", "train.py", ("--lr", "0.1", "--out", "a")),
+        (BRANCHES, "bash run.sh eval --out a", "eval.py", ("--size", "3", "--out", "a")),
+        (CASES, "./run.sh fit --out 'a b'", "train.py", ("--lr", "0.1", "--out", "a b")),
+        (CASES, "bash -e run.sh eval", None, ()),
+        (CASES, "sh run.sh eval", "eval.py", ("--size", "3")),
+        (CASES, "sh run.sh test", "other.py", ("--size", "4")),
+        (DISTRIBUTED, "bash tools/run.sh a.py 8 --x 1", "tools/train.py", ("a.py", "--launcher", "pytorch", "--x", "1")),
+        ("python train.py $*", "bash run.sh --out a", "train.py", ("--out", "a")),
+        ("if [ -z $X ]; then python train.py $@; fi", "bash run.sh --out a", "train.py", ("--out", "a")),
+        ("if [ $1 = a ]\nthen python a.py $@\nelse python b.py $@\nfi", "bash run.sh b", "b.py", ("b",)),
+        ("python train.py --lr 0.1", "bash run.sh --out a", None, ()),
+        ("python train.py $1", "bash run.sh a", None, ()),
+    ],
+)
+def test_the_call_is_that_of_the_branch_that_the_arguments_take(
+    text: str, command_line: str, script: str | None, arguments: tuple[str, ...]
+) -> None:
+    python_call = call(text, command_line)
+    assert (None if python_call is None else python_call.script) == script
+    assert python_call is None or python_call.arguments == arguments
+
+
+def test_the_folders_of_the_command_line_and_the_script_are_joined() -> None:
+    command_line = "cd a && bash bin/run.sh && echo done"
+    python_call = call('cd "$(dirname "$0")/../src"\npython train.py "$@"\n', command_line)
+    assert python_call is not None
+    assert (python_call.folder, python_call.script) == ("a/src", "train.py")
+    assert command_line[: python_call.end] == "cd a && bash bin/run.sh"
