@@ -122,7 +122,17 @@ class SpecError(InputError):
 
 
 class JobNotFound(InputError):
-    """No job has this name."""
+    """No job has this name.
+
+    Args:
+        message: Message for the user.
+        program: Script or command that has this name, of which `platform init --from` makes a job; "" for none. Also an
+            attribute.
+    """
+
+    def __init__(self, message: str, program: str = "") -> None:
+        super().__init__(message)
+        self.program = program
 
 
 class RunNotFound(InputError):

@@ -28,7 +28,7 @@ def test_a_script_that_reads_no_arguments_is_refused(platform: Platform, script:
     words = ("--space", "zzz=0..1", "--param", "steps=1", "--objective", "accuracy:max", "--local")
     result = platform("submit", "hpo", f"./{script}", *words)
     assert result.exit_code == 2 and "--space zzz=0..1: space.zzz: has no effect" in result.stderr, result.stderr
-    assert "--params: params.steps: has no effect" in result.stderr
+    assert "--param steps=1: params.steps: has no effect" in result.stderr
 
 
 def test_a_script_needs_no_file(platform: Platform, script: Path) -> None:
@@ -39,6 +39,24 @@ def test_a_script_needs_no_file(platform: Platform, script: Path) -> None:
     assert (job["name"], job["script"], job["trials"]) == ("fit", "fit.py", 7)
     assert job["space"]["opt"]["choices"] == ["adam", "sgd"] and job["space"]["lr"]["log"]
     assert job["objectives"][0]["direction"] == "maximize"
+
+
+def test_a_parameter_that_a_job_lists_as_a_comment_can_be_fixed(platform: Platform, script: Path) -> None:
+    fields = "kind: hpo\nscript: fit.py\n# params:\n  # total_steps: 100\nspace: {lr: {type: float, low: 0, high: 1}}\n"
+    (script.parent / "job.yaml").write_text(f"{fields}objective: {{metric: accuracy, direction: maximize}}\n")
+    words = ("submit", "hpo", f"./{script.parent}", "--local", "--dry-run", "-o", "json")
+    result = platform(*words, "--param", "total_steps=7")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["job"]["params"] == {"total_steps": 7}
+    assert "no such parameter" in platform(*words, "--param", "steps=7").stderr
+
+
+def test_the_command_that_makes_a_job_has_the_typed_options(platform: Platform, script: Path) -> None:
+    words = ("--space", "lr=1e-4..1e-1:log", "--space", "opt=adam,sgd", "--objective", "accuracy:max", "--local")
+    result = platform("submit", "hpo", f"python {script} -c x", *words)
+    command = f"platform init --from 'python {script} -c x' --space lr=1e-4..1e-1:log --space opt=adam,sgd"
+    assert result.exit_code == 2 and f"`{command}` makes one" in result.stderr, result.output
+    assert "add `--objective accuracy:max` to" in result.stderr
 
 
 def test_its_arguments_can_be_fixed(platform: Platform, script: Path) -> None:
@@ -58,7 +76,7 @@ def test_a_parameter_of_a_job_can_be_fixed(platform: Platform) -> None:
     assert job["params"]["lr"] == 0.5 and "lr" not in job["space"]
     result = platform("submit", "hpo", "demo", "--param", "nosuch=1", "--local", "--dry-run")
     assert result.exit_code == 2, result.output
-    assert "nosuch: there is no such parameter; " in result.stderr
+    assert "--param nosuch=1: nosuch: there is no such parameter; " in result.stderr
     assert "; for a new one write `params: {nosuch: VALUE}` into job.yaml" in result.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,8 @@ from trialplane.client.offline import Offline
 from trialplane.client.run import SubmissionOutcome
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
-from trialplane.errors import InputError, Issue, SpecError
-from trialplane.job import document, load, short_forms
+from trialplane.errors import InputError, Issue, JobNotFound, SpecError
+from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
 from trialplane.plan.site import CheckpointDefaults
@@ -145,14 +146,20 @@ def hpo(
         raise InputError(f"{job} is a search of Ray Tune, and a trial would start all of it; {remedy}; nothing was started")
     overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
-    issues, search_fields = _search_fields(options.pop("spaces"), options.pop("objectives"))
+    spaces, objectives = options.pop("spaces"), options.pop("objectives")
+    issues, search_fields = _search_fields(spaces, objectives)
     overrides |= search_fields
     if watch_code:
         return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
     if checkpoint is not None and ":" not in (source or ""):
         raise click.UsageError("--checkpoint needs the trial that saved it: --from RUN:TRIAL")
     if source is None:
-        return _submit("hpo", str(job), target_name, overrides, issues, **options)
+        try:
+            return _submit("hpo", str(job), target_name, overrides, issues, **options)
+        except JobNotFound as error:
+            if not error.program or not (spaces or objectives):
+                raise
+            raise InputError(f"{error.program} is no job; {_two_commands(error.program, spaces, objectives)}") from error
     target = target_choice.target_of(target_name)
     run, trial = cloning.parse_source(source)
     target.is_active(run)  # raises for an unknown run
@@ -196,6 +203,16 @@ def _watch(
     return watching.watch(
         folder, lambda on_start: _submit("hpo", job, target_name, fields, issues, **options, on_start=on_start)
     )
+
+
+def _two_commands(program: str, spaces: Sequence[str], objectives: Sequence[str]) -> str:
+    """Return the remedy for a script or a command in place of a job, with the options that the user typed."""
+    words = ["platform", "init", "--from", program, *(word for text in spaces for word in ("--space", text))]
+    remedy = f"`{shlex.join(words)}` makes one"
+    if not objectives:
+        return remedy
+    objective_words = shlex.join(word for text in objectives for word in ("--objective", text))
+    return f"{remedy}; then add `{objective_words}` to the `platform submit hpo` that it prints"
 
 
 def _search_fields(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Issue], dict[str, Flag]]:
@@ -322,18 +339,21 @@ def _submit(
     platform = Platform(target_choice.target_of(target_name))
     issues, params = _fixed_params(options["params"], options["param_texts"], overrides)
     values_issues, offline = _offline(values, target_name.namespace or "")
-    prepared = platform.prepare(
-        job,
-        name=name,
-        profile=options["profile"],
-        sets=options["sets"],
-        overrides={**overrides, "seed": options["seed"], "budget.timeout": Flag(options["timeout"], "--timeout")},
-        params={**trial_params, **params},
-        command=["platform", *sys.argv[1:]],
-        issues=[*option_issues, *issues, *values_issues],
-        kind=kind,
-        offline=offline,
-    )
+    try:
+        prepared = platform.prepare(
+            job,
+            name=name,
+            profile=options["profile"],
+            sets=options["sets"],
+            overrides={**overrides, "seed": options["seed"], "budget.timeout": Flag(options["timeout"], "--timeout")},
+            params={**trial_params, **params},
+            command=["platform", *sys.argv[1:]],
+            issues=[*option_issues, *issues, *values_issues],
+            kind=kind,
+            offline=offline,
+        )
+    except SpecError as error:
+        raise SpecError(_with_option_names(error.issues, options["param_texts"])) from error
     for warning in prepared.warnings:
         output.note(f"note: {warning}")
     if dry_run:
@@ -352,6 +372,17 @@ def _submit(
         if outcome is SubmissionOutcome.FINISHED:
             return handle.exit_code
         return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
+
+
+def _with_option_names(issues: Sequence[Issue], param_texts: Sequence[str]) -> list[Issue]:
+    """Return issues, of which those of a fixed parameter name the option --param that sets it, if there is one."""
+    sources = {text.partition("=")[0].strip(): f"--param {text}" for text in param_texts}
+    return [
+        dataclasses.replace(issue, source=sources.get(str(issue.field_path[-1]), issue.source))
+        if issue.source == fixed_params.SOURCE and issue.field_path
+        else issue
+        for issue in issues
+    ]
 
 
 def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | None]:

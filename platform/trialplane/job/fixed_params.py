@@ -52,7 +52,9 @@ def override_issues(
                 yield Issue(("params", name), f"is searched, and what is drawn wins; {advice}", source)
 
 
-def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: bool = False) -> None:
+def fix_parameters(
+    job_draft: Draft, params: Mapping[str, Any], commented_names: Collection[str] = (), *, accepts_new: bool = False
+) -> None:
     """Set parameters of `--params` in a draft, and add issues of unknown names.
 
     A parameter of the space becomes a fixed one. Conditions on it are resolved: parameters whose condition does not hold are
@@ -61,6 +63,7 @@ def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: 
     Args:
         job_draft: Draft to change.
         params: Values by name.
+        commented_names: Names of further parameters that the job file lists as comments.
         accepts_new: Whether to accept names that the draft does not have.
     """
     space_fields = job_draft.data.get("space")
@@ -73,7 +76,7 @@ def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: 
             for dependent in list(space_fields):
                 removed_names |= _resolve_condition(job_draft, space_fields, dependent, name, value)
             _drop_points(job_draft, name, value, removed_names)
-        elif name not in present_params and not accepts_new:
+        elif name not in (*present_params, *commented_names) and not accepts_new:
             reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
             hint = errors.nearest(name, [*present_params, *(space_fields if isinstance(space_fields, dict) else ())])
             remedy = f"for a new one write `params: {{{name}: VALUE}}` into job.yaml"

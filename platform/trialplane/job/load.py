@@ -23,6 +23,7 @@ from trialplane.job.kinds import CLASSES, Job, training
 
 FILE = "job.yaml"
 FOLDER = "jobs"
+_COMMENTED_NAME = re.compile(r"""^[ \t]+# ["']?([\w.-]+)["']?: """, re.MULTILINE)
 
 
 class Flag(NamedTuple):
@@ -75,7 +76,7 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
     if _is_file(path) or len(name_or_path.split()) > 1:
         noun = "a file" if _is_file(path) else "a command"
         remedy = f"`platform init --from {shlex.quote(name_or_path)}` makes one"
-        return JobNotFound(f"{name_or_path} is {noun} and no job; {remedy}")
+        return JobNotFound(f"{name_or_path} is {noun} and no job; {remedy}", name_or_path)
     if path.suffix == ".py":
         hint = errors.nearest(path.name, [file.name for file in path.parent.glob("*.py")])
         return JobNotFound(f"there is no script {name_or_path}; {hint}".rstrip("; "))
@@ -146,7 +147,8 @@ def load_job(
         issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", "--profile"))
     _apply_environment(job_draft, environ or {})
     if params:
-        fixed_params.fix_parameters(job_draft, params, accepts_new=bool(script))
+        commented_names = () if script else _commented_names(folder / FILE)
+        fixed_params.fix_parameters(job_draft, params, commented_names, accepts_new=bool(script))
     # With an unknown profile, the user may have meant any of them. So the parameters of all profiles are known names, which
     # avoids further issues.
     possible_profiles = profiles if profile is not None and profile not in profiles else ()
@@ -170,6 +172,11 @@ def load_job(
             )
         )
     return judgment.job
+
+
+def _commented_names(file: Path) -> list[str]:
+    """Return the names of the parameters that a job file lists as indented comments, as `init --from` writes them."""
+    return _COMMENTED_NAME.findall(file.read_text(encoding="utf-8"))
 
 
 def _apply_overrides(job_draft: Draft, sets: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, tuple[Place, Any]]:
