@@ -293,8 +293,11 @@ class NormalParameter(_Parameter):
 
 
 def _expand_choices(value: Any) -> Any:
-    """Return the fields of a parameter that is written as a list of its choices; any other value unchanged."""
-    return {"type": "categorical", "choices": value} if isinstance(value, (list, tuple)) else value
+    """Return the fields of a parameter that is written as a list of its choices; any other value unchanged.
+
+    A tuple of Python is unchanged, and so refused: (1e-5, 1e-1) would rather be meant as a range.
+    """
+    return {"type": "categorical", "choices": value} if isinstance(value, list) else value
 
 
 AnyParameter = FloatParameter | IntParameter | CategoricalParameter | NormalParameter
