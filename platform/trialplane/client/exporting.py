@@ -233,7 +233,7 @@ def _check_folder(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme.partition("+")[0] != "sqlite" or parts.path.startswith("/file:"):  # /file: begins a URI of SQLite
         return
-    folder = Path(parts.path[1:]).parent
+    folder = Path(parts.path[1:]).parent  # without the slash that ends the empty host of sqlite:///study.db
     with contextlib.suppress(PermissionError):  # the database reports it
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder} for {Path(parts.path).name}; create it, or export elsewhere")

@@ -112,12 +112,12 @@ class KubernetesTarget:
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
-        site, old = self.objects.site, self.job(run)
-        old_saving, new_saving = (saving.Saving.of(saved_job, site.checkpoints) for saved_job in (old, job))
+        defaults, old_job = self.objects.site.checkpoints, self.job(run)
+        old_saving, new_saving = saving.Saving.of(old_job, defaults), saving.Saving.of(job, defaults)
         if old_saving is None or new_saving is None:
             return saving.no_checkpoint_message(run)
         if old_saving.location != new_saving.location:
-            return saving.other_location_message(run, old_saving.location, new_saving.location, old.checkpoints.url)
+            return saving.other_location_message(run, old_saving.location, new_saving.location, old_job.checkpoints.url)
         if not new_saving.is_volume:
             return ""
         if not new_saving.claim:
@@ -178,7 +178,7 @@ class KubernetesTarget:
     def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
         """See `Target`."""
         if after is not None:
-            return self.gateway.ends(run, after) or (after, [])
+            return self.gateway.ends(run, after) or (after, [])  # None: the run is not in the ledger yet
         ledger_rows = self.gateway.attempts(run)
         if ledger_rows is None:
             self._known_view(run)  # raises if the run is unknown

@@ -81,18 +81,19 @@ class LocalTarget:
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
         files = self._find(run)
-        old, new = folder.load_job(files).checkpoints.url, job.checkpoints.url
-        if old != new:
-            new_location = new or f"a folder of {paths.runs(self.home)}"
-            return saving.other_location_message(run, old or str(files.checkpoints), new_location, old)
-        if new:
+        old_url, new_url = folder.load_job(files).checkpoints.url, job.checkpoints.url
+        if old_url != new_url:
+            new_location = new_url or f"a folder of {paths.runs(self.home)}"
+            return saving.other_location_message(run, old_url or str(files.checkpoints), new_location, old_url)
+        if new_url:
             return ""  # an object store, or a folder of the job, is not checked
-        start = job.start if isinstance(job, Study) else None
+        start = job.start if isinstance(job, Study) else None  # trial and step from which the trials of a study start
         trial = 0 if start is None else start.trial  # a training has one trial, 0
         checkpoints = Path(paths.trial_checkpoints(str(files.checkpoints), run, trial))
         if not paths.has_checkpoint(checkpoints):
             return f"{saving.no_checkpoint_message(run)} (in {checkpoints})"
-        steps = sorted({record.order(path.name)[0] for path in checkpoints.iterdir() if record.is_name(path.name)})
+        checkpoint_names = [path.name for path in checkpoints.iterdir() if record.is_name(path.name)]
+        steps = sorted({record.order(name)[0] for name in checkpoint_names})
         if start is None or start.step is None or start.step in steps:
             return ""
         return f"trial {start.trial} of {run} has no checkpoint of step {start.step}; it has {', '.join(map(str, steps))}"

@@ -124,7 +124,7 @@ class Offline:
             text = f"no team has the namespace {namespace}; choose one of {namespaces}; see `platform docs gitops`"
             raise SpecError([Issue(("teams",), text, values_file.source, values_file.lines.get(("teams",), 0))])
         data, defaults, may_install = chart_values.for_namespace(namespace)
-        claim = defaults.existingClaim or "checkpoints" if defaults.enabled else ""
+        claim = (defaults.existingClaim or "checkpoints") if defaults.enabled else ""
         checkpoints = CheckpointDefaults(claim=claim, url=defaults.url, secret=defaults.secret, grace=defaults.grace)
         return cls(data.enabled, checkpoints, namespace, may_install)
 

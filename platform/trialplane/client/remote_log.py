@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from trialplane.client.gateway import Gateway
 from trialplane.client.target import Log
@@ -14,7 +15,6 @@ from trialplane.wire import logs
 from trialplane.wire.logs import Piece
 
 PAUSE = 1.0  # seconds between requests for more of a log
-_STATES = ("state", "lastState")  # fields of a container's status
 
 
 def gateway_lines(gateway: Gateway, run: str, which: Log, is_active: Callable[[], bool]) -> Iterator[str]:
@@ -54,9 +54,12 @@ def controller_lines(objects: Objects, run: str, follow: bool) -> Iterator[str] 
     """
     for pod in objects.pods(run, names.CONTROLLER):
         statuses = (pod.get("status") or {}).get("initContainerStatuses") or []
-        states = [
-            status.get(field) or {} for status in statuses if status.get("name") == names.CONTROLLER for field in _STATES
-        ]
-        if any(state.keys() & {"running", "terminated"} for state in states):
+        if any(status.get("name") == names.CONTROLLER and _has_started(status) for status in statuses):
             return objects.cluster.pod_log(pod["metadata"]["name"], container=names.CONTROLLER, follow=follow)
     return None
+
+
+def _has_started(container_status: Mapping[str, Any]) -> bool:
+    """Whether a container runs, or ran before its last restart, so that it has a log."""
+    states = [container_status.get(field) or {} for field in ("state", "lastState")]
+    return any("running" in state or "terminated" in state for state in states)

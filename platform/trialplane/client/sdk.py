@@ -337,7 +337,8 @@ def _objectives(
         return {} if direction is None else {"objective.direction": Flag(direction, "submit(direction=…)")}
     objectives = functions.METRIC if objective is None else objective
     metrics = [objectives] if isinstance(objectives, str) else list(objectives)
-    directions = list(direction) if direction is not None and not isinstance(direction, str) else [direction] * len(metrics)
+    # A single direction, or None for the default, is that of every objective.
+    directions = [direction] * len(metrics) if direction is None or isinstance(direction, str) else list(direction)
     if len(directions) != len(metrics):
         counts = f"{errors.counted(len(metrics), 'objective')} and {errors.counted(len(directions), 'direction')}"
         raise SpecError([Issue(("objectives",), f"{counts}; give one direction for each", "submit(direction=…)")])

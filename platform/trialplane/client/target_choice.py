@@ -76,7 +76,8 @@ def choose(
         return HERE
     environ = os.environ if environ is None else environ
     if not context:  # with --context, TRIALPLANE_NAMESPACE may be of another context
-        context, namespace = environ.get(env.CONTEXT), namespace or environ.get(env.NAMESPACE)
+        context = environ.get(env.CONTEXT)
+        namespace = namespace or environ.get(env.NAMESPACE)
     if context or namespace:
         return TargetName(context=context or None, namespace=namespace or None)
     return TargetName() if submits else recall().last_target or default_target

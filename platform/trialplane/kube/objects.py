@@ -173,16 +173,13 @@ class Objects:
         Each has the chart's ConfigMap. If the user may not list ConfigMaps, the namespaces with the chart's label are
         returned, or none if the user may not list namespaces either.
         """
-        try:
+        with contextlib.suppress(TargetError):
             config_maps = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
-            return sorted(
-                item["metadata"]["namespace"] for item in config_maps if names.SITE_KEY in (item.get("data") or {})
-            )
-        except TargetError:
-            with contextlib.suppress(TargetError):
-                return sorted(
-                    item["metadata"]["name"] for item in self.cluster.list(kinds.NAMESPACE, selector=names.CONTROL)
-                )
+            of_teams = [item for item in config_maps if names.SITE_KEY in (item.get("data") or {})]
+            return sorted(item["metadata"]["namespace"] for item in of_teams)
+        with contextlib.suppress(TargetError):
+            namespaces = self.cluster.list(kinds.NAMESPACE, selector=names.CONTROL)
+            return sorted(item["metadata"]["name"] for item in namespaces)
         return []
 
     @functools.cached_property
@@ -352,6 +349,7 @@ class Objects:
         Raises:
             RunExists: The existing ConfigMaps have other content.
         """
+        # The existing ConfigMap for each manifest, or None.
         existing_maps = [self.cluster.read(kinds.CONFIG_MAP, manifest["metadata"]["name"]) for manifest in code]
         existing_names = [existing["metadata"]["name"] for existing in existing_maps if existing is not None]
         # The existing parts, completed by the new ones, must be the code of this run. The digest of the unpacked archive is

@@ -161,7 +161,7 @@ def cost_issues(job: Job, prices: Prices) -> list[Issue]:
 
 
 def gpu_issues(job: Job, site: Site) -> list[Issue]:
-    """Return issues of shares of GPUs: shares that the nodes do not offer, and a size of /dev/shm, which MPS excludes."""
+    """Return issues of shares of GPUs: shares that the nodes do not offer, and `shm` with a share under MPS."""
     issues: list[Issue] = []
     for role in job.roles():
         share, request = role.resources.gpu_share, GpuRequest.of(role, site)
