@@ -6,6 +6,8 @@ Not checked here: an MLflow that is away (tests/controller/test_exporter_process
 from __future__ import annotations
 
 import collections
+import http.server
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,12 @@ import numpy as np
 import pytest
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.tracking import MlflowClient
 from tests.controller.conftest import outcome, request
 from tests.exporter.conftest import DONE, Place, bring
 
+from trialplane.exporter import __main__ as exporter_main
 from trialplane.exporter import adoption
 from trialplane.exporter.batch import Batch, Sender
 from trialplane.policies import transport
@@ -162,6 +166,66 @@ def test_arrays_that_cannot_be_read_cost_nothing_else(place: Place, capfd: pytes
     assert place.trial(0).info.status == "FINISHED"
     assert place.run.packed(0).exists()
     assert str(place.run.packed(0)) in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ('{"message": "the disk is full"}', "the disk is full"),
+        ('{"message": 5}', ""),
+        ("{}", ""),
+        ('["message"]', ""),
+        ('"message"', ""),
+        ("null", ""),
+        ("<h1>", ""),
+    ],
+)
+def test_the_reason_of_a_server_is_shown_only_in_the_form_of_mlflow(body: str, reason: str) -> None:
+    class Unavailable(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Unavailable) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert exporter_main._server_reason(f"http://127.0.0.1:{server.server_port}") == reason
+        thread.join()
+
+
+def test_a_duplicate_that_cannot_be_deleted_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It must not make the exporter start again for ever."""
+    place.play(0)
+    exporters = [place.exporter(end=DONE), place.exporter(end=DONE)]
+    for exporter in exporters:
+        exporter._ensure_parent()
+        exporter._earlier_runs = {}  # the runs that the other one creates are unknown to it
+    for exporter in exporters:
+        exporter.advance()
+    assert len(place.runs()) == 2
+    last, refusals = exporters[1], []
+
+    def refuse(run_id: str) -> None:
+        refusals.append(run_id)
+        raise MlflowException("nobody may delete runs here", INVALID_PARAMETER_VALUE)
+
+    monkeypatch.setattr(last.client, "delete_run", refuse)
+    for _ in range(5):
+        while last.advance() or last.files.send():
+            pass
+        if last.close():
+            break
+    else:
+        pytest.fail("the exporter starts again and again")
+    assert len(refusals) == 1
+    assert len(place.runs()) == 2
+    (run,) = [run for run in place.runs() if run.info.run_id not in refusals]
+    assert run.info.status == "FINISHED"
+    assert f"run {refusals[0]}" in capfd.readouterr().err
 
 
 def test_a_position_that_cannot_be_read_is_the_beginning(place: Place, capfd: pytest.CaptureFixture[str]) -> None:

@@ -238,9 +238,11 @@ def _server_reason(uri: str) -> str:
         response = rest_utils.http_request(
             credentials.get_default_host_creds(uri), _PROBE, "GET", max_retries=0, timeout=10, raise_on_status=False
         )
-        return "" if response.ok else str(response.json()["message"])
-    except (MlflowException, OSError, ValueError, KeyError):  # not MLflow's protocol, or there is no server
+        document = {} if response.ok else response.json()
+    except Exception:  # noqa: BLE001 - not MLflow's protocol, or there is no server; the caller has an error to report
         return ""
+    message = document.get("message") if isinstance(document, dict) else None
+    return message if isinstance(message, str) else ""
 
 
 if __name__ == "__main__":

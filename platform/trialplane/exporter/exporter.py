@@ -104,6 +104,7 @@ class Exporter:
         self._earlier_runs: dict[int | None, str] | None = {}
         # Runs that trials have created, in the same form, until they are in `_runs`.
         self._trial_runs: dict[int | None, str] = {}
+        self._undeletable: set[str] = set()  # ids of superfluous runs that MLflow refused to delete, ignored from then on
         self._last_search = 0.0  # time of the last search for them, by the monotonic clock; 0.0 if one is due
         self._position = Position()
         self._saved_position = Position()  # in the tag of the parent run
@@ -562,12 +563,14 @@ class Exporter:
                 self.client.delete_tag(run_id, tag)
 
     def _delete(self, run: Any) -> None:
-        """Delete a run of MLflow, unless it was deleted already."""
+        """Delete a superfluous run of MLflow. If MLflow refuses that, no search returns the run any more."""
         try:
             self.client.delete_run(run.info.run_id)
         except MlflowException as error:
             if not is_refusal(error):
                 raise
+            self._undeletable.add(run.info.run_id)
+            write_log(f"MLflow's superfluous run {run.info.run_id} stays if it is not deleted yet; {describe(error)}")
 
     def _search(self, condition: str) -> list[Any]:
         """Return all runs of MLflow that belong to the exported run and meet a condition."""
@@ -575,7 +578,11 @@ class Exporter:
         token: str | None = ""
         while token is not None:
             page = self.client.search_runs([self._experiment], condition, max_results=_PAGE, page_token=token or None)
-            runs += [run for run in page if self._identity.items() <= run.data.tags.items()]
+            runs += [
+                run
+                for run in page
+                if self._identity.items() <= run.data.tags.items() and run.info.run_id not in self._undeletable
+            ]
             token = page.token or None
         return runs
 
