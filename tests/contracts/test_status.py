@@ -225,3 +225,5 @@ def test_a_damaged_attempt_keeps_no_run_from_being_paused(
     run_status = team.cluster.objects["runs"]["a"]["status"]
     assert (run_status["state"], run_status["progress"]) == ("Paused", "1/6")
     assert "a: the attempts in the ledger cannot be counted" in caplog.text
+    at_gateway = team.site.get("/runs/a/status")["status"]
+    assert (at_gateway["state"], at_gateway["complete"]) == ("PAUSED", 1)

@@ -210,7 +210,8 @@ class Gateway:
                 view = LedgerView(record, desired_state, alive, start_time)
                 current = run_status.current(view)
                 if view.is_killed:
-                    current = run_status.recounted(current, self._runs.counts(run))
+                    with contextlib.suppress(ValueError):  # an attempt is damaged: the controller's last counts stay
+                        current = run_status.recounted(current, self._runs.counts(run))
                 status |= records.to_dict(current)  # fields that this gateway does not know, of a newer controller, stay
         status = {**status, "images": self._runs.images(run)}
         return json_response({"status": status, "alive": alive, "desired": desired})
