@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,33 @@ def test_an_mlflow_that_its_plugin_does_not_support_is_refused_before_its_tables
     assert {"another version": "MLflow 3.99.0", "another endpoint": "POST /api/2.0/mlflow/newer"}[case] in reason
     assert "the database has not been changed: set image.controller of the chart" in reason
     assert "pip install mlflow-kubernetes-plugins 'mlflow<" in reason
+
+
+def _install(folder: Path, name: str) -> None:
+    described = folder / f"{name.replace('-', '_')}-3.99.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 3.99.0\n")
+
+
+def test_a_server_that_hangs_at_its_start_is_refused(chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = _load(chart / "files" / "prepare.py")
+    for name in ("mlflow", prepare.PLUGIN):
+        _install(tmp_path, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(prepare, "START", "import time; time.sleep(60)")
+    monkeypatch.setattr(prepare, "START_TIMEOUT", 0.1)
+    with pytest.raises(SystemExit, match=r"its application was not made within 0\.1 s; the database has not been changed"):
+        prepare.check()
+
+
+@pytest.mark.parametrize("missing", ["mlflow", "mlflow-kubernetes-plugins"])
+def test_a_missing_package_is_named(chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    prepare = _load(chart / "files" / "prepare.py")
+    for name in {"mlflow", prepare.PLUGIN} - {missing}:
+        _install(tmp_path / "packages", name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "packages")])
+    with pytest.raises(SystemExit, match=f": {missing} is not installed; the database has not been changed"):
+        prepare.check()
 
 
 @pytest.mark.services

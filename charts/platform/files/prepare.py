@@ -20,6 +20,7 @@ LOCK = 0x6D6C666C6F77  # "mlflow"; any number that no other program uses
 PLUGIN = "mlflow-kubernetes-plugins"
 # Makes the server's application. The plugin raises an error if MLflow has an endpoint for which it has no rule.
 START = "from mlflow_kubernetes_plugins.auth.middleware import create_app; create_app()"
+START_TIMEOUT = 300.0  # seconds that it may take, imports included
 PAUSE = 2.0  # seconds between attempts to connect
 # `mlflow db upgrade`. It takes the URL, with its password, as an argument only, and arguments can be read by everybody.
 UPGRADE = "import os; from mlflow.db import commands; commands(['upgrade', os.environ['MLFLOW_BACKEND_STORE_URI']])"
@@ -34,24 +35,35 @@ def check() -> None:
     Raises:
         SystemExit: it does not, or it is not installed.
     """
-    version = metadata.version("mlflow")
     try:
+        version = metadata.version("mlflow")
         plugin = f"{PLUGIN} {metadata.version(PLUGIN)}"
         requirements = [Requirement(text) for text in metadata.requires(PLUGIN) or ()]
-    except metadata.PackageNotFoundError:
-        raise SystemExit(f"MLflow {version} has no {PLUGIN}, which keeps the teams apart; {_remedy('')}") from None
+    except metadata.PackageNotFoundError as error:
+        told = f"MLflow cannot be served with {PLUGIN}, which keeps the teams apart: {error.name} is not installed"
+        raise SystemExit(f"{told}; {_remedy('')}") from None
     supported = next((needed.specifier for needed in requirements if needed.name == "mlflow"), None)
     reason = ""
     if supported is not None and not supported.contains(version, prereleases=True):
         reason = f"it supports mlflow{supported}"
     else:
-        started = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=False)
-        if started.returncode:
-            sys.stderr.write(started.stderr)
-            reason = (started.stderr.strip().splitlines() or [f"it ended with {started.returncode}"])[-1]
+        reason = _start_problem()
     if reason:
         told = f"MLflow {version} cannot be served with {plugin}, which keeps the teams apart: {reason}"
         raise SystemExit(f"{told}; {_remedy(str(supported or ''))}")
+
+
+def _start_problem() -> str:
+    """Why the server's application cannot be made; "" if it can."""
+    command = [sys.executable, "-c", START]
+    try:
+        started = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return f"its application was not made within {START_TIMEOUT:g} s"
+    if not started.returncode:
+        return ""
+    sys.stderr.write(started.stderr)
+    return (started.stderr.strip().splitlines() or [f"it ended with {started.returncode}"])[-1]
 
 
 def _remedy(supported: str) -> str:
