@@ -200,6 +200,11 @@ def test_globals_are_what_the_script_assigns(job: Path, text: str, message: str)
         ("script: fit.py\n", "import sys\nlr = 0.1\nprint(sys.argv)\n", ""),
         ("script: fit.py\n", "from lib import ArgumentParser\nlr = ArgumentParser().lr\nlr = lr or 0.1\n", ""),
         ("script: fit.py\narguments: globals\n", "lr = 0.1\n", ""),
+        ("script: fit.py\n", "import rich_click as cli_library\n", ""),
+        ("script: fit.py\n", "from trainer_of_a_company import main\nmain()\n", ""),
+        ("script: fit.py\n", "from library_of_a_company import layers\nlr = 0.1\n", "write `arguments: globals`"),
+        ("script: fit.py\n", "import WandbLogger\nlr = WandbLogger().experiment.config.lr\n", ""),
+        ("script: fit.py\n", f"x = {' + '.join(['1'] * 400)}\n", "fit.py reads no --lr"),
     ],
 )
 def test_a_searched_parameter_that_does_not_reach_the_program_is_refused(
@@ -216,6 +221,19 @@ def test_a_searched_parameter_that_does_not_reach_the_program_is_refused(
         assert at == "space.lr" and "it does not reach the program: " in told and message in told
     else:
         assert load.load_job(job).kind == "hpo"
+
+
+def test_a_parameter_that_another_field_names_need_not_reach_the_program(tmp_path: Path) -> None:
+    fields = {
+        "objectives": [{"metric": "f1", "direction": "maximize"}],
+        "params": {"epochs": 16},
+        "pruner": {"name": "asha", "promote": True, "max_resource": "epochs"},
+        "space": {"lr": {"type": "float", "low": 0.1, "high": 1.0}},
+        "command": ["sh", "train.sh", "{lr}"],
+        "kind": "hpo",
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(fields))
+    assert load.load_job(tmp_path).params == {"epochs": 16}
 
 
 def test_a_fixed_parameter_that_does_not_reach_the_program_is_refused(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import itertools
 import re
-from collections.abc import Collection, Iterator, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
@@ -16,12 +19,21 @@ from trialplane.job.kinds import Job
 
 # A program whose text has none of these reads its parameters from nowhere but its arguments.
 _READS_PARAMETERS = re.compile(r"trialplane|wandb\.(?:config|sweep|agent)\b", re.IGNORECASE)
-_READS_WANDB_CONFIG = re.compile(r"\bwandb\b(?s:.*)\.config\b")  # run = wandb.init(); run.config.lr
-# Libraries that read the arguments of a script that imports them.
+# Together, in any files: logger = WandbLogger(); logger.experiment.config.lr
+_WANDB, _CONFIG = re.compile("wandb", re.IGNORECASE), re.compile(r"\.config\b")
+# Libraries that read the arguments of a script that imports them, also as a part of a name: rich_click, hydra_zen.
 _PARSERS = re.compile(
-    r"absl|argh|argparse|cappa|chz|click|clize|configargparse|confz|cyclopts|defopt|docopt|draccus|fire|getopt|gflags|hydra|"
-    r"invoke|jsonargparse|luigi|metaflow|optparse|plac|pydantic_settings|pyrallis|sacred|simple_parsing|strictfire|tap|"
-    r"typed_argparse|typer|tyro"
+    r"(?:^|_)(?:absl|argh|argparse|asyncclick|cappa|chz|click|clize|configargparse|confz|cyclopts|defopt|docopt|draccus|fire|"
+    r"getopt|gflags|hydra|invoke|jsonargparse|luigi|metaflow|optparse|plac|pydantic_settings|pyrallis|sacred|simple_parsing|"
+    r"spock|strictfire|tap|typer|tyro)(?:_|$)"
+)
+# Libraries that read no arguments by themselves. Any other, such as a company's own launcher, may read them.
+_COMPUTING = re.compile(
+    r"PIL|albumentations|catboost|cv2|datasets|einops|flax|gym|gymnasium|h5py|haiku|imageio|jax|joblib|"
+    r"keras|lightgbm|lightning|matplotlib|mlflow|networkx|nltk|numba|numpy|optax|optuna|pandas|peft|"
+    r"plotly|polars|psutil|pyarrow|pytorch_lightning|ray|requests|scipy|seaborn|sentence_transformers|"
+    r"skimage|sklearn|spacy|statsmodels|tensorboard|tensorboardX|tensorflow|tensorflow_datasets|timm|"
+    r"tokenizers|torch|torchaudio|torchmetrics|torchtext|torchvision|tqdm|transformers|wandb|xgboost|yaml"
 )
 # Names in code that reads arguments: sys.argv, HfArgumentParser, parse_args, OmegaConf.from_cli, LightningCLI, tf.flags.
 _READS_ARGUMENTS = re.compile(
@@ -48,6 +60,10 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
     if getattr(job, "arguments", None) is not None or job.search.function or fields & set(broken) or (command and script):
         return
     names = dict.fromkeys(job.params, "params") | dict.fromkeys(job.search.names, "space")
+    # Fields such as pruner.max_resource name a parameter that need not reach the program.
+    for text in _texts_in(job.model_dump(exclude={"params", "space"})):
+        if names.get(text) == "params":
+            del names[text]
     if command:
         named = {name for _, name in arguments.placeholders(command)}
         texts = itertools.chain([" ".join(command)], *(_texts(root) for root in (folder, *roots)))
@@ -56,17 +72,11 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
             for name in names
             if name not in named
         }
-        if not remedies or any(map(_reads_parameters, texts)):
+        if not remedies or _read_parameters(texts):
             return
-    elif script and (folder / script).is_file():
-        trees = _trees(folder / script, (folder, *roots))
-        if (
-            not names
-            or trees is None
-            or any(_reads_arguments(tree) or _reads_parameters(ast.unparse(tree)) for tree in trees)
-        ):
-            return
-        remedies = {name: _script_remedy(name, script, arguments.spots(trees[0])) for name in names}
+    elif names and script and (folder / script).is_file():
+        spots = _unread_spots(folder / script, (folder, *roots), names)
+        remedies = {name: _script_remedy(name, script, spots) for name in names} if spots is not None else {}
     else:
         return
     for name, remedy in remedies.items():
@@ -90,9 +100,46 @@ def _script_remedy(name: str, script: str, spots: Collection[str]) -> str:
     return f"{script} reads no --{name}; {advice}"
 
 
-def _reads_parameters(text: str) -> bool:
-    """Return whether a text reads parameters from trialplane, or from the configuration of W&B."""
-    return bool(_READS_PARAMETERS.search(text) or _READS_WANDB_CONFIG.search(text))
+def _unread_spots(script: Path, roots: Sequence[Path], names: Collection[str]) -> Collection[str] | None:
+    """Return the names with a value in a script's text, if it certainly reads no parameters; None otherwise.
+
+    Args:
+        script: The script.
+        roots: Folders with files that it may import.
+        names: Names of the parameters.
+    """
+    files = []
+    for file in _files(script, roots):
+        if file is None or _reads_arguments(file.tree):
+            return None
+        files.append(file)
+    if _read_parameters(file.text for file in files):
+        return None
+    spots = arguments.spots(files[0].tree)
+    has_unknown_library = not all(_COMPUTING.fullmatch(library) for file in files for library in file.libraries)
+    # A value in the text would stay the same in all trials, whatever an unknown library reads.
+    return None if has_unknown_library and not spots.keys() & set(names) else spots
+
+
+def _read_parameters(texts: Iterable[str]) -> bool:
+    """Return whether texts read parameters from trialplane, or from the configuration of W&B."""
+    has_wandb = has_config = False
+    for text in texts:
+        if _READS_PARAMETERS.search(text):
+            return True
+        has_wandb |= bool(_WANDB.search(text))
+        has_config |= bool(_CONFIG.search(text))
+    return has_wandb and has_config
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in a value of a job."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from itertools.chain.from_iterable(map(_texts_in, value.values()))
+    elif isinstance(value, (list, tuple)):
+        yield from itertools.chain.from_iterable(map(_texts_in, value))
 
 
 def _texts(folder: Path) -> Iterator[str]:
@@ -103,13 +150,28 @@ def _texts(folder: Path) -> Iterator[str]:
                 yield file.read_text(encoding="utf-8", errors="replace")
 
 
-def _trees(script: Path, roots: Sequence[Path]) -> list[ast.Module] | None:
-    """Return the syntax trees of a script and of all files that it may import, itself or by others; None if one has none.
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """A file of a script's code.
+
+    Attributes:
+        text: Its text.
+        tree: Its syntax tree.
+        libraries: Libraries that it imports, without those of Python.
+    """
+
+    text: str
+    tree: ast.Module
+    libraries: frozenset[str]
+
+
+def _files(script: Path, roots: Sequence[Path]) -> Iterator[_File | None]:
+    """Yield a script and all files that it may import, itself or by others. None for one that cannot be parsed.
 
     A file is imported if code names it in an import, or in a text, as in `exec(open("configurator.py").read())`.
 
     Args:
-        script: The script, whose tree is the first.
+        script: The script, which is the first.
         roots: Folders with the files.
     """
     files_by_name: dict[str, list[Path]] = {}
@@ -118,22 +180,36 @@ def _trees(script: Path, roots: Sequence[Path]) -> list[ast.Module] | None:
             continue  # of a virtual environment, for example
         name = file.parent.name if file.name == "__init__.py" else file.stem
         files_by_name.setdefault(name, []).append(file)
-    trees: list[ast.Module] = []
+    # Folders are packages also without __init__.py.
+    own_names = files_by_name.keys() | {file.parent.name for files in files_by_name.values() for file in files}
     pending, visited = [script], {script}
     while pending:
         try:
-            tree = notebook.parse(pending.pop(0).read_bytes())
+            data = pending.pop(0).read_bytes()
+            tree = notebook.parse(data)
+            names = {name for node in ast.walk(tree) for name in _names(node)}
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
-        trees.append(tree)
-        names = {name for node in ast.walk(tree) for name in _names(node)}
+            yield None
+            return
+        yield _File(data.decode(errors="replace"), tree, frozenset(_top_imports(tree) - own_names - sys.stdlib_module_names))
         named = itertools.chain.from_iterable(
             files for name, files in files_by_name.items() if name in names or names & _RUNS_OTHERS
         )
         new_files = [file for file in named if file not in visited]
         pending += new_files
         visited.update(new_files)
-    return trees
+
+
+def _top_imports(tree: ast.Module) -> set[str]:
+    """Return the top-level names of all absolute imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                names.update(alias.name.partition(".")[0] for alias in aliases)
+            case ast.ImportFrom(module=str(module), level=0):
+                names.add(module.partition(".")[0])
+    return names
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -156,6 +232,6 @@ def _reads_arguments(tree: ast.Module) -> bool:
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.Name, ast.Attribute)):
             names = list(_names(node))
             is_import = isinstance(node, (ast.Import, ast.ImportFrom))
-            if (is_import and any(map(_PARSERS.fullmatch, names))) or any(map(_READS_ARGUMENTS.fullmatch, names)):
+            if (is_import and any(map(_PARSERS.search, names))) or any(map(_READS_ARGUMENTS.fullmatch, names)):
                 return True
     return False

@@ -56,9 +56,10 @@ def adopt_orphans(adopts: bool = True) -> None:
 def children(pid: int | None = None) -> set[int]:
     """Return the pids of a process's children, of all its threads; by default of this process."""
     pids: set[int] = set()
-    with contextlib.suppress(OSError):  # the process or a thread has just ended, or the kernel has no such file
+    with contextlib.suppress(OSError):  # the process has just ended
         for thread in Path(f"/proc/{pid or 'self'}/task").iterdir():
-            pids.update(map(int, (thread / "children").read_text().split()))
+            with contextlib.suppress(OSError):  # the thread has just ended, or the kernel has no such file
+                pids.update(map(int, (thread / "children").read_text().split()))
     return pids
 
 
