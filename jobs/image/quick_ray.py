@@ -5,7 +5,7 @@ KubeRay's init container of a worker runs only `ray health-check --address HOST:
 imports modules for three seconds of CPU time first: 15 to 20 s for every new pod. The command checks whether Ray's control
 service (GCS), a gRPC server, answers. The first bytes of an HTTP/2 connection, on which gRPC is based, check the same.
 
-`ray start --address HOST:PORT` waits for the GCS while it imports Ray, so a worker needs no init container: a cluster whose
+`ray start --address HOST:PORT` imports Ray and then waits for the GCS, so a worker needs no init container: a cluster whose
 KubeRay has ENABLE_INIT_CONTAINER_INJECTION=false starts trials sooner.
 
 Every command except the check is passed to Ray, but without the subcommands of Ray Serve, whose import takes half of the
@@ -25,7 +25,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADER = 9  # bytes before a frame's payload: length (3), type (1), flags (1), stream (4)
 _SETTINGS = 4
 _PATIENCE = 5.0  # seconds; the caller repeats the check
-_HEAD_PATIENCE = 600.0  # seconds; then Ray fails with its own message, and the kubelet starts the container again
+_HEAD_PATIENCE = 600.0  # seconds; then Ray fails with its own message, and KubeRay makes another pod
 _PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"  # as in trialplane.policies.protobuf, whose import would take time
 
 
@@ -45,7 +45,7 @@ def head_address(words: list[str]) -> tuple[str, int] | None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--address", default="")
     host, _, port = parser.parse_known_args(words)[0].address.rpartition(":")
-    return (host, int(port)) if port.isdigit() else None
+    return (host.strip("[]"), int(port)) if port.isdigit() else None  # brackets are around an IPv6 address
 
 
 def wait_for_head(host: str, port: int) -> None:
