@@ -89,7 +89,7 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
         if declared.overrides:
             return dataclasses.replace(parsed_script, style=Style.HYDRA), declared
         names = {option.name for option in declared.options}
-        constants = {name: value for name, value in _constants(parsed_script, requested).items() if name not in names}
+        constants = _constants(parsed_script, requested, names)
         if constants and not declared.failure:
             passed = [option for option in declared.options if option.required or option.name in requested]
             return with_values, dataclasses.replace(declared, options=(*passed, *constants.values()))
@@ -165,8 +165,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     if not typed and not appended and not guess.space([*in_file.values(), *declared.options]):
         in_file = {option.name: option for option in called_script.values}
         command = dataclasses.replace(command, config=called_copy.name)  # the file whose values are replaced
-    declared_names = {*typed, *in_file, *declared_by_name}
-    constants = {name: option for name, option in _constants(called_script, requested).items() if name not in declared_names}
+    constants = _constants(called_script, requested, {*typed, *in_file, *declared_by_name})
     if constants and not set(requested) & set(in_file):  # a trial replaces the values of one file
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
@@ -194,9 +193,11 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 
 
-def _constants(parsed_script: Script, requested: Collection[str]) -> dict[str, Option]:
-    """Return the values in the text of a script that the user wants to search, by name."""
-    return {option.name: option for option in parsed_script.values if option.name in requested}
+def _constants(parsed_script: Script, requested: Collection[str], declared_names: Collection[str]) -> dict[str, Option]:
+    """Return the values in the text of a script that the user wants to search, by name; none that an argument sets."""
+    spellings = {name.replace("-", "_") for name in declared_names}  # tyro takes learning_rate for learning-rate
+    options = (option for option in parsed_script.values if option.name.replace("-", "_") not in spellings)
+    return {option.name: option for option in options if option.name in requested}
 
 
 def _print_search(call: script.Call, called_script: Script, command: Script, *, is_chosen: bool) -> None:
