@@ -139,7 +139,7 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
     (written / "fit.py").write_text("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n" + BODY)
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
     assert result.exit_code == 0 and "runs once" not in result.stderr
-    assert "# a placeholder: no metric was found" in Path("src/job.yaml").read_text()
+    assert "# a placeholder: metrics were not looked for" in Path("src/job.yaml").read_text()
     assert (
         "the script was not run; name a metric that it prints in src/job.yaml, as in `objective: {metric: NAME, "
         "direction: minimize}`" in result.stderr
@@ -164,6 +164,44 @@ print(f"final_size={3}", "error:", 0.5)
     result = platform("init", "--from", str(written / "fit.py"))
     assert "; its metrics: error, final_size, gap, speed\n" in result.stderr, result.output
     assert "# guessed from the metrics of one run; the others: final_size, gap, speed\n" in Path("src/job.yaml").read_text()
+
+
+def test_settings_that_a_script_prints_are_no_metrics(platform, written: Path) -> None:
+    """Those are words of its options, what is printed before the first result, and the last words of longer names."""
+    text = """
+open("log.txt", "w").write("width: 3\\nscore: 2\\n")
+open("words.json", "w").write(str({f"score_{name}": name for name in range(600)}).replace("'", '"'))
+print(f"Image size: {32} X {32}\\nPatch size: {8} X {8}\\nwidth: {3}")
+for phase in range(2):
+    for epoch in range(3):
+        print(f"Epoch {epoch} Loss: {1 / (epoch + 1)} time: {epoch}")
+    print(f"Training layers: {args.layers + phase} learning rate: {0.1 + phase}\\nTest set AUC: {phase + 1}%\\ngap: {phase}")
+"""
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert "; its metrics: Loss, gap, score, test_AUC, time\n" in result.stderr, result.output
+    told = "# pruner: asha # not used: test_AUC was printed once or twice, without a step, as at the end of a phase\n"
+    text = (written / "job.yaml").read_text()
+    assert told in text and "of: best" not in text
+    assert made().pruner.name == "none" and made().objectives[0].metric == "test_AUC"
+
+
+def test_a_metric_with_steps_is_pruned_on(platform, written: Path) -> None:
+    """One value beside a step, or three values."""
+    for printed in ("epoch 1 auc: {0.5}", "auc: {1}\\nauc: {2}\\nauc: {3}"):
+        Path("src/job.yaml").unlink(missing_ok=True)
+        (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + f'print(f"{printed}")\n')
+        platform("init", "--from", str(written / "fit.py"))
+        text = (written / "job.yaml").read_text()
+        assert made().pruner.name == "asha" and "one run; the last value counts, with `of: best` the best one" in text
+
+
+def test_what_a_command_logs_to_mlflow_is_not_offered(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(written)
+    (written / "own_fit.py").write_text("import mlflow, sys\nmlflow.log_metric('f1', 0.5)\nprint('error: 0.25')\n")
+    result = platform("init", "--from", "python own_fit.py {lr=0.1}")
+    assert "logs f1 to MLflow, which is not read from a command, a process of its own: print the metric" in result.stderr
+    assert load.load_job(written).objectives[0].metric == "error", result.output
 
 
 def test_the_whole_names_of_nested_metrics_are_offered(platform, written: Path) -> None:
@@ -218,6 +256,7 @@ def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.Mon
     (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + endless)
     result = platform("init", "--from", str(written / "fit.py"))
     assert "fit.py was stopped after" in result.stderr and "its metrics: val_acc" in result.stderr
+    assert "`platform submit hpo src --objective METRIC:max --local`, or run init with --smoke-seconds 600" in result.stderr
     assert made().objectives[0].metric == "val_acc"
 
 

@@ -58,7 +58,8 @@ def test_what_may_be_written(job: Path, text: str, items: tuple[str, ...]) -> No
     assert isinstance(made, kinds.Study)
     runs = program.from_job(made)
     assert runs is not None and runs.arguments == items
-    assert [one.source for one in runs.metrics] == ["stdout", "mlflow"] and runs.cwd == "code"
+    sources = ["stdout", "mlflow"] if runs.script else ["stdout"]
+    assert [one.source for one in runs.metrics] == sources and runs.cwd == "code"
     assert kinds.read(made.model_dump_json()) == made
     assert made.roles()[0].program == runs
     jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
@@ -128,6 +129,12 @@ def test_sources_of_metrics(job: Path) -> None:
         ("script: train.py\nmetrics: {from: stdout, pattern: '(?P<name>.)'}\n", "metrics.0.pattern.0", 6, "two groups"),
         ("script: train.py\nmetrics: {from: stdoot}\n", "metrics.0.from", 6, "'stdoot' is not 'stdout'"),
         ("script: train.py\ncapture: wandbb\n", "capture.0", 6, "'wandbb' is not 'wandb'"),
+        (
+            "command: [sh, '{lr}']\nmetrics: [stdout, mlflow]\n",
+            "metrics.1",
+            6,
+            "a command is a process of its own, whose calls are not seen: print the metric, write it to a file",
+        ),
         (
             "command: [sh, '{lr}']\ncapture: [wandb, hf]\n",
             "capture",

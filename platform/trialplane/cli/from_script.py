@@ -73,11 +73,13 @@ class Request:
         with_smoke: Whether to run the script once, to find its metrics.
         space: Parameters to search in place of guessed ones, as fields of job.yaml by name; empty to guess.
         secrets: Secrets that the user's command had, by the environment variable that stands for each one in the job.
+        smoke_seconds: Maximum duration of that run; None for `smoke.LONGEST`.
     """
 
     with_smoke: bool = True
     space: Mapping[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    smoke_seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -436,19 +438,28 @@ def _run_smoke(
         The job, perhaps with another command, and the result of the last run.
     """
     title, job_folder = origin.short_title, importing.shell_path(copy.start.folder)
+    options, limit = list(job.default_values), request.smoke_seconds or smoke.LONGEST
     shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
     output.note(
-        f"{title} runs once with its defaults{shown_command}, in a copy of {job_folder}, for {smoke.LONGEST:.0f} seconds at "
+        f"{title} runs once with its defaults{shown_command}, in a copy of {job_folder}, for {limit:.0f} seconds at "
         "most, to find its metrics; --no-smoke skips this"
     )
     stem = origin.real.stem
-    result = smoke.run(job.command_line(), stem, folder, copy.scratch, printed_metric, request.secrets)
+    result = smoke.run(job.command_line(), stem, folder, copy.scratch, printed_metric, request.secrets, options, limit)
     if _RANK.search(result.failure) and not job.command:
         output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
         torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", copy.name]
         job = dataclasses.replace(job, command=torchrun, arguments=job.arguments or arguments.FLAGS)
-        result = smoke.run(job.command_line(), stem, folder, copy.scratch, printed_metric, request.secrets)
-    _print_result(title, result)
+        result = smoke.run(job.command_line(), stem, folder, copy.scratch, printed_metric, request.secrets, options, limit)
+    if job.command and (logged := result.metrics.get(smoke.MLFLOW)):
+        result = dataclasses.replace(
+            result, metrics={source: values for source, values in result.metrics.items() if source != smoke.MLFLOW}
+        )
+        output.note(
+            f"{title} logs {', '.join(smoke.shown_names([logged]))} to MLflow, which is not read from a command, a process "
+            "of its own: print the metric, or write it to a file"
+        )
+    _print_result(title, result, job_folder)
     return job, result
 
 
@@ -748,12 +759,23 @@ def _print_missing_libraries(file: Path, modules: Sequence[str], roots: Sequence
             )
 
 
-def _print_result(name: str, result: smoke.Smoke) -> None:
-    """Print the end of a smoke run and the names of its metrics, 20 at most."""
+def _print_result(name: str, result: smoke.Smoke, folder: str) -> None:
+    """Print the end of a smoke run and the names of its metrics, and the way to name others if it was stopped.
+
+    Args:
+        name: Name of the script.
+        result: Result of the run.
+        folder: Folder of the job as a word of a shell.
+    """
     duration = f"{result.seconds:.0f} s"
     names = smoke.shown_names(result.metrics.values())
     shown = f"its metrics: {', '.join(names)}" if names else "no metrics were found"
     if result.failure:
         output.note(f"{name} failed after {duration}: {result.failure}; {shown}")
-    else:
-        output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
+        return
+    output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
+    if not result.ended:
+        output.note(
+            "metrics that it prints later are missing here, such as those of a test at its end: name yours, as in "
+            f"`platform submit hpo {folder} --objective METRIC:max --local`, or run init with --smoke-seconds 600"
+        )

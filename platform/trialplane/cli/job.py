@@ -32,6 +32,9 @@ _SCHEMA = "job.schema.json"
     metavar="NAME=RANGE",
     help="With --from: parameter to search, in place of guesses: lr=1e-5..1e-2:log, layers=2..6, opt=adam,sgd. Repeatable.",
 )
+@click.option(
+    "--smoke-seconds", type=click.FloatRange(min=1), help="With --from: limit of the run of the script. Default: 60."
+)
 @click.option("--no-smoke", is_flag=True, help="With --from: do not run the script to find its metrics.")
 @click.option(
     "--kind",
@@ -41,7 +44,9 @@ _SCHEMA = "job.schema.json"
     help="Kind of job. hpo: a study, without libraries. train: a training with two ranks, with torch. collect: workers and "
     "a learner, with numpy.",
 )
-def init_command(name: str | None, source: str | None, spaces: tuple[str, ...], no_smoke: bool, kind: str) -> int:
+def init_command(
+    name: str | None, source: str | None, spaces: tuple[str, ...], smoke_seconds: float | None, no_smoke: bool, kind: str
+) -> int:
     """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors.
 
     With --from SCRIPT, create a job.yaml beside the script. The script's arguments are found by starting it until it parses
@@ -68,9 +73,12 @@ def init_command(name: str | None, source: str | None, spaces: tuple[str, ...], 
         raise click.UsageError("--space needs --from: write the space of a new job into its job.yaml")
     if script is None and no_smoke:
         raise click.UsageError("--no-smoke needs --from: a job created without it is not run")
+    if script is None and smoke_seconds is not None:
+        raise click.UsageError("--smoke-seconds needs --from: a job created without it is not run")
     if script is not None and name is not None:
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
-    request = from_script.Request(not no_smoke, dict(short_forms.parameter(text, "--space") for text in spaces))
+    space = dict(short_forms.parameter(text, "--space") for text in spaces)
+    request = from_script.Request(not no_smoke, space, smoke_seconds=smoke_seconds)
     if source is not None and script is not None and len(source.split()) > 1 and not script_folder.exists(script):
         return from_script.make_of_command(source, request)
     if script is not None and spaces and (importing.source_of(script) or importing.is_tune(script)):

@@ -472,7 +472,7 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
         "",
         *_metric_lines(job, result),
         "sampler: tpe",
-        *([] if job.returned and best_objective(job, result) is None else ["pruner: asha"]),
+        _pruner_line(job, result),
         "",
     ]
     parallel = _PARALLEL if job.space and not job.shared_paths else 1
@@ -480,6 +480,18 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
     lines += [f"trials: {_TRIALS if job.space else 1}", _field_line("parallel", parallel, remark)]
     lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
     return "\n".join(lines) + "\n"
+
+
+def _pruner_line(job: ScriptJob, result: smoke.Smoke | None) -> str:
+    """Return the line of the pruner; a comment if the objective has no values that a pruner could compare step by step."""
+    chosen = best_objective(job, result)
+    if chosen is None and job.returned:
+        return "# pruner: none # the function's return value has no steps"
+    if chosen is not None and result is not None and chosen[0].source == "stdout":
+        metric = chosen[1]["metric"]
+        if metric not in result.series:
+            return f"# pruner: asha # not used: {metric} was printed once or twice, without a step, as at the end of a phase"
+    return "pruner: asha"
 
 
 def _enqueue_lines(job: ScriptJob) -> list[str]:
@@ -563,7 +575,8 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         lines = [] if is_default else [_field_line("metrics", source_field, "where they were found")]
         if source.source == "wandb":
             lines = [_field_line("capture", "wandb", _CAPTURED_WANDB)]
-        return [*lines, _field_line("objective", best, f"{reason}{beside}")]
+        last = "; the last value counts, with `of: best` the best one" if best["metric"] in result.series else ""
+        return [*lines, _field_line("objective", best, f"{reason}{last}{beside}")]
     if job.returned:
         guessed = guess.objective({job.returned.removeprefix("-"): 0.0})
         direction = guessed["direction"] if guessed else "minimize"
@@ -575,7 +588,8 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         libraries = [*(["wandb"] if job.uses_wandb else []), "hydra"]
         capture = _field_line("capture", libraries, "the function's return value is reported")
         return [capture, _field_line("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
-    objective = _field_line("objective", {"metric": "loss", "direction": "minimize"}, "a placeholder: no metric was found")
+    cause = "metrics were not looked for" if result is None else "no metric was found"
+    objective = _field_line("objective", {"metric": "loss", "direction": "minimize"}, f"a placeholder: {cause}")
     captured = _field_line("capture", "wandb", _CAPTURED_WANDB)
     return [captured, objective] if result is not None and job.uses_wandb else [objective]
 

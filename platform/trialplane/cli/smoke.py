@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -24,11 +25,14 @@ from trialplane.worker.metrics.tails import Source, Tail
 
 LONGEST = 60.0  # seconds
 _STDOUT = MetricSource("stdout")
+MLFLOW = MetricSource("mlflow")
 _WANDB_PREFIX = "wandb:"  # of lines that W&B prints
 _WANDB_VALUE = re.compile(rf"{_WANDB_PREFIX}\s+([A-Za-z][\w./@-]*)\s+({settings.NUMBER})\s*")
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
+_SERIES = 3  # values of a metric per step; fewer may be those of phases, as after pretraining and after training
 _CROWD = 4  # names in a line that may be a list of settings
+_PRINTED_SUFFIXES = (".txt", ".log", ".json", ".jsonl")  # of files that may have settings and other words beside results
 _MOST_SHOWN = 20  # names in a message
 _MOST_FILES = 500  # Python files that are searched for prints
 
@@ -42,16 +46,27 @@ class Smoke:
         seconds: Duration of the run, up to the limit.
         failure: Cause of a failure, and the file with the whole output; "" if it succeeded or was stopped.
         ended: Whether the script ended by itself.
+        series: Metrics of the output that have a value per step: beside a step in a line, or three values at least.
     """
 
     metrics: Mapping[MetricSource, Mapping[str, float]]
     seconds: float
     failure: str
     ended: bool
+    series: Collection[str] = ()
 
 
-def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed: str, environ: Mapping[str, str]) -> Smoke:
-    """Run a script to its end, or for `LONGEST` seconds.
+def run(
+    command: Sequence[str],
+    name: str,
+    folder: Path,
+    scratch: Path,
+    unnamed: str,
+    environ: Mapping[str, str],
+    options: Collection[str],
+    limit: float,
+) -> Smoke:
+    """Run a script to its end, or to a limit.
 
     Args:
         command: Program and arguments.
@@ -60,6 +75,8 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
         folder: Working directory, to which the script may write.
         scratch: Another folder, for the output of the script.
         environ: Secrets of the user's command, by the name of the variable that the command reads.
+        options: Names of the script's options, which are no metrics if it prints them.
+        limit: Maximum duration, in seconds.
     """
     log, report_log, database = scratch / "output.log", scratch / "printed.log", scratch / "mlflow.db"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # as for a trial
@@ -71,7 +88,7 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
         env.MLFLOW_TRACKING_URI: f"sqlite:///{database}",
     }
     old_files = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
-    process_end = bounded.run(command, folder, variables, log, LONGEST)
+    process_end = bounded.run(command, folder, variables, log, limit)
     report_log.unlink(missing_ok=True)
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
@@ -79,8 +96,10 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
     output = reader.Reader(Program(metrics=(_STDOUT,), names=names), report_log, folder, time.time())
     # After the reader was created, because a reader skips the content that a file has by then.
     report_log.write_bytes(own_output.encode())
-    output.read(time.monotonic(), ended=True)
-    results = _result_names(report_log, names, output.finite, folder)
+    reports = output.read(time.monotonic(), ended=True)
+    results, series = _result_names(report_log, names, output.finite, folder, options)
+    counts = collections.Counter(name for _, metrics in reports for name in metrics)
+    series |= {name for name, count in counts.items() if count >= _SERIES}
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
     pair_spellings = {_spelling(name) for name in output.finite if name not in names}
@@ -99,20 +118,26 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed:
     if summary := dict(_wandb_summary(text)):
         metrics_by_source[MetricSource("wandb")] = summary
     if mlflow_metrics := _mlflow_metrics(database):
-        metrics_by_source[MetricSource("mlflow")] = mlflow_metrics
+        metrics_by_source[MLFLOW] = mlflow_metrics
 
     def is_new(file: Path) -> bool:
         is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
         return not is_of_wandb and file.is_file() and old_files.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
 
     for file in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
-        finite = {name: value for name, value in file.values.items() if math.isfinite(value) and name not in file.ambiguous}
+        finite = {name: value for name, value in file.values.items() if math.isfinite(value)}
+        if len(finite) > reader.MOST_NAMES:  # a vocabulary or other data
+            continue
+        result_names = finite.keys() - set(file.ambiguous)
+        if file.path.suffix in _PRINTED_SUFFIXES:
+            result_names &= _result_names(file.path, names, finite, folder, options)[0]
+        finite = {name: value for name, value in finite.items() if name in result_names}
         if file.source is not None and finite:
             metrics_by_source[file.source] = {**metrics_by_source.get(file.source, {}), **finite}
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep(name))))
-    return Smoke(metrics_by_source, process_end.seconds, failure, process_end.code is not None)
+    return Smoke(metrics_by_source, process_end.seconds, failure, process_end.code is not None, series)
 
 
 def shown_names(metrics: Iterable[Iterable[str]]) -> list[str]:
@@ -134,35 +159,54 @@ def _candidates(output: str) -> tuple[str, ...]:
     return tuple(names)[:_MOST_CANDIDATES]
 
 
-def _result_names(log: Path, names: Collection[str], metrics: Collection[str], folder: Path) -> set[str]:
-    """Return the names of metrics in an output that are results, and not the words of settings or of another list.
+def _result_names(
+    log: Path, names: Collection[str], metrics: Collection[str], folder: Path, options: Collection[str]
+) -> tuple[set[str], set[str]]:
+    """Return the names of metrics in an output that are results, and those of them that are beside a step in a line.
 
-    These are the metrics that have a step or change from one line to another with the same names, those that a print of the
-    code names, and those that are named as a loss or a score, unless they are single words in a line with mostly other
-    names.
+    Words of settings or of another list are no results. Results are the metrics that have a step, those that are named as a
+    loss or a score, unless they are single words in a line with mostly other names, and others that change from one line to
+    another with the same names, or that a print of the code names. Of these others, settings are left out: words of an
+    option, the last word of a longer name, and those that are only before the first loss, score or step.
 
     Args:
         log: File with the output.
         names: Names of losses and scores that are read in any spelling.
         metrics: Names of all metrics that are found.
         folder: Folder with the code.
+        options: Names of the script's options.
     """
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
-    results: set[str] = set()
+    stepped: set[str] = set()
     crowded: set[str] = set()  # in a line with mostly other names
+    early: set[str] = set()  # before the first loss, score or step
+    late: set[str] = set()
     for line in Tail(log, Source(_STDOUT, names), 0).read(True, time.monotonic() + reader.END):
         measures = [name for name in line.metrics if guess.is_measure(name)]
         if line.step is not None:
-            results |= line.metrics.keys()
+            stepped |= line.metrics.keys()
         elif len(line.metrics) >= _CROWD and 2 * len(measures) < len(line.metrics):
             crowded |= line.metrics.keys()
+        (late if late or measures or line.step is not None else early).update(line.metrics)
         for name, value in line.metrics.items():
             values.setdefault((frozenset(line.metrics), name), set()).add(value)
-    results |= {name for (_, name), different in values.items() if len(different) > 1}
-    results |= {name for name in metrics if guess.is_measure(name) and (name not in crowded or guess.names_data(name))}
-    others = set(metrics) - results
-    code = "\n".join(_python_texts(folder)) if others else ""
-    return results | {name for name in others if _printed_name(name).search(code)}
+    results = {name for name in metrics if guess.is_measure(name) and (name not in crowded or guess.names_data(name))}
+    text = log.read_text(encoding="utf-8", errors="replace")
+    changing = {name for (_, name), different in values.items() if len(different) > 1}
+    only_early = early - late if late else set()
+    others = {
+        name
+        for name in set(metrics) - results - stepped - only_early
+        if not guess.is_option(name, options) and not _longer_name(name).search(text)
+    }
+    code = "\n".join(_python_texts(folder)) if others - changing else ""
+    results |= {name for name in others if name in changing or _printed_name(name).search(code)}
+    return results | stepped, stepped
+
+
+def _longer_name(name: str) -> re.Pattern[str]:
+    """Return an expression that finds a name of several words whose last word is a metric's name: `Patch size: 8`."""
+    return re.compile(rf"[^\W\d] {re.escape(name)}[\"']?\s*[:=]", re.IGNORECASE)
 
 
 def _printed_name(name: str) -> re.Pattern[str]:

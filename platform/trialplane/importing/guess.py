@@ -389,6 +389,12 @@ def is_held_out(metric: str) -> bool:
     return bool(set(_words(metric)) & set(_HELD_OUT))
 
 
+def is_option(metric: str, options: Collection[str]) -> bool:
+    """Return whether the words of a metric's name, without those of a set of data, are among those of an option's name."""
+    words = set(_words(metric)) - {*_HELD_OUT, *_TRAINING}
+    return any(words and words <= set(_words(option)) for option in options)
+
+
 def is_measure(metric: str) -> bool:
     """Return whether a metric is named as a loss or a score. A variable such as `HYDRA_FULL_ERROR` is not."""
     words, is_variable = set(_words(metric)), "_" in metric and metric.isupper()

@@ -378,3 +378,11 @@ def test_an_object_of_a_file_that_the_job_has_already_counts_if_one_line_differs
         trial = Trial(tmp_path / place, MetricSource("file", path="scores.json"), script="fit.py", code=code)
         (trial.folder / "scores.json").write_text(text.replace("0.2", "0.3") if values else text)
         assert [metrics["acc"] for _, metrics in trial.read(ended=True)] == values
+
+
+def test_the_label_of_a_progress_bar_is_no_metric(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT, names=("mAP", "acc"))
+    for percent, bar in ((0, " " * 10), (69, "██████▉   "), (69, "######9   "), (100, "█" * 10)):
+        trial.prints(f"Map: {percent:3}%|{bar}| 291/420 [00:00<00:00, 2073.41 examples/s, acc=0.5]\n")
+    trial.prints("mAP: 40%\n")
+    assert [metrics for _, metrics in trial.read(ended=True)] == [{"acc": 0.5}] * 3 + [{"acc": 0.5, "mAP": 40.0}]

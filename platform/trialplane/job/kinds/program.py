@@ -293,7 +293,8 @@ def from_job(job: Ranked) -> Program | None:
         # A captured library usually prints its metrics too, so they are not also searched in the output. The libraries
         # mlflow and hydra do not print them.
         names = _DEFAULT_SOURCES if set(job.capture or ()) <= {"mlflow", "hydra"} else ("mlflow",)
-        metrics = [program.MetricSource(name) for name in names]
+        # The calls of MLflow in a command, a process of its own, are not seen.
+        metrics = [program.MetricSource(name) for name in names if not (job.command and name == "mlflow")]
     return Program(
         script=job.script or "",
         command=job.command or (),
@@ -316,7 +317,13 @@ def _capture_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
         advice = "write metrics: tensorboard, say, or run a Python file as script"
         text = f"reaches into a script, and a command is a process of its own, in which only wandb is captured: {advice}"
         yield Issue(("capture",), f"{', '.join(sorted(uncapturable))} {text}")
-    elif ("metrics",) not in broken:
+    elif job.command and ("metrics",) not in broken:
+        for index, source in enumerate(job.metrics or ()):
+            if source.source == "mlflow":
+                reason = "mlflow reads the calls of a script; a command is a process of its own, whose calls are not seen"
+                advice = "print the metric, write it to a file for {from: file, path: FILE}, or run a Python file as script"
+                yield Issue(("metrics", index), f"{reason}: {advice}")
+    if ("metrics",) not in broken:
         for index, source in enumerate(job.metrics or ()):
             if source.source in captured - {"mlflow"}:
                 advice = "drop it, or drop it from capture"

@@ -45,6 +45,7 @@ _PAIR = re.compile(
     rf"(?<![\w./@-])(?:({_DATA_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{_CALL_PREFIX}({_NUMBER})"
     rf"(?:\s*+/\s*+(\d{{1,15}}))?{_NUMBER_END}"
 )
+_BAR = re.compile(r"%\|[\s\d#█▉▊▋▌▍▎▏]*\|")  # of a progress bar, whose label is before its percentage: `Map: 100%|███|`
 _DATA_SET_BEFORE = re.compile(rf"(?<!\w){_DATA_SET}[\s_-]*$")
 _ANY_DATA_SET = re.compile(r"train|val|test", re.IGNORECASE)  # also in valid and eval
 # A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`.
@@ -459,6 +460,8 @@ def _pairs(line: str, names: Names, headings: Sequence[tuple[int, str]]) -> dict
             full_name = names.in_data_set(name, _data_set_at(match.start(), headings))
             if full_name not in pairs:  # a second `acc` below the heading is not of its set
                 name = full_name
+        if _BAR.match(line, match.end()):
+            continue
         is_written_as_port = sign == ":" and not (space or quote or "." in text or "e" in text)  # as in localhost:8080
         if is_written_as_port and name.lower() not in names.requested:
             continue
@@ -527,6 +530,8 @@ def _spelled_value(
     follows_other_set = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
     for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in patterns):
         text_before = line[max(0, match.start() - 20) : match.start()]
+        if _BAR.match(line, match.end()):
+            continue
         if _DATA_SET_BEFORE.search(text_before):
             follows_other_set = True
             continue
