@@ -224,6 +224,28 @@ def test_a_shell_script_passes_on_the_arguments_that_it_gets(platform, written: 
     assert job.search.enqueue == ({"lr": 0.1, "layers": 2},)
 
 
+def test_a_name_that_a_settings_file_has_is_told_with_its_key(platform, written: Path) -> None:
+    text = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--algo')\nparser.add_argument('--env')\n"
+        "parser.add_argument('--seed', type=int, default=0)\nparser.add_argument('--conf-file')\n"
+        "parser.add_argument('--hyperparams', nargs='+')\nprint(parser.parse_args(), 'loss=1 reward=2')\n"
+    )
+    values = "default: {rate: 0.3}\ncart: {rate: 0.1, steps: 32}\n"
+    write(written, {"fit.py": text, "hyper/a2c.yml": values, "hyper/ppo.yml": values})
+    command = "cd src && python fit.py --algo ppo --env cart --seed 1"
+    refused = platform("init", "--from", command, "--space", "rate=0.01..1", "--space", "steps=1..4")
+    assert refused.exit_code == 2, refused.output
+    assert "has no parameter rate; src/hyper/ppo.yml has cart.rate; and no steps; src/hyper/ppo.yml has" in refused.stderr
+    assert "`--conf-file hyper/ppo.yml` in the command, and `--space cart.rate=LOW..HIGH`" in refused.stderr
+    assert "`--hyperparams rate:{rate=VALUE}` in the command" in refused.stderr
+    result = platform("init", "--from", f"{command} --conf-file hyper/ppo.yml", "--space", "cart.rate=0.01..1")
+    assert result.exit_code == 0, result.output
+    assert "`--objective METRIC:min` or `:max` at submit picks another metric" in result.stderr
+    Path("job.yaml").unlink()
+    result = platform("init", "--from", f"{command} --hyperparams rate:{{rate=0.1}}", "--space", "rate=0.01..1")
+    assert result.exit_code == 0, result.output
+
+
 def test_another_program_is_told_how_it_is_given(platform, written: Path) -> None:
     write(written, {"fit.R": "lr <- 0.1\n"})
     result = platform("init", "--from", str(written / "fit.R"))

@@ -495,6 +495,8 @@ def _summary(
     if (chosen := script_job.best_objective(job, result)) is not None:
         _, objective, reason = chosen
         summary += f"; objective: {objective['metric']}, {objective['direction']}d ({reason})"
+        if result is not None and len({metric for metrics in result.metrics.values() for metric in metrics}) > 1:
+            summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
     elif job.returned:
         summary += "; the function's return value is the objective"
     else:

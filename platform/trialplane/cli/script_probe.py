@@ -30,6 +30,8 @@ _LONGEST_REASON = 400  # characters at the end of Hydra's output in a message
 BY_COMMAND = (
     "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
 )
+_MOST_SETTINGS_FILES = 200
+_TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
 _SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
@@ -484,12 +486,59 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
         names_text = " and no ".join(unknown_names)
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     hints: list[str] = []
+    words = parsed_script.call.arguments if parsed_script.call is not None else ()
+    in_files = {name: key for name in unknown_names if (key := _key_in_files(name, copy.folder, words))}
     for name in unknown_names:
+        if name in in_files:
+            hints.append(f"{name}; {in_files[name][0]} has {in_files[name][1]}")
+            continue
         hint = errors.nearest(name, known_names)
         is_repeated = any(hint in earlier for earlier in hints)  # the list of all names
         left_out = next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
         hints.append(left_out or (name if is_repeated or not hint else f"{name}; {hint}"))
-    raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}; nothing was changed")
+    remedy = _file_remedy(in_files, declared, parsed_script.call.folder if parsed_script.call is not None else ".")
+    raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}{remedy}; nothing was changed")
+
+
+def _key_in_files(name: str, folder: Path, words: Collection[str]) -> tuple[str, str] | None:
+    """Return the settings file of a project that has a name, and the full key there; None without one.
+
+    Files and sections that the command names come first.
+
+    Args:
+        name: Last part of the key.
+        folder: Folder of the project.
+        words: Words of the command.
+    """
+    candidates = []
+    for file in sorted(folder.rglob("*.y*ml"))[:_MOST_SETTINGS_FILES]:
+        for option in script.settings_options(file.read_text(encoding="utf-8", errors="replace"), file.name):
+            if option.name.rpartition(".")[2] == name:
+                has_section = any(part in words for part in option.name.split("."))
+                path = file.relative_to(folder).as_posix()
+                candidates.append((file.stem not in words, not has_section, path, option.name))
+    return min(candidates)[2:] if candidates else None
+
+
+def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, folder: str) -> str:
+    """Return the clause that says how names in a settings file are searched; "" without any.
+
+    Args:
+        in_files: File and full key of each name.
+        declared: Arguments of the script, some of which may name such a file, or take pairs of name and value.
+        folder: Folder in which the script is started.
+    """
+    if not in_files:
+        return ""
+    name, (file, key) = next(iter(in_files.items()))
+    file_flag = next((option.flag for option in declared.options if script.CONFIG.fullmatch(option.name)), "")
+    pairs_flag = next((option.flag for option in declared.options if _TAKES_PAIRS.fullmatch(option.name)), "")
+    typed_file = f"{file_flag} {os.path.relpath(file, folder)}".strip()
+    remedy = f"; to search a value of {file}, write `{typed_file}` in the command, and `--space {key}=LOW..HIGH`"
+    if pairs_flag:
+        pair = f"{pairs_flag} {name}:{{{name}=VALUE}}"
+        remedy += f"; or, if {pairs_flag} takes pairs of a name and a value, `{pair}` in the command"
+    return remedy
 
 
 def not_asked(declared: Declared) -> str:
