@@ -246,6 +246,17 @@ def test_a_name_that_a_settings_file_has_is_told_with_its_key(platform, written:
     assert result.exit_code == 0, result.output
 
 
+def test_a_folder_above_that_a_command_names_is_told(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(written, {"fit.py": PRINTS + "\n# parse\n", "run.sh": "python fit.py --lr 0.1 --layers 2 $@ # ../data\n"})
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data')\n"
+    text += "parser.add_argument('--lr', type=float, default=0.1)\nprint(parser.parse_args(), 'loss=1')\n"
+    write(written, {"fit.py": text, "run.sh": "python fit.py --data ../data/ $@\n"})
+    (written.parent / "data").mkdir()
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "bash run.sh --lr 0.2", "--no-smoke")
+    assert result.exit_code == 0 and "the command names ../data, above this one" in result.stderr, result.output
+
+
 def test_another_program_is_told_how_it_is_given(platform, written: Path) -> None:
     write(written, {"fit.R": "lr <- 0.1\n"})
     result = platform("init", "--from", str(written / "fit.R"))

@@ -208,6 +208,8 @@ def make_of_command(text: str, request: Request) -> int:
 def _refuse_files_above(text: str, words: str, folder: str) -> None:
     """Check that a command names no file above the working directory, which has all files of its job.
 
+    Folders above are only printed, as trials may write to them.
+
     Args:
         text: Command line.
         words: Words of it that may be files.
@@ -223,6 +225,12 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
         raise InputError(
             f"the command reads {path}, above this folder, and trials get a copy of this folder only; give the command in "
             f"the folder that has both: `cd {shlex.quote(str(base))} && {_INIT} {command}`; nothing was changed"
+        )
+    upward_folders = [path for path in dict.fromkeys(paths) if path.startswith(os.pardir) and Path(path).is_dir()]
+    for upward_folder in upward_folders:
+        output.note(
+            f"the command names {upward_folder}, above this one, and trials get a copy of this one only; to read files "
+            "there, give its absolute path, or give the command in the folder that has both, as `cd FOLDER && …`"
         )
 
 
