@@ -254,7 +254,7 @@ def test_a_folder_above_that_a_command_names_is_told(platform, written: Path, mo
     (written.parent / "data").mkdir()
     monkeypatch.chdir(written)
     result = platform("init", "--from", "bash run.sh --lr 0.2", "--no-smoke")
-    assert result.exit_code == 0 and "the command names ../data, above this one" in result.stderr, result.output
+    assert result.exit_code == 0 and "the command names ../data, above this folder" in result.stderr, result.output
 
 
 def test_another_program_is_told_how_it_is_given(platform, written: Path) -> None:

@@ -110,7 +110,6 @@ BEST = ("submit hpo --from", "refit")
         (POPULATION, {"tell": segment, "complete": 4, "failed": 0}, {"best --schedule"}),
         (POPULATION, {"asks": 4, "tell": segment, "state": RunState.PAUSED, "complete": 0, "failed": 0}, {"resume"}),
     ],
-    ids=str,
 )
 def test_the_next_steps_on_the_page_are_commands_that_run(platform, runs, double, fields, changes, verbs):
     train = runs.jobs / "demo" / "train.py"

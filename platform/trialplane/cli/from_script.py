@@ -229,8 +229,8 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
     upward_folders = [path for path in dict.fromkeys(paths) if path.startswith(os.pardir) and Path(path).is_dir()]
     for upward_folder in upward_folders:
         output.note(
-            f"the command names {upward_folder}, above this one, and trials get a copy of this one only; to read files "
-            "there, give its absolute path, or give the command in the folder that has both, as `cd FOLDER && …`"
+            f"the command names {upward_folder}, above this folder, and trials get a copy of this folder only; to read "
+            "files there, give its absolute path, or give the command in the folder that has both, as `cd FOLDER && …`"
         )
 
 
