@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
-import copy
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -312,14 +312,14 @@ def test_a_team_that_floods_connections_and_bad_runs_holds_up_no_other(
     before = platform_restarts(cluster)
     spec = SPEC.replace("trials: 6", "trials: 2")
     bad = cluster.platform("submit", "hpo", cluster.job(tmp_path / "bad" / "toy", spec=spec), "--name", "bad", "--dry-run")
-    objects = [thing for thing in yaml.safe_load_all(bad) if thing]
-    runs = [thing for thing in objects if thing["kind"] == "Run"]
-    code = [thing for thing in objects if thing["kind"] != "Run"]
-    runs[0]["spec"]["job"]["cluster"] |= {"priority_class": "system-node-critical"}
-    flood = [copy.deepcopy(runs[0]) for _ in range(30)]
-    for number, run in enumerate(flood):
-        run["metadata"]["name"] = f"bad-{number}"
-    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([*code, *flood]))
+    flood = []
+    for number in range(30):
+        named = re.sub(r"\bbad\b", f"bad-{number}", bad)  # its objects must have the name of the run
+        objects = [thing for thing in yaml.safe_load_all(named) if thing]
+        for run in (thing for thing in objects if thing["kind"] == "Run"):
+            run["spec"]["job"]["cluster"] |= {"priority_class": "system-node-critical"}
+        flood += objects
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(flood))
     head = f"{names.TOKEN_HEADER}: {user_token(cluster)}\r\n"
     try:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -334,7 +334,7 @@ def test_a_team_that_floods_connections_and_bad_runs_holds_up_no_other(
             assert refused(cluster, run)
         assert platform_restarts(cluster) == before
     finally:
-        cluster.kubectl("delete", "runs", *(run["metadata"]["name"] for run in flood), "--wait=false")
+        cluster.kubectl("delete", "runs", *(f"bad-{number}" for number in range(30)), "--wait=false")
         other.platform("delete", "calm", "--yes")
 
 
