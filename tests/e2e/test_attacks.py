@@ -10,6 +10,7 @@ import base64
 import concurrent.futures
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -265,7 +266,13 @@ def test_one_read_cannot_exhaust_the_gateway(
     cluster.platform("submit", "hpo", job, "--name", "wide", "--detach")
     request.addfinalizer(lambda: cluster.platform("delete", "wide", "--yes"))
     request.addfinalizer(lambda: cluster.platform("cancel", "wide", "--now", "--yes"))
-    cluster.until("all reports", lambda: "all reported" in cluster.platform("logs", "wide", "0"), patience=600)
+
+    def log() -> str:
+        """The trial's log up to now; "" before it starts."""
+        words = cluster.command("logs", "wide", "0")
+        return subprocess.run(words, env=cluster.environ, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    cluster.until("all reports", lambda: "all reported" in log(), patience=600)
     before = platform_restarts(cluster)
     everything = [f"/runs/wide/curves?after=0&limit={2**31 - 1}", "/runs/wide/whole", "/runs/wide/attempts?after=0", "/runs"]
     code = READS % (names.TOKEN_HEADER, user_token(cluster), 48, 40 * everything)
