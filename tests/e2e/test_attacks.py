@@ -10,7 +10,6 @@ import base64
 import concurrent.futures
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,33 +213,6 @@ def test_a_team_cannot_fill_the_database_of_all(cluster: Cluster, two: tuple[str
         install()
 
 
-# A trial that fills its ledger: 150 reports of 1,000 metrics with long names, and then waits.
-WIDE = """
-import time
-
-def run(ctx):
-    for step in range(150):
-        ctx.report(step, score=float(step), **{f"metric {n:093}": step + n / 7 for n in range(999)})
-    print("all reported", flush=True)
-    time.sleep(1000)
-"""
-# Reads paths at the gateway with a user's token, in many threads and as often as said: status → count, and bytes.
-READS = """
-import collections, concurrent.futures, json, os, threading, urllib.error, urllib.request
-def read(path):
-    request = urllib.request.Request(os.environ["TRIALPLANE_LEDGER"] + path, headers={%r: %r})
-    try:
-        answer = urllib.request.urlopen(request, timeout=120)
-    except urllib.error.HTTPError as error:
-        answer = error
-    with answer:
-        return answer.status, len(answer.read())
-with concurrent.futures.ThreadPoolExecutor(%d) as pool:
-    answers = list(pool.map(read, %r))
-print(json.dumps([collections.Counter(str(status) for status, _ in answers), sum(size for _, size in answers)]))
-"""
-
-
 def platform_restarts(cluster: Cluster) -> dict[str, int]:
     """How often each container of the platform's own pods has started again."""
     pods = json.loads(cluster.control.kubectl("get", "pods", "-o", "json"))["items"]
@@ -254,39 +226,6 @@ def platform_restarts(cluster: Cluster) -> dict[str, int]:
 def user_token(cluster: Cluster) -> str:
     """What opens the gateway for a user of the team, for ten minutes."""
     return cluster.kubectl("create", "token", names.USER, "--audience", names.AUDIENCE, "--duration", "10m").strip()
-
-
-def test_one_read_cannot_exhaust_the_gateway(
-    cluster: Cluster, two: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """All records of a large ledger, asked for at once and many times over; others are answered, and no gateway ends."""
-    thief, victim = two
-    spec = SPEC.replace("trials: 6", "trials: 1").replace("parallel: 2", "parallel: 1")
-    job = cluster.job(tmp_path / "toy", code=WIDE, spec=spec)
-    cluster.platform("submit", "hpo", job, "--name", "wide", "--detach")
-    request.addfinalizer(lambda: cluster.platform("delete", "wide", "--yes"))
-    request.addfinalizer(lambda: cluster.platform("cancel", "wide", "--now", "--yes"))
-
-    def log() -> str:
-        """The trial's log up to now; "" before it starts."""
-        words = cluster.command("logs", "wide", "0")
-        return subprocess.run(words, env=cluster.environ, capture_output=True, text=True, timeout=60, check=False).stdout
-
-    cluster.until("all reports", lambda: "all reported" in log(), patience=600)
-    before = platform_restarts(cluster)
-    everything = [f"/runs/wide/curves?after=0&limit={2**31 - 1}", "/runs/wide/whole", "/runs/wide/attempts?after=0", "/runs"]
-    code = READS % (names.TOKEN_HEADER, user_token(cluster), 48, 40 * everything)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        flood = pool.submit(inside, cluster, thief, names.CONTROLLER, names.CONTROLLER, code)
-        others = 0
-        while not flood.done():
-            assert cluster.status(victim)["state"] == "RUNNING"
-            others += 1
-        statuses, size = json.loads(flood.result())
-    assert set(statuses) <= {"200", "429"}, statuses
-    assert statuses["200"] > 0 and size > 16 << 20, "the records were read"
-    assert others > 0
-    assert platform_restarts(cluster) == before
 
 
 # Opens connections to the gateway and shows a token at each, and holds them until a file is there: how many are answered.
