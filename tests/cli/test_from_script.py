@@ -196,6 +196,7 @@ def test_a_metric_with_steps_is_pruned_on(platform, written: Path) -> None:
         assert made().pruner.name == "asha" and "one run; the last value counts, with `of: best` the best one" in text
 
 
+@pytest.mark.services
 def test_what_a_command_logs_to_mlflow_is_not_offered(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(written)
     (written / "own_fit.py").write_text("import mlflow, sys\nmlflow.log_metric('f1', 0.5)\nprint('error: 0.25')\n")
@@ -517,6 +518,7 @@ print(f"loss={WIDTH * args.decay:.1f}", args.data)
 """
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("source", ["python fit.py --data x --amp", "src/fit.py"])
 def test_constants_of_a_script_with_arguments_are_searched(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch, source: str

@@ -248,6 +248,7 @@ def test_a_local_run_is_refused_in_words(typed, words):
     assert "--local: a run on this machine needs Linux" in done.stderr
 
 
+@pytest.mark.services
 def test_doctor_says_that_there_are_no_local_runs(typed):
     done = typed(("doctor", "--local"))
     assert "a run on this machine needs Linux" in done.stdout, done.stderr

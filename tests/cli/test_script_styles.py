@@ -635,6 +635,7 @@ def test_a_search_does_not_hide_the_arguments_that_the_user_searches(platform, w
     assert set(made().search.parameters) == {"resolution"} and made().script == "fit.py"
 
 
+@pytest.mark.services
 def test_the_objective_of_a_script_below_the_job_is_found(platform, written: Path) -> None:
     (written / "own").mkdir()
     (written / "shared.py").write_text("HIGH = 1\n")

@@ -54,7 +54,7 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         if function.field[:1] not in broken:
             module = function.text.partition(":")[0].partition(".")[0]
             root = roots.get(module, folder)
-            is_in_folder = (root / module).is_dir() or (root / f"{module}.py").is_file()
+            is_in_folder = any(os.path.lexists(root / name) for name in (module, f"{module}.py"))
             if function.style == "class" and not is_in_folder:
                 continue  # the class of an installed package
             for problem in _function_issues(function, root, unreadable):
