@@ -23,8 +23,8 @@ PRINTED = {
     "examples": [
         rf"{name}\S* SUCCEEDED"
         for name in (
-            *("study", "objectives", "population", "promotion", "first", "earlier", "sampler", "budget", "share", "script"),
-            *("command", "capture", "optuna", "ray", "training", "collection"),
+            *("study", "objectives", "population", "promotion", "earlier-1", "earlier", "sampler", "budget", "share"),
+            *("script", "command", "capture", "optuna", "ray", "training", "collection"),
         )
     ],
     "hydra": ["3 jobs", r"objective.*model\.lr", "sweep is valid"],
