@@ -50,10 +50,11 @@ def head_address(words: list[str]) -> tuple[str, int] | None:
 
 def wait_for_head(host: str, port: int) -> None:
     """Wait until the GCS answers, for `_HEAD_PATIENCE` at most."""
+    if speaks_http2(host, port):
+        return
+    print(f"waiting for Ray's head at {host}:{port}", flush=True)
     deadline = time.monotonic() + _HEAD_PATIENCE
-    if not speaks_http2(host, port):
-        print(f"waiting for Ray's head at {host}:{port}", flush=True)
-    while not speaks_http2(host, port) and time.monotonic() < deadline:
+    while time.monotonic() < deadline and not speaks_http2(host, port):
         time.sleep(0.2)
 
 

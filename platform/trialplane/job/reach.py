@@ -46,8 +46,9 @@ _LARGEST_TEXT = 1 << 20  # bytes of a file that is searched
 def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Place]) -> Iterator[Issue]:
     """Yield an issue for each parameter that does not reach the program.
 
-    A command must name its parameters. A script must read arguments, itself or in a file of the job that it imports. A job
-    with `arguments` is not checked: `none` says that the program reads `$TRIALPLANE_PARAMS`.
+    A command must name its parameters. A script has an issue only if it certainly reads no arguments: neither itself, nor in
+    a file of the job that it imports, nor by a library. A job with `arguments` is not checked: `none` says that the program
+    reads `$TRIALPLANE_PARAMS`.
 
     Args:
         job: The job.
