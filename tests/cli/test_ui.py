@@ -186,6 +186,7 @@ class Dashboard:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.browser = Browser(self.process.stderr.readline().strip())
+        self.process.stderr.readline()  # the address of the report
         self.process.stderr.readline()  # what it shows
         pid = self.process.pid
         self.server = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
