@@ -25,12 +25,6 @@ def test_shares_above_a_value_are_those_of_scipy(freedom: float, value: float) -
     assert student.share_above(value, freedom) == pytest.approx(stats.t.sf(value, freedom), rel=1e-9, abs=1e-30)
 
 
-@pytest.mark.parametrize("share", [0.4, 1.0, math.nan])
-def test_a_share_without_a_quantile_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match="share"):
-        student.quantile(share, 3.0)
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e-100])  # the squares of the variances of small values underflow
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (10, 4), (200, 150)])
 def test_the_interval_of_a_difference_is_that_of_welch(sizes: tuple[int, int], scale: float) -> None:

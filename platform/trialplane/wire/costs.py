@@ -43,7 +43,7 @@ class Prices:
 
 @dataclasses.dataclass(frozen=True)
 class Busy:
-    """The time of attempts.
+    """The time for which attempts have run.
 
     Attributes:
         seconds: Sum of their durations.
@@ -72,8 +72,9 @@ class Demand:
 
         An iteration uses the pods of all workers and of the learner, any other attempt the nodes of one trial.
         """
-        first, *others = job.roles()
-        pods_of_roles = [(role, role.pods) for role in (first, *others)] if others else [(first, first.nodes)]
+        roles = job.roles()
+        is_collection = len(roles) > 1
+        pods_of_roles = [(role, role.pods if is_collection else role.nodes) for role in roles]
         return cls(
             slots=sum(pods for _, pods in pods_of_roles),
             gpus=sum(pods * role.resources.gpus for role, pods in pods_of_roles),
@@ -100,11 +101,13 @@ class JobDemand:
     @classmethod
     def of(cls, job: Job) -> JobDemand:
         """Return the demand of a job's attempts."""
-        without_workers, with_one = Demand.of(job.widened(0)), Demand.of(job.widened(1))
+        # For a collection, the width is the number of workers. For other jobs, it does not affect the demand of an attempt.
+        without_workers = Demand.of(job.widened(0))
+        with_one_worker = Demand.of(job.widened(1))
         worker = Demand(
-            slots=with_one.slots - without_workers.slots,
-            gpus=with_one.gpus - without_workers.gpus,
-            cpus=with_one.cpus - without_workers.cpus,
+            slots=with_one_worker.slots - without_workers.slots,
+            gpus=with_one_worker.gpus - without_workers.gpus,
+            cpus=with_one_worker.cpus - without_workers.cpus,
         )
         return cls(without_workers, worker)
 

@@ -43,8 +43,9 @@ class Option:
 
     def __post_init__(self) -> None:
         """Remove a default, or all choices, with an integer that is too large for a job file."""
-        values = self.default if isinstance(self.default, (list, tuple)) else (self.default,)
-        if any(isinstance(value, int) and abs(value) >= _TOO_LARGE for value in values):
+        default_values = self.default if isinstance(self.default, (list, tuple)) else (self.default,)
+        # By object.__setattr__, because the class is frozen.
+        if any(isinstance(value, int) and abs(value) >= _TOO_LARGE for value in default_values):
             object.__setattr__(self, "default", None)
         if any(isinstance(value, int) and abs(value) >= _TOO_LARGE for value in self.choices):
             object.__setattr__(self, "choices", ())

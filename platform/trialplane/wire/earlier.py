@@ -23,7 +23,7 @@ class EarlierTrial:
 
     Attributes:
         run: Name of its run.
-        trial: Its number there.
+        trial: Number of the trial in that run.
         params: Parameters, by name. In `history`, those of the new space. In `results`, all, with the fixed ones.
         values: Values of the objectives. Empty if the trial was pruned or failed.
         metrics: Metrics, by name.
@@ -67,5 +67,6 @@ def read(code: Path) -> Earlier:
 
 def key(params: Mapping[str, Any]) -> str:
     """Return a text that is the same for equal parameters, to find a trial with the same ones. 1 and 1.0 are equal."""
+    # `type(value) is int` and not isinstance, because a boolean is an int in Python, and True is not equal to 1 here.
     comparable = {name: float(value) if type(value) is int else value for name, value in params.items()}
     return json.dumps(comparable, sort_keys=True, default=str)

@@ -44,7 +44,7 @@ class Extremes:
                 old_value, old_number = extremes.get(name, (sign * math.inf, None))
                 if sign * value < sign * old_value:
                     has_extreme = True
-                    if old_number is not None:
+                    if old_number is not None:  # not the first value of the metric
                         replaced.append(old_number)
                     extremes[name] = value, number
         return replaced if has_extreme else None

@@ -48,11 +48,13 @@ class Holder:
     @classmethod
     def read(cls, text: str | bytes) -> Holder:
         """Return the holder in the text of a lock or of `controller.json`. If it is empty or damaged, the pid is 0."""
+        unknown = cls()
         try:
             holder = records.from_json(cls, text)
         except ValueError:
-            return cls()
-        return holder if holder.pid and holder.boot and not records.mistyped_field(holder) else cls()
+            return unknown
+        is_complete = holder.pid and holder.boot and not records.mistyped_field(holder)
+        return holder if is_complete else unknown
 
     @property
     def is_visible(self) -> bool:
@@ -104,4 +106,4 @@ def _start_ticks(pid: int) -> int | None:
     first_field = 3
     fields = text[text.rindex(")") + 2 :].split()
     state, start_ticks = fields[3 - first_field], fields[22 - first_field]
-    return None if state in "ZX" else int(start_ticks)
+    return None if state in "ZX" else int(start_ticks)  # Z: zombie, X: dead

@@ -568,6 +568,7 @@ def decode(data: bytes, direction: Direction[M]) -> M:
         MessageError: The message is damaged or is not accepted, or a field has a wrong type.
     """
     line, newline, payload = data.partition(b"\n")
+    has_payload = bool(newline)
     sender = direction.sender
     try:
         tag, version, fields = json.loads(line.decode())
@@ -579,7 +580,7 @@ def decode(data: bytes, direction: Direction[M]) -> M:
                 f"{direction.sender} of trialplane {version!s:.40} sent {tag!r:.40}, which trialplane {__version__} does "
                 "not take from there"
             )
-        message = records.from_dict(kind, {**fields, _PAYLOAD: payload} if newline else fields)
+        message = records.from_dict(kind, {**fields, _PAYLOAD: payload} if has_payload else fields)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         problem = f"sent an invalid message to trialplane {__version__}: {errors.first_line(error):.200}"
         raise errors.MessageError(f"{sender} {problem}") from error

@@ -109,8 +109,10 @@ class CollectionProgress:
     @property
     def numbers(self) -> Mapping[str, float]:
         """Numbers to display, by name. Empty before the first iteration."""
+        if self.iteration is None:
+            return {}
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("kind", "workers")]
-        return {} if self.iteration is None else {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names}
 
 
 RunProgress = StudyProgress | TrainingProgress | CollectionProgress
@@ -126,7 +128,7 @@ def initial_progress(kind: str) -> RunProgress:
 
 
 def as_count(value: Any) -> int | None:
-    """Return a number that a job has reported, as an integer. None if it is None or not finite."""
+    """Return a number that a job has reported, as an integer without its fraction. None if it is None or not finite."""
     if value is None or not math.isfinite(float(value)):
         return None
     return int(float(value))

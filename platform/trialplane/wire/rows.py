@@ -9,7 +9,6 @@ import bisect
 import dataclasses
 import functools
 import json
-import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,14 +33,14 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         params: Sampled parameters, by name.
         outcome: Outcome of the attempt. None while it runs.
     """
-    segment = request.segment or Segment()
+    segment = request.segment or Segment()  # without pauses at rungs, the whole training is one segment
     parent = None if segment.parent is None else segment.parent.number
     if outcome is None:
         return TrialRow(
-            request.trial,
-            TrialState.RUNNING,
-            request.attempt,
-            request.number,
+            trial=request.trial,
+            state=TrialState.RUNNING,
+            attempt=request.attempt,
+            number=request.number,
             params=params,
             requested=request.begun or None,
             started=request.begun or None,
@@ -96,13 +95,14 @@ def shorten(row: TrialRow) -> TrialRow:
 
 def _limit_items(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first items of a mapping, as many as fit into `_MAX_FIELD` characters of JSON."""
-    fitting, room = {}, _MAX_FIELD
+    first_items: dict[str, Any] = {}
+    characters_left = _MAX_FIELD
     for name, value in values.items():
-        room -= len(json.dumps([name, value], default=str))
-        if room < 0:
+        characters_left -= len(json.dumps([name, value], default=str))
+        if characters_left < 0:
             break
-        fitting[name] = value
-    return fitting
+        first_items[name] = value
+    return first_items
 
 
 def displayed_state(outcome: TrialOutcome) -> TrialState:
@@ -131,14 +131,14 @@ def newest_attempts(rows: Iterable[TrialRow]) -> list[TrialRow]:
 
 
 def _with_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
-    """Return an attempt with the start and the duration of its series up to it, without a duration before its end.
+    """Return an attempt with the start of its series, and the duration of the series up to the attempt's end.
 
     Args:
-        row: The attempt.
+        row: Attempt. Its duration is None while it runs, and then stays None.
         previous: Previous attempt of the trial, with the start and the duration of its series. None for the first attempt.
-            An attempt of another series changes nothing.
     """
-    if previous is None or previous.first != row.first or previous.seconds is None:
+    is_same_series = previous is not None and previous.first == row.first
+    if previous is None or not is_same_series or previous.seconds is None:
         return row
     seconds = None if row.seconds is None else previous.seconds + row.seconds
     return dataclasses.replace(row, started=previous.started, seconds=seconds)
@@ -154,8 +154,9 @@ def rank(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
 
     def sort_key(row: TrialRow) -> tuple[Any, ...]:
         """Return a key that is smaller for a better row."""
-        values = tuple(losses(job, row)) if row.state is TrialState.COMPLETE else (math.inf,)
-        return (_ORDER.index(row.state), not row.feasible, front_numbers.get(row.trial, 0), values, row.trial)
+        row_losses = losses(job, row) if row.state is TrialState.COMPLETE else []
+        front_number = front_numbers.get(row.trial, 0)  # only feasible results have fronts
+        return (_ORDER.index(row.state), not row.feasible, front_number, row_losses, row.trial)
 
     return sorted(all_rows, key=sort_key)
 
@@ -204,22 +205,17 @@ def table(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
         "slot",
         "log",
     )
-    item_columns = [  # a column for each item of the fields that are mappings: name of the mapping, and name of the item
-        (mapping, name)
-        for mapping in ("metrics", "best_steps", "params", "returned")
-        for name in dict.fromkeys(name for row in rows for name in getattr(row, mapping))
-    ]
+    mapping_names = ("metrics", "best_steps", "params", "returned")
+    item_columns: list[tuple[str, str]] = []  # name of a mapping, and name of an item in it
+    for mapping_name in mapping_names:
+        item_names = dict.fromkeys(name for row in rows for name in getattr(row, mapping_name))
+        item_columns += [(mapping_name, item_name) for item_name in item_names]
     lines = []
     for row in rows:
-        mappings = {
-            "metrics": row.metrics,
-            "best_steps": row.best_steps,
-            "params": cells(row.params),
-            "returned": cells(row.returned),
-        }
         fields = [getattr(row, name) for name in field_names]
-        lines.append([*fields, *(mappings[mapping].get(name) for mapping, name in item_columns)])
-    return [*field_names, *(f"{mapping}.{name}" for mapping, name in item_columns)], lines
+        mappings = {name: cells(getattr(row, name)) for name in mapping_names}
+        lines.append([*fields, *(mappings[mapping_name].get(item_name) for mapping_name, item_name in item_columns)])
+    return [*field_names, *(f"{mapping_name}.{item_name}" for mapping_name, item_name in item_columns)], lines
 
 
 def curve_table(reports: Iterable[ReportRow]) -> tuple[list[str], list[list[Any]]]:
@@ -262,7 +258,7 @@ _ORDER = [  # from best to worst
 ]
 
 
-def fronts(losses: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
+def fronts(losses_by_trial: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
     """Return the number of each trial's front in a non-dominated sort. 0 is the best front.
 
     Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015). Results are added in the order of their
@@ -271,26 +267,28 @@ def fronts(losses: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
     does.
 
     Args:
-        losses: Values of the objectives, by trial. Smaller is better.
+        losses_by_trial: Values of the objectives, by trial. Smaller is better.
     """
-    members: list[list[tuple[float, ...]]] = []  # losses of the members of each front
-    numbers: dict[int, int] = {}
-    for trial_losses, trial in sorted((values, trial) for trial, values in losses.items()):
-        number = bisect.bisect_left(members, True, key=functools.partial(_is_undominated, trial_losses))
-        if number == len(members):
-            members.append([])
-        members[number].append(trial_losses)
-        numbers[trial] = number
-    return numbers
+    fronts_members: list[list[tuple[float, ...]]] = []  # losses of the members of each front
+    front_numbers: dict[int, int] = {}
+    for trial_losses, trial in sorted((trial_losses, trial) for trial, trial_losses in losses_by_trial.items()):
+        # The number of the first front for which `_is_undominated` is True, or of a new front after the last one.
+        number = bisect.bisect_left(fronts_members, True, key=functools.partial(_is_undominated, trial_losses))
+        if number == len(fronts_members):
+            fronts_members.append([])
+        fronts_members[number].append(trial_losses)
+        front_numbers[trial] = number
+    return front_numbers
 
 
-def _is_undominated(losses: tuple[float, ...], front: list[tuple[float, ...]]) -> bool:
+def _is_undominated(trial_losses: tuple[float, ...], front: list[tuple[float, ...]]) -> bool:
     """Whether no member of a front dominates a result.
 
     Args:
-        losses: Losses of the result.
-        front: Losses of the members of the front, in ascending order. They are not greater than `losses` in this order.
+        trial_losses: Losses of the result.
+        front: Losses of the members of the front, in ascending order. They are not greater than `trial_losses` in this
+            order.
     """
     # With up to two objectives, it is enough to check the newest member, which has the smallest second loss.
-    members = front[-1:] if len(losses) <= 2 else reversed(front)
-    return not any(member != losses and all(map(operator.le, member, losses)) for member in members)
+    members = front[-1:] if len(trial_losses) <= 2 else reversed(front)
+    return not any(member != trial_losses and all(map(operator.le, member, trial_losses)) for member in members)

@@ -61,12 +61,7 @@ def quantile(share: float, freedom: float) -> float:
     Args:
         share: Share, from 0.5 to less than 1.
         freedom: Degrees of freedom, over 0; need not be an integer.
-
-    Raises:
-        ValueError: The share is out of its range.
     """
-    if not 0.5 <= share < 1:
-        raise ValueError(f"the share {share} is not from 0.5 to less than 1")
     # Double an upper bound until it is large enough, then halve the interval between the bounds.
     low, high = 0.0, 1.0
     for _ in range(_DOUBLINGS):
