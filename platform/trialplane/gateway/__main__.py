@@ -38,13 +38,14 @@ def main() -> int:
         return errors.EXIT_BAD_INPUT
     try:
         callers = Callers(ApiServer.of_pod())
-        ledgers = Ledgers(url, arguments.control, arguments.namespaces.split(","), os.environ.get(env.BUDGETS, ""))
     except (KeyError, OSError) as error:
         sys.stderr.write(
             "there is no API server here to authenticate callers: the gateway runs in a pod that mounts the token of its "
             f"service account, as the chart's pod does ({type(error).__name__}: {error})\n"
         )
         return errors.EXIT_BAD_INPUT
+    try:
+        ledgers = Ledgers(url, arguments.control, arguments.namespaces.split(","), os.environ.get(env.BUDGETS, ""))
     except errors.InputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -53,12 +54,13 @@ def main() -> int:
     for namespace in ledgers.namespaces:
         runs = ledgers.of(namespace)
         assert runs is not None  # because the namespace is one of the ledgers' own
-        controllers = Controllers(f"http://{cluster.head_service('{run}')}.{namespace}.svc:{cluster.STATUS_PORT}")
+        host = cluster.head_service("{run}")  # `Controllers` replaces this placeholder
+        controllers = Controllers(f"http://{host}.{namespace}.svc:{cluster.STATUS_PORT}")
         gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow_logs)
     laptops = Namespaces(gateways)
     proxy = MlflowProxy(_upstream(), ledgers, laptops.user)
-    service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
-    server.server(laptops, service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
+    ledger_service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
+    server.server(laptops, ledger_service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
     ledgers.close()
     return errors.EXIT_OK
 

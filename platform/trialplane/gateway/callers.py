@@ -39,7 +39,8 @@ _MAX_REVIEWS = 4  # limit of concurrent reviews
 _MAX_ANSWER = 1 << 20  # limit of the API server's answer, in bytes
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _USER = re.compile(
-    rf"system:serviceaccount:([a-z0-9]([-a-z0-9]*[a-z0-9])?):({re.escape(cluster.USER)}|{re.escape(cluster.VIEWER)})"
+    r"system:serviceaccount:(?P<namespace>[a-z0-9]([-a-z0-9]*[a-z0-9])?):"
+    rf"(?P<account>{re.escape(cluster.USER)}|{re.escape(cluster.VIEWER)})"
 )
 
 
@@ -129,7 +130,8 @@ class Callers:
                 f"{cluster.VIEWER}, in your namespace: `kubectl create token {cluster.USER} --audience {cluster.AUDIENCE}` "
                 "creates one"
             )
-        if token.count(".") != 2 or len(token) > _MAX_TOKEN:  # another kind of secret, which the API server must not get
+        # Another kind of secret than a JSON Web Token, which has three parts, must not be sent to the API server.
+        if token.count(".") != 2 or len(token) > _MAX_TOKEN:
             raise TokenRefused(f"the header {cluster.TOKEN_HEADER} does not hold a token of a service account")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         with self._cache_lock:
@@ -149,8 +151,7 @@ class Callers:
         match = _USER.fullmatch(review.name)
         if match is None:
             raise TokenRefused(f"the token is of {review.name}; users need one of the service account {cluster.USER}")
-        namespace, account = match[1], match[3]
-        user = User(namespace, is_viewer=account == cluster.VIEWER)
+        user = User(match["namespace"], is_viewer=match["account"] == cluster.VIEWER)
         with self._cache_lock:
             self._cache[digest] = (reviewed_at, user)
             self._cache.move_to_end(digest)
@@ -209,7 +210,8 @@ class ApiServer:
                 return Review("", str(status.get("error") or "")[:300])
             if not 0 <= _lifetime(token) <= MAX_LIFETIME:
                 return Review("", f"it is valid for longer than {MAX_LIFETIME / 60:.0f} minutes; leave out --duration")
-            return Review(str(user.get("username") or ""), "it has no username")
+            name = str(user.get("username") or "")
+            return Review(name, "" if name else "it has no username")
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise TokenUnchecked(
@@ -229,7 +231,8 @@ def _lifetime(token: str) -> float:
     The claims can be trusted, because the API server has checked their signature before.
     """
     payload = token.split(".")[1]
-    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    padding = "=" * (-len(payload) % 4)  # tokens leave it out, and Python requires it
+    claims = json.loads(base64.urlsafe_b64decode(payload + padding))
     expires_at, issued_at = claims.get("exp"), claims.get("iat")
     has_times = isinstance(expires_at, (int, float)) and isinstance(issued_at, (int, float))
     return expires_at - issued_at if has_times else math.inf

@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from trialplane import errors
 from trialplane.gateway.limits import Limit
@@ -23,7 +23,7 @@ from trialplane.ledger.namespaces import Ledgers
 from trialplane.ledger.served import InvalidToken, Served
 from trialplane.wire import labels, ledger, records
 from trialplane.wire.ledger import Address
-from trialplane.wire.records import RunStatus, TrialRequest
+from trialplane.wire.records import ReportRow, RunStatus, TrialOutcome, TrialRequest
 
 R = TypeVar("R", TrialRequest, RunStatus)
 T = TypeVar("T")
@@ -135,8 +135,9 @@ class Connection:
             Failure: The request is invalid or too large, or cannot be served now.
         """
         lock, no_lock = self._service.large_request_lock, contextlib.nullcontext()
+        is_large = len(body) > _LARGE
         with _map_errors():
-            with lock if len(body) > _LARGE else no_lock:
+            with lock if is_large else no_lock:
                 request = ledger.decode(body, ledger.REQUEST)
             if isinstance(request, ledger.WriteStatus):
                 _check_status(request.status, len(body))
@@ -216,13 +217,11 @@ class Connection:
                 return ledger.Written()
             case ledger.ReadAttempts(after=after, order=order, most=limit):
                 attempts = _require_token(self._archive().attempts_after(self._run, self._digest, after, order, limit))
-                # "{}": these reads leave out Optuna's view of an attempt and the study's attributes.
-                return ledger.AttemptsLoaded(
-                    tuple(
-                        ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts
-                    ),
-                    "{}",
-                )
+                # "{}": these reads leave out Optuna's view of an attempt and the state of the samplers.
+                stored = [
+                    ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts
+                ]
+                return ledger.AttemptsLoaded(tuple(stored), "{}")
             case ledger.ReadReports(after=after):
                 page = _require_token(self._archive().reports_after(self._run, self._digest, after))
                 return ledger.ReportsLoaded(tuple(page.rows), page.more)
@@ -325,9 +324,11 @@ def _check_sizes(request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.Fini
         Failure: A record is too large.
     """
     if isinstance(request, ledger.WriteReports):
-        request_records: Iterable[Any] = request.reports
+        request_records: Iterable[ReportRow | TrialRequest | TrialOutcome] = request.reports
+    elif isinstance(request, ledger.FinishAttempt):
+        request_records = (request.request, request.outcome)
     else:
-        request_records = (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None)
+        request_records = (request.request,)
     for record in request_records:
         if (size := len(records.to_json(record))) > _MAX_RECORD:
             raise Failure(ledger.TOO_LARGE, f"a {type(record).__name__} may have {_MAX_RECORD:,} bytes, not {size:,}")
@@ -343,7 +344,7 @@ def _map_errors() -> Iterator[None]:
     except errors.MessageError as error:
         raise Failure(ledger.INVALID, str(error)) from error
     except errors.LedgerError as error:
-        code = next(code for error_type, code in _CODES if isinstance(error, error_type))
+        code = next(code for error_class, code in _CODES if isinstance(error, error_class))
         raise Failure(code, str(error)) from error
     except archive.DATABASE_ERRORS as error:
         line = archive.reason(error)
@@ -352,15 +353,10 @@ def _map_errors() -> Iterator[None]:
 
 def _directions(names: tuple[str, ...]) -> tuple[Literal["minimize", "maximize"], ...]:
     """Return the directions with their type. Raise Failure for any other text."""
-    directions: list[Literal["minimize", "maximize"]] = []
-    for direction in names:
-        if direction == "minimize":
-            directions.append("minimize")
-        elif direction == "maximize":
-            directions.append("maximize")
-        else:
-            raise Failure(ledger.INVALID, f"an objective is minimized or maximized, not {direction!r:.40}")
-    return tuple(directions)
+    for name in names:
+        if name not in ("minimize", "maximize"):
+            raise Failure(ledger.INVALID, f"an objective is minimized or maximized, not {name!r:.40}")
+    return cast('tuple[Literal["minimize", "maximize"], ...]', names)
 
 
 def _parse_object(text: str) -> dict[str, Any]:

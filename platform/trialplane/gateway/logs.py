@@ -26,6 +26,7 @@ T = TypeVar("T")
 STATUS_SECONDS = 0.5  # time limit of a controller's status: a user waits, and the status in the ledger is recent enough
 LOG_SECONDS = 5.0  # time limit of a piece of a log from a controller
 MLFLOW_SECONDS = 20.0  # time limit of a request to MLflow
+_MAX_STATUS = 1 << 20  # limit of a controller's status, in bytes
 _MAX_JSON = 4 << 20  # limit of an answer of MLflow's API, in bytes
 _CHUNK = 1 << 16  # bytes that are read at once
 
@@ -70,7 +71,7 @@ class Controllers:
     """Client of the status servers of active controllers.
 
     Attributes:
-        url: URL of a controller's status server, with `{run}` for the name of the run.
+        url: URL of a controller's status server, with the placeholder `{run}` for the name of the run.
     """
 
     url: str
@@ -79,7 +80,7 @@ class Controllers:
         """Return the status of a run from its controller. None if the controller does not answer with a valid one."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
             url = f"{self.url.format(run=run)}/status"
-            status = json.loads(fetch(url, STATUS_SECONDS, _limited_reader(logs.PIECE)) or b"{}")
+            status = json.loads(fetch(url, STATUS_SECONDS, _limited_reader(_MAX_STATUS)) or b"{}")
             if isinstance(status, dict) and status.get("run") == run:
                 return status
         return None
@@ -165,22 +166,21 @@ class Mlflow:
         if not isinstance(experiment, str):
             return None
         identity = labels.identity(address.run, submission)
-        studies = self._search(
-            address, experiment, f"tags.`{labels.RUN}` = '{address.run}' and tags.`{labels.KIND}` = 'study'"
-        )
-        study_ids = [run_id for run_id, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
+        study_filter = f"tags.`{labels.RUN}` = '{address.run}' and tags.`{labels.KIND}` = 'study'"
+        studies = self._search(address, experiment, study_filter)
+        study_ids = [run_id for run_id, tags in studies if identity.items() <= tags.items()]
         if not study_ids:
             return None
         study_id = study_ids[0]
         if log_id.trial is None:
             return study_id
-        query = f"tags.`{labels.PARENT}` = '{study_id}' and tags.`{labels.NUMBER}` = '{log_id.number}'"
-        trial_ids = [run_id for run_id, _ in self._search(address, experiment, query)]
+        trial_filter = f"tags.`{labels.PARENT}` = '{study_id}' and tags.`{labels.NUMBER}` = '{log_id.number}'"
+        trial_ids = [run_id for run_id, _ in self._search(address, experiment, trial_filter)]
         return trial_ids[0] if trial_ids else None
 
-    def _search(self, address: Address, experiment: str, query: str) -> list[tuple[str, dict[str, str]]]:
-        """Return the ids and tags of the MLflow runs that match a query."""
-        request = {"experiment_ids": [experiment], "filter": query, "max_results": 20}
+    def _search(self, address: Address, experiment: str, run_filter: str) -> list[tuple[str, dict[str, str]]]:
+        """Return the ids and tags of the MLflow runs in an experiment that match a filter of MLflow's API."""
+        request = {"experiment_ids": [experiment], "filter": run_filter, "max_results": 20}
         answer = self._json(address, "/api/2.0/mlflow/runs/search", json.dumps(request).encode())
         ids_and_tags: list[tuple[str, dict[str, str]]] = []
         for run in answer.get("runs", []):
@@ -232,12 +232,7 @@ def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
     """
     head = reply.read(logs.NOTICE_BYTES)
     missing, notice_length = logs.parse_notice(head)
-    if start <= missing:
-        is_artifact_longer = len(head) == logs.NOTICE_BYTES
-        data = head + reply.read(logs.PIECE - len(head)) if is_artifact_longer else head
-        next_offset = missing + len(data) - notice_length
-        return Piece(data if start == 0 else data[notice_length:], next_offset)
-    position = start - missing + notice_length  # of the piece in the artifact
+    position = 0 if start == 0 else notice_length + max(0, start - missing)  # of the piece in the artifact
     data = head[position:]
     bytes_to_skip = max(0, position - len(head))
     while bytes_to_skip:
@@ -246,7 +241,7 @@ def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
             break
         bytes_to_skip -= len(skipped)
     data += reply.read(logs.PIECE - len(data))
-    return Piece(data, start + len(data))
+    return Piece(data, missing + position + len(data) - notice_length)
 
 
 def _limited_reader(limit: int) -> Callable[[http.client.HTTPResponse], bytes]:
@@ -290,6 +285,7 @@ def fetch(
         peer = connection.sock  # in a variable, because `connection.sock` may become None when the response begins
 
         def shut_down() -> None:
+            """End the exchange, because its time is over."""
             is_late.set()
             with contextlib.suppress(OSError):  # the peer has closed the connection already
                 socket.socket.shutdown(peer, socket.SHUT_RDWR)
@@ -315,7 +311,7 @@ def fetch(
             raise ConnectionError(f"its answer is not HTTP: {errors.first_line(error)}") from error
         finally:
             timer.cancel()
-    if is_late.is_set():
+    if is_late.is_set():  # the shutdown looked like the end of the body, which is thus incomplete
         raise _timeout_error(seconds)
     return result
 

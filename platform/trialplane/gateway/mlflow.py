@@ -143,7 +143,8 @@ class MlflowProxy:
             if destination.run:
                 raise MlflowRefusal(503, UNAVAILABLE, f"{text}; {destination.run} repeats its requests until it is")
             raise MlflowRefusal(404, NO_ENDPOINT, text)
-        if not destination.run and (request.method, destination.target) == ("GET", "/health"):  # needs no token
+        is_health_check = not destination.run and request.method == "GET" and destination.target == "/health"
+        if is_health_check:  # needs no token
             await self._upstream.check(namespace)
             return Response(json.dumps({"mlflow": "answers"}), media_type="application/json")
         if destination.run:
@@ -198,19 +199,23 @@ class MlflowProxy:
         stack.callback(self._requests.leave, address)
         method = request.method
         is_artifact = method == "PUT" and mlflow_paths.is_artifact(path)
-        size = await _content_length(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
+        size = await _body_size(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers} | caller_headers
         if size or method != "GET":
             headers["Content-Length"] = str(size)
-        category: budget.Category = budget.ARTIFACTS if is_artifact else budget.MLFLOW
         content: bytes | AsyncIterator[bytes]
         if is_artifact:
-            cost, content, patience = size, _body_pieces(request, size), STORE_SECONDS
+            content = _body_pieces(request, size)
+            patience = STORE_SECONDS
+            category: budget.Category = budget.ARTIFACTS
+            cost = size
         else:
             content = await self._read_call(stack, address, request, size)
+            patience = ANSWER_SECONDS
+            category = budget.MLFLOW
             # In addition to the body, MLflow stores a row for each entry, which is an object in JSON.
             stored_bytes = len(content) + budget.ROW * (1 + content.count(b"{"))
-            cost, patience = stored_bytes if mlflow_paths.stores_data(method, path) else 0, ANSWER_SECONDS
+            cost = stored_bytes if mlflow_paths.stores_data(method, path) else 0
         if cost:
             # A request that creates an MLflow run or experiment must fit the budget. Others may exceed it by a tenth, so
             # that runs that have begun can end.
@@ -253,7 +258,7 @@ def _check_token(runs: Archive, run: str, authorization: str) -> None:
         raise MlflowRefusal(403, DENIED, text)
 
 
-async def _content_length(request: Request, limit: int) -> int:
+async def _body_size(request: Request, limit: int) -> int:
     """Return the size of a request's body in bytes, from its header, after a check against the limit.
 
     MLflow's client sends an empty file as a chunked body. Other chunked bodies are refused, because MLflow's server would

@@ -46,7 +46,10 @@ def is_artifact(path: str) -> bool:
 
 
 def is_read_only(method: str, target: str, body: bytes) -> bool:
-    """Whether a request is allowed and only reads, and not artifacts. For a proxy before a server without access control."""
+    """Whether a request is allowed, only reads, and is not for an artifact.
+
+    `platform ui` forwards only such requests to the MLflow server of a laptop, which has no access control.
+    """
     path = allowed_path(target)
     if path is None or is_artifact(path) or (path == "/graphql" and b"mutation" in body.lower()):
         return False

@@ -133,15 +133,15 @@ class Gateway:
 
         Raises:
             Refusal: The user does not have it, or the name of the run is invalid.
-            RunNotFound: The run is in another namespace. The answer does not tell whether it exists.
+            RunNotFound: The run is in a namespace of other users. The answer does not tell whether it exists.
         """
         namespace = self._namespace
-        if "{run}" in route.path:
-            if planning.check_name(run):
-                raise Refusal(404, f"{run!r} is not the name of a run")
-            if not user.may_see(namespace):
+        is_about_one_run = "{run}" in route.path
+        if is_about_one_run and planning.check_name(run):
+            raise Refusal(404, f"{run!r} is not the name of a run")
+        if not user.may_see(namespace):
+            if is_about_one_run:
                 raise errors.RunNotFound(f"the ledger has no run {run}")
-        elif not user.may_see(namespace):
             raise Refusal(403, f"the runs in {namespace} are for its users, and your token is of {user.namespace}")
         if route.authority is Authority.USER and not user.may_change(namespace):
             raise Refusal(403, f"you may view the runs of {namespace} and delete none; ask one of its users")
@@ -168,7 +168,7 @@ class Gateway:
         return json_response({"rows": rows, "next": None if after is None else {"after": after}})
 
     def ends(self, run: str, options: Options) -> Response:
-        """Return a page of the attempts that ended after a place in the order in which attempts end."""
+        """Return a page of the attempts that ended after the query's `after`, which is a place in the order of the ends."""
         rows, after, place = self._runs.ended_attempts(run, _integer(options, "after", 0))
         return json_response({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
 
@@ -197,30 +197,38 @@ class Gateway:
         The status comes from the active controller. If none is active or answers, it comes from the ledger, where it may be
         of an earlier start or have outdated counts; `run_status` then corrects it.
         """
-        recorded = self._runs.column(run, labels.LEDGER_STATUS)
+        ledger_status = self._runs.column(run, labels.LEDGER_STATUS)
         alive = self._runs.is_alive(run)
-        reported = self._controllers.status(run) if alive else None
-        status = _require(reported or recorded, run, "status")
+        controller_status = self._controllers.status(run) if alive else None
+        status = _require(controller_status or ledger_status, run, "status")
         desired = self._runs.column(run, labels.LEDGER_DESIRED) or {}
         with contextlib.suppress(ValueError):  # an invalid status is returned unchanged, and the laptop explains it
             record = records.from_dict(RunStatus, status)
             if not records.mistyped_field(record):
                 desired_state = RunState(desired.get("state", RunState.RUNNING))
-                start_time = 0.0 if reported else self._start_time(run)  # an active controller belongs to the last start
-                view = LedgerView(record, desired_state, alive, start_time)
-                current = run_status.current(view)
-                if view.is_killed:
-                    with contextlib.suppress(ValueError):  # an attempt is damaged: the controller's last counts stay
-                        current = run_status.recounted(current, self._runs.counts(run))
+                # 0 for an active controller, whose status always belongs to the last start.
+                start_time = 0.0 if controller_status else self._start_time(run)
+                current = self._corrected(run, LedgerView(record, desired_state, alive, start_time))
                 status |= records.to_dict(current)  # fields that this gateway does not know, of a newer controller, stay
         status = {**status, "images": self._runs.images(run)}
         return json_response({"status": status, "alive": alive, "desired": desired})
 
+    def _corrected(self, run: str, view: LedgerView) -> RunStatus:
+        """Return the current status of a run, with the counts of the ledger's attempts if its controller was killed."""
+        status = run_status.current(view)
+        if not view.is_killed:
+            return status
+        try:
+            return run_status.recounted(status, self._runs.counts(run))
+        except ValueError:  # an attempt in the ledger is damaged
+            return status
+
     def stored_attempts(self, run: str, options: Options) -> Response:
         """Return a page of the attempts that are running or ended after a place, with the values that Optuna stored.
 
-        The stored JSON is copied into the response without parsing it, because hostile JSON would take thirty times its size
-        in memory.
+        The query's `after` is a place in the order of the ends, `until` the last place of all pages, and `number` the last
+        attempt of the previous page. The stored JSON is copied into the response without parsing it, because hostile JSON
+        would take thirty times its size in memory.
         """
         until = _integer(options, "until", 0) if "until" in options else None
         page = self._runs.attempts_since(run, _integer(options, "after", 0), _integer(options, "number", -1), until)
@@ -243,21 +251,26 @@ class Gateway:
         The query names the trial, the attempt (the last one by default) and a collection's worker. Without a trial, it is
         the controller's log. Headers have the offset of the next piece, and whether the log may have more bytes later.
         """
-        alive, start = self._runs.is_alive(run), _integer(options, "from", 0)
-        log_id, is_growing = LogId(), True  # the controller's log
+        alive = self._runs.is_alive(run)
+        start = _integer(options, "from", 0)
         if "trial" in options:
             trial = _integer(options, "trial", 0)
-            row = self._runs.attempt(run, trial, _integer(options, "attempt", 1) if "attempt" in options else None)
+            attempt = _integer(options, "attempt", 1) if "attempt" in options else None
+            row = self._runs.attempt(run, trial, attempt)
             if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
             worker = _integer(options, "worker", 0) if "worker" in options else None
             log_id = LogId(trial, row.attempt, row.first, worker)
             is_growing = row.state is TrialState.RUNNING
+        else:
+            log_id = LogId()  # the controller's log
+            is_growing = True
         try:
             piece = self._piece(run, log_id, start, alive=alive, is_growing=is_growing)
         except NoLog as error:
             raise Refusal(404, f"{log_id} is not there: {error}") from error
-        may_have_more = (alive and is_growing) or len(piece.data) == logs.PIECE
+        is_full = len(piece.data) == logs.PIECE
+        may_have_more = is_full or (alive and is_growing)
         headers = {"X-Trialplane-Next": str(piece.next), "X-Trialplane-Growing": str(int(may_have_more))}
         return Response(piece.data, headers=headers, media_type="text/plain")
 
@@ -278,16 +291,16 @@ class Gateway:
         job = self._runs.column(run, labels.LEDGER_JOB)
         if alive:
             try:
-                if (piece := self._controllers.log(run, self._runs.token_digest(run), log_id, start)) is not None:
+                piece = self._controllers.log(run, self._runs.token_digest(run), log_id, start)
+                if piece is not None:
                     return piece
             except OSError as error:
                 if is_growing:
                     description = f"the controller of {run} does not answer: {errors.first_line(error):.200}"
                     raise NoLog(f"{description}; `platform status {run}` shows its state") from error
             if is_growing:
-                raise NoLog(
-                    "it is empty so far" if log_id.worker is None else "no such worker, or it has printed nothing yet"
-                )
+                is_of_worker = log_id.worker is not None
+                raise NoLog("no such worker, or it has printed nothing yet" if is_of_worker else "it is empty so far")
         if self._mlflow is None:
             raise NoLog("its controller does not have it, and this gateway has no MLflow")
         submission = self._runs.column(run, labels.LEDGER_SUBMISSION) or {}

@@ -93,6 +93,11 @@ class Peer(HttpToolsProtocol):
         """Whether a request had a valid token, so that the connection counts for a namespace."""
         return isinstance(self._holder, _Namespace)
 
+    @property
+    def _is_responding(self) -> bool:
+        """Whether the head of a request has arrived, and the response is not complete yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Count a new connection for its address, or close it at the limit. See `asyncio.BaseProtocol`."""
         super().connection_made(transport)
@@ -121,25 +126,26 @@ class Peer(HttpToolsProtocol):
         closing.add_done_callback(self.tasks.discard)
 
     def on_message_begin(self) -> None:
-        """Start counting the bytes of a request. See httptools."""
+        """Start counting the bytes of the head of a request; `data_received` counts them. See httptools."""
         super().on_message_begin()
         self._head_size = 0
 
     def on_body(self, body: bytes) -> None:
         """Do not count the bytes of a body, which has limits of its own. See httptools."""
         super().on_body(body)
-        self._head_size -= len(body)
+        self._head_size -= len(body)  # `data_received` has counted them before
 
     def data_received(self, data: bytes) -> None:
         """Process received data, and limit the size of a request's head and the time for the rest of a request.
 
-        The size also includes trailers, which are headers after the body. uvicorn has neither limit.
+        The size also includes trailers, which are headers after the body. uvicorn has neither limit: it stops the idle timer
+        at the first byte.
         """
         self._head_size += len(data)
         super().data_received(data)
         if self._head_size > MAX_HEAD:
             self.transport.abort()
-        elif self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
+        elif self.timeout_keep_alive_task is None and not self._is_responding:
             self._start_idle_timer()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -179,8 +185,7 @@ class Peer(HttpToolsProtocol):
         """Close the connection if no request with a valid token has arrived in time. Check later if one is in progress."""
         if self.is_authenticated or self.transport.is_closing():
             return
-        is_request_in_progress = self.cycle is not None and not self.cycle.response_complete
-        if is_request_in_progress:  # its token is being checked
+        if self._is_responding:  # the token of the request is being checked
             self._schedule_token_check()
         else:
             self.transport.abort()
@@ -285,7 +290,7 @@ class _Endpoints:
             return Response(status_code=400)  # Starlette needs a response, although the client is gone
 
     async def _mlflow_application(self, _request: Request) -> ASGIApp:
-        """Return the ASGI application that answers a request for MLflow. Starlette calls it as the response."""
+        """Return the ASGI application that answers a request for MLflow. Starlette calls it as it would call a response."""
         return self._forward_to_mlflow
 
     async def _forward_to_mlflow(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -327,10 +332,8 @@ def server(
     laptops: Namespaces,
     service: LedgerService,
     proxy: MlflowProxy,
-    host: str = "",
     port: int = 0,
     certificate: Certificate | None = None,
-    **options: Any,
 ) -> uvicorn.Server:
     """Return the server, which does not run yet.
 
@@ -338,10 +341,8 @@ def server(
         laptops: Answers to laptops.
         service: State that all connections of controllers share.
         proxy: Proxy of MLflow.
-        host: Address to listen on, unless the server is run with existing sockets. "" for all addresses.
-        port: Port to listen on.
+        port: Port to listen on, unless the server is run with existing sockets.
         certificate: Certificate for HTTPS. None for plain HTTP.
-        options: Further options of `uvicorn.Config`.
     """
     endpoints = _Endpoints(laptops, service, proxy)
     app = Starlette(
@@ -352,8 +353,8 @@ def server(
     app.router.redirect_slashes = False
     config = uvicorn.Config(
         _ResponseMiddleware(app),
-        host or "0.0.0.0",
-        port,
+        host="0.0.0.0",
+        port=port,
         http=functools.partial(Peer, service, Limit()),  # type: ignore[arg-type]  # called as the class would be
         ws="none",
         lifespan="on",
@@ -366,7 +367,6 @@ def server(
         timeout_graceful_shutdown=STOP_SECONDS,
         backlog=128,
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
-        **options,
     )
     return uvicorn.Server(config)
 
@@ -412,7 +412,9 @@ def _log(scope: Scope, status: int) -> None:
     """Log a response, except responses to health checks and successful ones to runs, which are frequent."""
     target = (scope["raw_path"] + b"?" + scope["query_string"]).decode("ascii", "replace").removesuffix("?")
     destination = mlflow.destination(target)
-    is_from_run = ledger.address(scope["path"]) is not None or (destination is not None and destination.run)
-    if scope["path"] != "/health" and not (status == 200 and is_from_run):
+    is_for_ledger = ledger.address(scope["path"]) is not None
+    is_for_mlflow_of_run = destination is not None and destination.run != ""
+    is_frequent = scope["path"] == "/health" or (status == 200 and (is_for_ledger or is_for_mlflow_of_run))
+    if not is_frequent:
         address = scope["client"][0] if scope["client"] else "-"
         sys.stderr.write(f'{address} "{scope["method"]} {target}" {status}\n')

@@ -102,8 +102,8 @@ class Upstream:
         """
         async with self.response("GET", _PROBE, mlflow.caller_headers(namespace, "", "health")) as response:
             if response.status != HTTPStatus.OK:
-                text = (await response.read())[:200].decode(errors="replace")
-                text = f"MLflow answers {response.status}: {text}; the log of its pod says more"
+                beginning = (await response.read())[:200].decode(errors="replace")
+                text = f"MLflow answers {response.status}: {beginning}; the log of its pod says more"
                 raise MlflowRefusal(503, UNAVAILABLE, text)
 
     async def _check_authorizes(self) -> None:
@@ -165,7 +165,7 @@ class Upstream:
 
 
 async def body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the body of a response in pieces, also if it has been read."""
+    """Yield the body of a response in pieces. `Upstream.response` has read the body already if the status is 404."""
     if response.status == HTTPStatus.NOT_FOUND:
         yield await response.read()
     else:

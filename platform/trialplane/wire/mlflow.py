@@ -17,7 +17,10 @@ from collections.abc import Mapping
 from trialplane.wire import env, ledger
 
 UI = "/mlflow"
-_DESTINATION = re.compile(r"/namespaces/([^/?]+)(?:/runs/([^/?]+))?/mlflow(/.*)", re.DOTALL)
+_DESTINATION = re.compile(
+    r"/namespaces/(?P<namespace>[^/?]+)(?:/runs/(?P<run>[^/?]+))?/mlflow(?P<target>/.*)",
+    re.DOTALL,
+)
 _PURPOSE = b"mlflow"  # distinguishes a token for MLflow from tokens for other purposes
 USERS, VIEWERS, RUNS = "users", "viewers", "runs"  # roles of callers
 WORKSPACE = "X-MLFLOW-WORKSPACE"
@@ -70,9 +73,9 @@ def path(namespace_path: str, run: str) -> str:
 def destination(target: str) -> Destination | None:
     """Return the destination of a request, from its path and query. None if the request is not for MLflow."""
     match = _DESTINATION.fullmatch(target)
-    if match is None or (match[2] is not None and not ledger.is_name(match[2])):
+    if match is None or (match["run"] is not None and not ledger.is_name(match["run"])):
         return None
-    return Destination(match[1], match[2] or "", match[3])
+    return Destination(match["namespace"], match["run"] or "", match["target"])
 
 
 def token(run_token: str) -> str:
