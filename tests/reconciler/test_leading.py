@@ -82,25 +82,26 @@ class Scripted:
 
 
 @pytest.mark.parametrize(
-    ("answers", "renewal", "message"),
+    ("answers", "lost_after", "message"),
     [
         ((False, TargetError("away"), True, TargetError("away"), True, False), 60.0, "another operator holds"),
         ((True,), 0.0, "was not renewed"),  # no answer is in time
     ],
 )
-def test_a_leader_that_loses_it_ends(answers: tuple[bool | Exception, ...], renewal: float, message: str) -> None:
+def test_a_leader_that_loses_it_ends(answers: tuple[bool | Exception, ...], lost_after: float, message: str) -> None:
     async def led() -> None:
         leads = asyncio.Event()
-        if not renewal:
+        if not lost_after:
             leads.set()
-        await leases.hold_lease(Scripted(*answers), leads, pause=0.0, renewal=renewal)  # type: ignore[arg-type]
+        await leases.hold_lease(Scripted(*answers), leads, pause=0.0, lost_after=lost_after)  # type: ignore[arg-type]
 
     with pytest.raises(LeaseLost, match=message):
         asyncio.run(led())
 
 
-def test_the_lease_is_held_until_what_a_thread_does_is_done() -> None:
+def test_the_lease_is_held_until_what_a_thread_does_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a successor would work on the same Run at the same time."""
+    monkeypatch.setattr(leases, "PAUSE", 0.01)
     begun, goes_on, renewals = threading.Event(), threading.Event(), 0
 
     class Held:
@@ -124,7 +125,7 @@ def test_the_lease_is_held_until_what_a_thread_does_is_done() -> None:
         queue.add("a")
         with ThreadPoolExecutor(1) as threads:
             work = workqueue.work(queue, reconcile, threads)
-            await leases.run_with_lease(Held(), asyncio.Event(), [work, end()], threads, pause=0.01)  # type: ignore[arg-type]
+            await leases.run_with_lease(Held(), asyncio.Event(), [work, end()], threads)  # type: ignore[arg-type]
         assert goes_on.is_set()
 
     asyncio.run(run())
@@ -141,7 +142,7 @@ def test_a_renewal_that_takes_long_is_no_task_that_kopf_would_cancel_when_it_end
 
     async def run() -> None:
         leads = asyncio.Event()
-        holder = asyncio.ensure_future(leases.hold_lease(Slow(), leads))  # type: ignore[arg-type]
+        holder = asyncio.ensure_future(leases.hold_lease(Slow(), leads, leases.PAUSE))  # type: ignore[arg-type]
         before = asyncio.all_tasks()
         while not begun.is_set():
             await asyncio.sleep(0)
@@ -189,13 +190,15 @@ def test_a_lost_lease_ends_the_process_before_its_threads(monkeypatch: pytest.Mo
     assert ended == [False]
 
 
-def test_an_error_of_a_task_ends_what_is_led_and_is_raised() -> None:
+def test_an_error_of_a_task_ends_what_is_led_and_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "PAUSE", 0.01)
+
     async def fail() -> None:
         raise ZeroDivisionError("kopf gave up")
 
     async def run() -> None:
         with ThreadPoolExecutor(1) as threads:
-            await leases.run_with_lease(Scripted(*[True] * 99), asyncio.Event(), [fail()], threads, pause=0.01)  # type: ignore[arg-type]
+            await leases.run_with_lease(Scripted(*[True] * 99), asyncio.Event(), [fail()], threads)  # type: ignore[arg-type]
 
     with pytest.raises(ZeroDivisionError, match="kopf gave up"):
         asyncio.run(run())

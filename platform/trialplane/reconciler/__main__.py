@@ -187,7 +187,7 @@ class _Authorization:
             await asyncio.sleep(RETRY_INTERVAL)
             renewed = self._read_credentials()
         # Always a new object, even with the same credentials: its identity tells waiting requests that a renewal was tried.
-        self._credentials = renewed or dataclasses.replace(self._credentials)
+        self._credentials = renewed or dataclasses.replace(self._credentials)  # `replace` without changes is a copy
 
 
 async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -263,6 +263,7 @@ async def operate(
         extra_tasks: Further tasks. When one of them ends, the operator ends.
     """
     queue: WorkQueue[Name] = WorkQueue(lambda name: name.namespace)
+    threads = ThreadPoolExecutor(WORKERS, "reconciler")
     lease_held = asyncio.Event()
 
     async def work() -> None:
@@ -273,8 +274,8 @@ async def operate(
     async def sweep(namespace: str, reconciler: Reconciler) -> None:
         """Queue the runs that need work although no event names them, once the Lease is held.
 
-        These are, once at the start, the runs whose Run may have been deleted while no operator worked, and, again and
-        again, the runs whose files a user wants removed.
+        At the start, these are the runs whose Run may have been deleted while no operator worked. Later, again and again,
+        they are the runs whose files a user wants removed.
         """
         await lease_held.wait()
         await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.admitted()], threads)
@@ -282,7 +283,6 @@ async def operate(
             await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.runs_to_remove()], threads)
             await asyncio.sleep(SWEEP)
 
-    threads = ThreadPoolExecutor(WORKERS, "reconciler")
     watching = watch(queue, list(reconcilers), f"http://0.0.0.0:{PORT}/healthz")
     sweeping = [sweep(namespace, reconciler) for namespace, reconciler in reconcilers.items()]
     try:
@@ -298,8 +298,10 @@ def reconcilers(ledgers: Ledgers) -> dict[str, Reconciler]:
     """Return the reconcilers by namespace. Namespaces without a ledger or without a readable site are left out."""
     by_namespace: dict[str, Reconciler] = {}
     for namespace in ledgers.namespaces:
-        cluster, archive = Cluster(namespace=namespace), ledgers.of(namespace)
-        if archive is not None and (site := _site(cluster)) is not None:
+        archive = ledgers.of(namespace)
+        cluster = Cluster(namespace=namespace)
+        site = _site(cluster)
+        if archive is not None and site is not None:
             by_namespace[namespace] = Reconciler(cluster, archive, site)
     return by_namespace
 

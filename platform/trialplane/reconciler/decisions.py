@@ -219,7 +219,7 @@ def decide(observed: Observation) -> tuple[Action, ...]:
         # A change is noted first, because the API server may refuse the following actions.
         actions += [*_note_change(observed), *_enclose(observed)]
         for step in TABLE[observed.phase][goal(observed)]:
-            actions += _STEPS[step](observed)
+            actions += _ACTIONS[step](observed)
     actions += _keep_images(observed)
     if Start() not in actions:  # a start needs the token that it creates
         actions += _revoke(observed)
@@ -288,7 +288,9 @@ def _desire_stop(observed: Observation) -> tuple[Action, ...]:
     Empty if the Run has no record, if the record has this stop already, or a cancellation, which is final, or if the run has
     ended.
     """
-    if observed.record is None or observed.desired_state in (None, observed.spec.desired, RunState.CANCELLED):
+    if observed.record is None or observed.desired_state is None:  # no record, or one of another Run
+        return ()
+    if observed.desired_state in (observed.spec.desired, RunState.CANCELLED):
         return ()
     has_ended = observed.is_status_current and observed.record.status.state.is_ended
     return () if has_ended else (Desire({"state": observed.spec.desired}),)
@@ -313,14 +315,16 @@ def _expire(observed: Observation) -> tuple[Action, ...]:
         The action. Empty if the status does not have the end of the last start yet, or if the time is not over.
     """
     status = observed.status
-    if not status.since or status.resumes != observed.cluster_resumes or status.state not in _ENDS:
+    is_of_last_start = status.resumes == observed.cluster_resumes
+    if not status.since or not is_of_last_start or status.state not in _ENDS:
         return ()
     ttl = 0.0  # of a run whose job is unknown
     if observed.read.job is not None:
         ttl = observed.started_job.cluster.ttl
     elif observed.record is not None:
         ttl = observed.record.job.cluster.ttl
-    return (Remove(),) if observed.now >= (metadata.moment(status.since) or 0.0) + ttl else ()
+    ended_at = metadata.moment(status.since) or 0.0
+    return (Remove(),) if observed.now >= ended_at + ttl else ()
 
 
 def _tidy(observed: Observation) -> tuple[Action, ...]:
@@ -333,7 +337,7 @@ def _adopt(observed: Observation) -> tuple[Action, ...]:
     return (Adopt(),) if observed.has_orphans else ()
 
 
-_STEPS: Mapping[Step, Callable[[Observation], tuple[Action, ...]]] = {
+_ACTIONS: Mapping[Step, Callable[[Observation], tuple[Action, ...]]] = {
     Step.START: _start,
     Step.RESTORE: _restore,
     Step.FOLLOW: _follow,
@@ -350,7 +354,7 @@ def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
     """Return the JSON patch that gives the job's first role the number of pods in the spec.
 
     A pod with a slot may run a trial. So pods are removed only after the controller has reported the new number of slots,
-    and only pods without a slot.
+    and only pods without a slot. With `spec.now`, any pods are removed at once.
 
     Returns:
         The patch. Empty if the number is right, if the removal of pods must wait for the controller, or if the RayCluster
@@ -365,14 +369,15 @@ def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
     group = cluster_spec["workerGroupSpecs"][0]
     if group["groupName"] != names.group(role.name):
         return []
-    status, pods = observed.record.status, observed.pods
-    must_wait = status.parallel != width and not observed.spec.now
-    if len(pods) > role.pods and must_wait:
+    pods, is_immediate = observed.pods, observed.spec.now
+    status = observed.record.status
+    has_controller_reacted = status.parallel == width
+    if len(pods) > role.pods and not has_controller_reacted and not is_immediate:
         return []
-    removable = [pod for pod in pods if observed.spec.now or pod not in status.nodes]  # `nodes` has the pods with a slot
-    surplus = removable[: max(0, len(pods) - role.pods)]
-    # Not below the number of pods with a slot, because Ray's autoscaler would remove even a pod that runs a trial.
-    count = role.pods if observed.spec.now else max(role.pods, len(pods) - len(surplus))
+    removable = [pod for pod in pods if is_immediate or pod not in status.nodes]  # `nodes` has the pods with a slot
+    pods_to_remove = removable[: max(0, len(pods) - role.pods)]
+    # Not below the number of remaining pods, because Ray's autoscaler would remove even a pod that runs a trial.
+    count = max(role.pods, len(pods) - len(pods_to_remove))
     has_autoscaler = bool(cluster_spec.get("enableInTreeAutoscaling"))
     replicas = raycluster.Replicas.of(count, has_autoscaler)
     fields = {"maxReplicas": replicas.maximum}
@@ -386,5 +391,5 @@ def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
     patch += [{"op": "add", "path": f"{group_path}/{name}", "value": value} for name, value in fields.items()]
     if not has_autoscaler:
         # Without this list, KubeRay would choose pods by itself, even those with a trial. An old list is replaced.
-        patch.append({"op": "add", "path": f"{group_path}/scaleStrategy", "value": {"workersToDelete": surplus}})
+        patch.append({"op": "add", "path": f"{group_path}/scaleStrategy", "value": {"workersToDelete": pods_to_remove}})
     return patch

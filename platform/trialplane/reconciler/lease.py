@@ -21,7 +21,7 @@ from trialplane.kube import kinds
 from trialplane.kube.cluster import Cluster
 
 DURATION = 15  # seconds without a renewal after which another operator may take over a Lease
-RENEWAL = 10.0  # seconds without a renewal after which the holder stops; below DURATION, so that two never work
+LOST_AFTER = 10.0  # seconds without a renewal after which the holder stops; below DURATION, so that two never work
 PAUSE = 2.0  # seconds between attempts to renew or to take it
 _logger = logging.getLogger(__name__)
 
@@ -60,10 +60,11 @@ class Lease:
         spec = {"holderIdentity": self._holder, "leaseDurationSeconds": DURATION, "renewTime": now}
         lease = self.cluster.read(kinds.LEASE, self._name)
         if lease is None:
-            thing = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
-            self.cluster.create(kinds.LEASE, {**thing, "spec": {**spec, "acquireTime": now}})
+            identity = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
+            self.cluster.create(kinds.LEASE, {**identity, "spec": {**spec, "acquireTime": now}})
             return True
-        version, holder = lease["metadata"]["resourceVersion"], (lease.get("spec") or {}).get("holderIdentity")
+        version = lease["metadata"]["resourceVersion"]
+        holder = (lease.get("spec") or {}).get("holderIdentity")
         if version != self._version:
             self._version, self._changed_at = version, self._clock()
         has_expired = self._clock() - self._changed_at >= DURATION
@@ -90,7 +91,6 @@ async def run_with_lease(
     lease_held: asyncio.Event,
     tasks: Sequence[Coroutine[Any, Any, None]],
     threads: Executor,
-    pause: float | None = None,
 ) -> None:
     """Run tasks until one of them ends, cancel the others, and hold the Lease until the threads of all have ended.
 
@@ -99,53 +99,52 @@ async def run_with_lease(
         lease_held: Event that is set when the Lease is held. Tasks that must not work without the Lease wait for it.
         tasks: Coroutines of the tasks.
         threads: Executor whose threads the tasks use. It is shut down at the end.
-        pause: Pause between attempts to renew the Lease, in seconds. None for `PAUSE`.
 
     Raises:
         LeaseLost: The Lease was held and then lost. Threads may still work, so the process must end at once.
         Exception: Error of the task that ended.
     """
-    holder = asyncio.ensure_future(hold_lease(lease, lease_held, PAUSE if pause is None else pause))
+    holding = asyncio.ensure_future(hold_lease(lease, lease_held, PAUSE))
     running_tasks = [asyncio.ensure_future(task) for task in tasks]
     try:
-        ended_tasks, _ = await asyncio.wait([holder, *running_tasks], return_when=asyncio.FIRST_COMPLETED)
+        ended_tasks, _ = await asyncio.wait([holding, *running_tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in running_tasks:
             task.cancel()
         # Futures instead of tasks: when kopf is cancelled, it cancels all tasks that were created after its start.
         cancellation: asyncio.Future[Any] = asyncio.gather(*running_tasks, return_exceptions=True)
-        await _wait_with_lease(holder, cancellation)
+        await _wait_with_lease(holding, cancellation)
         # A thread continues after its task was cancelled, and nobody else may work until it has ended.
-        await _wait_with_lease(holder, asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
+        await _wait_with_lease(holding, asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
         for task in ended_tasks:
-            task.result()
+            task.result()  # raises the error of the task, if any
     finally:
-        holder.cancel()
+        holding.cancel()
 
 
-async def _wait_with_lease(holder: asyncio.Task[None], future: asyncio.Future[Any]) -> None:
+async def _wait_with_lease(holding: asyncio.Task[None], future: asyncio.Future[Any]) -> None:
     """Wait for a future while the Lease is held.
 
     Args:
-        holder: Task of `hold_lease`, which ends only with an error.
+        holding: Task of `hold_lease`, which ends only with an error.
         future: Future.
 
     Raises:
         LeaseLost: The Lease was lost before the future was done.
     """
-    if not holder.done():
-        await asyncio.wait([holder, future], return_when=asyncio.FIRST_COMPLETED)
-    if holder.done():
-        holder.result()
+    if not holding.done():
+        await asyncio.wait([holding, future], return_when=asyncio.FIRST_COMPLETED)
+    if holding.done():
+        holding.result()  # raises its error
 
 
-async def hold_lease(lease: Lease, lease_held: asyncio.Event, pause: float = PAUSE, renewal: float = RENEWAL) -> None:
+async def hold_lease(lease: Lease, lease_held: asyncio.Event, pause: float, lost_after: float = LOST_AFTER) -> None:
     """Take the Lease, set `lease_held`, and renew the Lease forever.
 
     Args:
         lease: Lease.
         lease_held: Event that is set when the Lease is held.
         pause: Pause between attempts, in seconds.
-        renewal: Seconds without a renewal after which the Lease counts as lost; also the time limit of one attempt.
+        lost_after: Seconds without a renewal after which the Lease counts as lost; also the time limit of one attempt.
 
     Raises:
         LeaseLost: The Lease was held and then lost. The operator must stop at once.
@@ -157,7 +156,7 @@ async def hold_lease(lease: Lease, lease_held: asyncio.Event, pause: float = PAU
         attempted_at = clock()
         try:
             # A future instead of a task: when kopf ends, it cancels all tasks that were created after its start.
-            is_held = await asyncio.wait_for(loop.run_in_executor(None, lease.hold), renewal)
+            is_held = await asyncio.wait_for(loop.run_in_executor(None, lease.hold), lost_after)
         except (TrialplaneError, TimeoutError) as error:
             _logger.warning("the Lease could not be %s: %s", "renewed" if lease_held.is_set() else "taken", error)
         else:
@@ -168,6 +167,6 @@ async def hold_lease(lease: Lease, lease_held: asyncio.Event, pause: float = PAU
                     lease_held.set()
             elif lease_held.is_set():
                 raise LeaseLost("another operator holds the Lease")
-        if lease_held.is_set() and clock() - renewed_at >= renewal:
-            raise LeaseLost(f"the Lease was not renewed for {renewal:.0f} s")
+        if lease_held.is_set() and clock() - renewed_at >= lost_after:
+            raise LeaseLost(f"the Lease was not renewed for {lost_after:.0f} s")
         await asyncio.sleep(pause)
