@@ -173,7 +173,7 @@ class Observation:
 
     @property
     def cluster_resumes(self) -> int | None:
-        """Value of `resumes` for which its RayCluster was created. None without one."""
+        """Value of `spec.resumes` for which the Run's RayCluster was created. None without a RayCluster."""
         if self.own_cluster is None:
             return None
         text = (self.own_cluster["metadata"].get("annotations") or {}).get(runs.RESUMES, "0")
@@ -186,30 +186,30 @@ class Observation:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """Images that its pods have run, now or before, each with its digest."""
+        """Images that the Run's pods have run, now or before, each with its digest."""
         return tuple(dict.fromkeys((*self.status.images, *self.pulled_images)))
 
     @property
     def last_resumes(self) -> int:
-        """Value of `resumes` for which it was started last."""
+        """Value of `spec.resumes` for which the Run was started last."""
         return max(self.status.resumes, self.cluster_resumes or 0)
 
     @property
     def is_superseded(self) -> bool:
-        """Whether `resumes` in its spec was raised since the last start."""
+        """Whether `spec.resumes` was raised since the last start."""
         if self.own_cluster is None:
             return self.spec.resumes > self.status.resumes
         return self.spec.resumes != self.cluster_resumes
 
     @property
     def is_record_of_another(self) -> bool:
-        """Whether the record belongs to an earlier Run of its name with another owner."""
+        """Whether the record belongs to an earlier Run of the same name with another owner."""
         submission = {} if self.record is None else self.record.submission
         return submission.get(labels.UID) != self.uid and submission.get(labels.OWNER, "") not in ("", self.owner)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the record belongs to this Run, or to an earlier one of its name that this one resumes."""
+        """Whether the record belongs to this Run, or to an earlier one of the same name that this one resumes."""
         if self.record is None or self.is_record_of_another:
             return False
         is_resumed = self.read.spec is not None and self.read.spec.resumes > 0
@@ -217,7 +217,7 @@ class Observation:
 
     @property
     def last_start_time(self) -> float:
-        """Time of the last start, from the record, in seconds since the epoch. 0 if it was never started."""
+        """Time of the Run's last start, from the record, in seconds since the epoch. 0 if it was never started."""
         if not self.is_recorded or self.record is None:
             return 0.0
         return float(self.record.submission.get(labels.BEGUN, 0.0))
@@ -235,8 +235,9 @@ class Observation:
     @property
     def is_status_current(self) -> bool:
         """Whether the status in the record belongs to the last start: it is newer, and its controller works or has ended."""
-        record, since = self.record, self.last_start_time
-        return record is not None and record.status.updated >= since and (record.alive or record.status.has_ended(since))
+        if self.record is None or self.record.status.updated < self.last_start_time:
+            return False
+        return self.record.alive or self.record.status.has_ended(self.last_start_time)
 
     @property
     def has_begun(self) -> bool:
@@ -251,11 +252,13 @@ class Observation:
             return ""
         if self.record is None or self.record.status.has_ended(self.last_start_time):
             return ""
-        limits, seconds = self.started_job.cluster, self.now - self.last_start_time
-        if limits.deadline is not None and seconds > limits.deadline:
+        limits = self.started_job.cluster
+        seconds_since_start = self.now - self.last_start_time
+        if limits.deadline is not None and seconds_since_start > limits.deadline:
             return f"it has not ended within {limits.deadline:g} s (cluster.deadline)"
-        has_worked = self.record.status.worked > float(self.record.submission.get(WORKED, 0.0))
-        if limits.pending_deadline is not None and seconds > limits.pending_deadline and not has_worked:
+        worked_before_start = float(self.record.submission.get(WORKED, 0.0))
+        has_worked = self.record.status.worked > worked_before_start
+        if limits.pending_deadline is not None and seconds_since_start > limits.pending_deadline and not has_worked:
             return f"no trial could start within {limits.pending_deadline:g} s (cluster.pending_deadline)"
         return ""
 
@@ -283,11 +286,11 @@ class Observation:
         if self.own_cluster is None:
             if self.ray_cluster is not None or self.leftovers or self.is_alive:
                 return Phase.LEAVING
-            record = self.record
-            # A pause counts only in this Run's own record. Otherwise a paused earlier Run of its name would prevent its
-            # start.
-            has_ended = record is not None and self.is_status_current and (self.is_recorded or record.status.state.is_ended)
-            return Phase.GONE if has_ended else Phase.ABSENT
+            if self.record is None or not self.is_status_current:
+                return Phase.ABSENT
+            # A pause counts only in this Run's own record. Otherwise a paused earlier Run of the same name would prevent the
+            # start of this one.
+            return Phase.GONE if self.is_recorded or self.record.status.state.is_ended else Phase.ABSENT
         if metadata.is_deleted(self.own_cluster):
             return Phase.LEAVING
         if self.is_alive:

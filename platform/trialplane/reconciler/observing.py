@@ -66,11 +66,11 @@ class Observer:
         )
         if ray_cluster is None:
             return self._without_ray_cluster(observation)
-        if observation.own_cluster is not None and metadata.is_deleted(observation.own_cluster):
+        if observation.own_cluster is None:  # the RayCluster belongs to another Run
+            return observation
+        if metadata.is_deleted(observation.own_cluster):
             # The RayCluster stays until its last pod is gone, and a pod on a lost node until somebody removes it.
             return dataclasses.replace(observation, leftovers=self._pod_names(name))
-        if observation.own_cluster is None:
-            return observation
         return self._with_ray_cluster(observation, observation.own_cluster)
 
     def recounted(self, observation: Observation) -> Observation:
@@ -128,8 +128,8 @@ class Observer:
         pod_metadata = [pod["metadata"] for pod in cluster_pods if not metadata.is_deleted(pod)]
         pod_names = tuple(item["name"] for item in pod_metadata if item["labels"].get(names.GROUP_LABEL) == group)
         status = observation.record.status if observation.record is not None else None
-        is_complete = observation.is_alive and status is not None and status.slots_ready >= status.slots
-        wait_reason = "" if is_complete else self._wait_reason(ray_cluster, cluster_pods)
+        has_all_slots = observation.is_alive and status is not None and status.slots_ready >= status.slots
+        wait_reason = "" if has_all_slots else self._wait_reason(ray_cluster, cluster_pods)
         return dataclasses.replace(observation, pods=pod_names, wait_reason=wait_reason)
 
     def _name_conflict(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> str:
@@ -143,7 +143,7 @@ class Observer:
             The message about the first such object. "" if there is none.
         """
         run, site = observed.name, self._site
-        needed = [
+        needed_objects = [
             (kinds.CONFIG_MAP, "ConfigMap", names.spec_map(run)),
             (kinds.SECRET, "Secret", names.token_secret(run)),
             (kinds.SECRET, "Secret", names.ray_secret(run)),
@@ -153,16 +153,14 @@ class Observer:
             (kinds.ROLE_BINDING, "RoleBinding", run),
         ]
         if pods.autoscales(observed.job, site):
-            needed.append((kinds.SERVICE_ACCOUNT, "ServiceAccount", names.autoscaler_account(run)))
+            needed_objects.append((kinds.SERVICE_ACCOUNT, "ServiceAccount", names.autoscaler_account(run)))
         if site.network.enabled:
-            needed += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in network.names(run)]
-        objects: list[tuple[str, str, Mapping[str, Any] | None]] = []
-        objects += [(kind_name, name, self._cluster.read(kind, name)) for kind, kind_name, name in needed]
-        objects += [
-            ("ConfigMap", config_map["metadata"]["name"], config_map) for config_map in code if config_map is not None
-        ]
-        for kind_name, name, existing in objects:
+            needed_objects += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in network.names(run)]
+        existing_objects: list[tuple[str, Mapping[str, Any] | None]] = [("ConfigMap", config_map) for config_map in code]
+        existing_objects += [(kind_name, self._cluster.read(kind, name)) for kind, kind_name, name in needed_objects]
+        for kind_name, existing in existing_objects:
             if existing is not None and not is_free(existing, run):
+                name = existing["metadata"]["name"]
                 return f"the {kind_name} {name} does not belong to this Run; give the Run another name"
         return ""
 
@@ -178,13 +176,11 @@ class Observer:
             return True
         try:
             token = base64.b64decode(((secret or {}).get("data") or {}).get(names.TOKEN_KEY, "")).decode()
-        except ValueError:
+        except ValueError:  # somebody has changed the Secret
             return True
-        return (
-            not token
-            or observed.record is None
-            or not archive.is_same_digest(observed.record.token, ledger.token_digest(token))
-        )
+        if not token or observed.record is None:
+            return True
+        return not archive.is_same_digest(observed.record.token, ledger.token_digest(token))
 
     def _pods(self, run: str) -> list[dict[str, Any]]:
         """Return the pods of a run, the newest first."""
@@ -203,10 +199,12 @@ class Observer:
         """
         listed_at, events = self._events
         now = self._clock()
-        if is_new(ray_cluster, now) or not listed_at <= now < listed_at + _EVENTS_AGE:
+        is_list_recent = listed_at <= now < listed_at + _EVENTS_AGE
+        if is_new(ray_cluster, now) or not is_list_recent:
             events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
             self._events = now, events
-        workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
+        is_suspended = (ray_cluster.get("spec") or {}).get("suspend")  # by Kueue, until there is room
+        workload = self._workload(ray_cluster) if is_suspended else None
         return waiting.reason(ray_cluster, pods, events, workload, now)
 
     def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -289,14 +287,25 @@ def images(pods: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
             image, image_id = image_names.get(container["name"], ""), str(container.get("imageID") or "")
             if container["name"] not in _CONTAINERS or not image_id:  # no ID before the node has pulled the image
                 continue
-            repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)  # the image's name without its tag or digest
-            is_same_repository = f"/{image_id.partition('@')[0]}".endswith(f"/{repository}")
-            digest = _DIGEST.search(image)
-            if digest is None and is_same_repository:
-                digest = _DIGEST.search(image_id)
+            digest = _image_digest(image, image_id)
             if digest is not None:
-                pulled_images.append(Image(image=image, digest=digest[1]))
+                pulled_images.append(Image(image=image, digest=digest))
     return tuple(dict.fromkeys(pulled_images))
+
+
+def _image_digest(image: str, image_id: str) -> str | None:
+    """Return the digest of an image: that in its name, or else that in its ID. None if neither has it.
+
+    Args:
+        image: Name of the image in a pod's spec.
+        image_id: ID of the image in the pod's status. It names a repository, which may be another one for the same image.
+    """
+    match = _DIGEST.search(image)
+    repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)  # the image's name without its tag or digest
+    is_same_repository = f"/{image_id.partition('@')[0]}".endswith(f"/{repository}")
+    if match is None and is_same_repository:
+        match = _DIGEST.search(image_id)
+    return None if match is None else match[1]
 
 
 def owns(observed: Observation, thing: Mapping[str, Any] | None) -> bool:

@@ -88,10 +88,10 @@ class Reconciler:
         self._archive = archive
         self._site = site
         self.clock = clock
-        # Not `clock` itself, because `self.clock` may be replaced later.
+        # Functions that read `self.clock` at each call, because tests replace it.
         self.observer = Observer(cluster, archive, site, lambda: self.clock())
         self._removal = Removal(cluster, archive, site, lambda: self.clock())
-        self._problems: dict[str, tuple[Problem, int]] = {}  # by run: its last problem, and how often it was repeated
+        self._problems: dict[str, tuple[Problem, int]] = {}  # by run: its last problem, and how often it had it in a row
 
     def runs_to_remove(self) -> list[str]:
         """Return the names of the runs that their users have deleted and that are not removed yet."""
@@ -200,10 +200,8 @@ class Reconciler:
                 self._archive.record_change(name, change)
             case Enclose():
                 if observed.own_cluster is not None:
-                    patch = {
-                        "metadata": {"annotations": {names.NETWORK_HASH: self._enclose(observed, observed.own_cluster)}}
-                    }
-                    self.cluster.patch(kinds.RAY_CLUSTER, name, patch)
+                    annotations = {names.NETWORK_HASH: self._enclose(observed, observed.own_cluster)}
+                    self.cluster.patch(kinds.RAY_CLUSTER, name, {"metadata": {"annotations": annotations}})
             case Revoke():
                 self._archive.revoke_tokens(name)
             case Start():
@@ -288,15 +286,13 @@ class Reconciler:
             names.SPEC_HASH: planning.spec_hash(plan.job),
             runs.RESUMES: str(observed.spec.resumes),
         }
-        return {
-            **ray_cluster,
-            "metadata": {**self._metadata(observed, ray_cluster["metadata"]["labels"]), "annotations": annotations},
-        }
+        metadata_fields = self._metadata(observed, ray_cluster["metadata"]["labels"])
+        return {**ray_cluster, "metadata": {**metadata_fields, "annotations": annotations}}
 
     def _apply(self, observed: Observation, manifest: Mapping[str, Any]) -> None:
         """Create an object that the Run owns, or change it if it exists."""
-        owned = {**manifest, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **manifest["metadata"]}}
-        self.cluster.apply(owned, names.MANAGER, force=True)
+        metadata_fields = {**self._metadata(observed, pods.labels(_plan(observed))), **manifest["metadata"]}
+        self.cluster.apply({**manifest, "metadata": metadata_fields}, names.MANAGER, force=True)
 
     def _metadata(self, observed: Observation, labels: Mapping[str, str]) -> dict[str, Any]:
         """Return the metadata of an object that the Run owns and that has the Run's name."""
@@ -322,12 +318,14 @@ class Reconciler:
         """
         problem = problems.problem(observed)
         is_code_missing = problem is not None and problem.reason == runs.CODE_MISSING
-        if is_code_missing and self.clock() - metadata.created(observed.run) < _ARRIVAL:
+        is_run_new = self.clock() - metadata.created(observed.run) < _ARRIVAL
+        if is_code_missing and is_run_new:
             return ARRIVING
         if observed.ray_cluster is None:
             for condition in status.conditions:
                 if condition.type == runs.ENDED and condition.status == "True":
-                    return self._expire(observed, metadata.moment(condition.lastTransitionTime) or 0.0)
+                    ended_at = metadata.moment(condition.lastTransitionTime) or 0.0
+                    return self._expire(observed, ended_at)
             if status.state == "Paused" or observed.read.issues:
                 return None
             if problem is not None:
@@ -360,10 +358,10 @@ class Reconciler:
 
         The seconds double with each repetition, up to `PATIENT`.
         """
-        last_problem, repetitions = self._problems.get(observed.name, (None, 0))
-        repetitions = repetitions + 1 if problem == last_problem else 0
-        self._problems[observed.name] = problem, repetitions
-        return backoff.pause(repetitions + 1, PATIENT, first=LIVING)
+        last_problem, count = self._problems.get(observed.name, (None, 0))
+        count = count + 1 if problem == last_problem else 1
+        self._problems[observed.name] = problem, count
+        return backoff.pause(count, PATIENT, first=LIVING)
 
     def _has_waited(self, observed: Observation) -> bool:
         """Whether the Run's pods have waited for some time, so that it may be reconciled less often.
@@ -390,17 +388,18 @@ def _secret(name: str, key: str, value: str) -> dict[str, Any]:
 
 def _submission(observed: Observation) -> dict[str, Any]:
     """Return the fields of the submission for the ledger and the pods: the user's own, then the operator's."""
-    spec, job = observed.spec, observed.job
     created = metadata.created(observed.run)
-    submission = {"submitted": created, **spec.submission}
-    submitted = submission["submitted"]
+    user_fields = {"submitted": created, **observed.spec.submission}
+    submitted = user_fields["submitted"]
     if not isinstance(submitted, (int, float)) or isinstance(submitted, bool):  # a user can write anything there
-        submission["submitted"] = created
+        user_fields["submitted"] = created
     last_status = None if observed.record is None else observed.record.status
-    last_update, worked = (0.0, 0.0) if last_status is None else (last_status.updated, last_status.worked)
+    last_update = 0.0 if last_status is None else last_status.updated
+    worked = 0.0 if last_status is None else last_status.worked
     # The start must be later than the last status of an earlier controller, whose clock may be ahead.
     start = {labels.UID: observed.uid, labels.BEGUN: max(observed.now, last_update + 0.001), WORKED: worked}
     # The identity does not come from the spec, which a user can write: it decides which records in MLflow belong to the run.
     record_uid = "" if observed.record is None else str(observed.record.submission.get(labels.RECORD_UID, ""))
     identity = {labels.RECORD_UID: record_uid or observed.uid, labels.OWNER: observed.owner}
-    return {**submission, "code_hash": spec.code.sha256, "spec_hash": planning.spec_hash(job), **start, **identity}
+    hashes = {"code_hash": observed.spec.code.sha256, "spec_hash": planning.spec_hash(observed.job)}
+    return {**user_fields, **hashes, **start, **identity}

@@ -62,14 +62,14 @@ class Removal:
         mark = self._archive.removal_marks().get(run)
         if mark is None:
             return ""
-        if uid and self._archive.unmark_for_removal(run, uid):  # withdraws the request
+        if uid and self._archive.unmark_for_removal(run, uid):  # the record belongs to the Run, so the mark is removed
             _logger.warning("%s: its record is not removed, because its Run still exists", run)
             return ""
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, run)
-        is_ours = ray_cluster is not None and (ray_cluster["metadata"].get("labels") or {}).get(names.RUN) == run
-        if ray_cluster is not None and is_ours and not metadata.is_deleted(ray_cluster):
+        is_of_run = ray_cluster is not None and (ray_cluster["metadata"].get("labels") or {}).get(names.RUN) == run
+        if ray_cluster is not None and is_of_run and not metadata.is_deleted(ray_cluster):
             self._cluster.delete(kinds.RAY_CLUSTER, run, foreground=True)  # the Run was deleted without its RayCluster
-        if is_ours or self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}"):
+        if is_of_run or self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}"):
             return "its pods are ending"  # they may still write files
         existing_pods = {pod["metadata"]["name"]: pod for pod in self._pods(run)}
         reasons = [
@@ -114,7 +114,8 @@ class Removal:
             self._cluster.create(kinds.POD, manifest)
             return f"the pod {name} is being created"
         phase = (existing.get("status") or {}).get("phase")
-        if phase == "Failed" and not metadata.is_deleted(existing) and self._clock() - metadata.created(existing) > PATIENCE:
+        is_old = self._clock() - metadata.created(existing) > PATIENCE
+        if phase == "Failed" and is_old and not metadata.is_deleted(existing):
             _logger.warning(
                 "%s: the pod %s could not remove its files: %s; another one tries", run, name, waiting.last_message(existing)
             )
@@ -134,9 +135,9 @@ def removal_pods(run: str, mark: str, site: Site) -> Iterator[dict[str, Any]]:
         site: Description of the chart's installation, with its volumes.
     """
     home = Path(names.HOME)
-    run_folder = RunPaths.of(home, run).root.relative_to(home)
+    run_folder = RunPaths.of(home, run).root.relative_to(home)  # the volume is mounted at `home` in the pods of runs
     for volume, claim, folder in (("runs", site.runs.claim, run_folder), ("checkpoints", site.checkpoints.claim, run)):
-        if claim:
+        if claim:  # "" without such a volume
             yield _pod(run, f"{run}-{volume}-{mark}", claim, f"{_VOLUME}/{folder}", site)
 
 

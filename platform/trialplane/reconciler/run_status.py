@@ -38,14 +38,16 @@ def status(observed: Observation, now: float) -> Status:
         total = recorded_status.trials
     else:
         total = job.trials if job else old_status.total
+    best = _best(recorded_status) if recorded_status else old_status.best
+    is_same_state = old_status.state == state
     return Status(
         state=state,
         reason=reason,
         ended=ended,
         total=total,
         progress=f"{ended}/{total}" if total else "",
-        best=(_best(recorded_status) if recorded_status else old_status.best)[:LONGEST],
-        since=old_status.since if old_status.since and old_status.state == state else moment(now),
+        best=best[:LONGEST],
+        since=old_status.since if is_same_state and old_status.since else moment(now),
         started=observed.started_at,
         resumes=observed.last_resumes,
         observedGeneration=observed.generation,
@@ -86,7 +88,8 @@ def _state(observed: Observation) -> tuple[State, str]:
     The ledger's record has priority. Without a status in it, the state follows from the spec and the RayCluster.
     """
     problem = problems.problem(observed)
-    if problem is not None and observed.own_cluster is None and not observed.is_recorded:
+    was_started = observed.own_cluster is not None or observed.is_recorded
+    if problem is not None and not was_started:
         return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
     if observed.record is not None:
         wait_reason = observed.wait_reason
@@ -96,7 +99,8 @@ def _state(observed: Observation) -> tuple[State, str]:
         if status is not None:
             return cast(State, status.state.value.title()), status.reason
     if observed.read.spec is None or observed.read.job is None:
-        return (observed.status.state if observed.status.started else "Invalid"), problem.message if problem else ""
+        last_state = observed.status.state if observed.status.started else "Invalid"
+        return last_state, problem.message if problem else ""
     if observed.is_failing and (observed.own_cluster is not None or observed.spec.state == "Running"):
         return _failed_state(observed)
     if observed.own_cluster is not None:
@@ -109,17 +113,17 @@ def _state(observed: Observation) -> tuple[State, str]:
 
 
 def _ledger_view(observed: Observation, record: Snapshot) -> LedgerView:
-    """Return the ledger's view of the run. Without pods, it includes the desired state of the spec.
+    """Return the state of the run as the ledger has it, but with the desired state of the spec if there is no RayCluster.
 
-    With pods it does not, because the run counts as stopped only when its pods are gone.
+    With a RayCluster, a stop in the spec is left out, because the run counts as stopped only when its pods are gone.
     """
     if observed.own_cluster is not None or observed.read.spec is None:
         return LedgerView(record.status, alive=record.alive, begun=observed.last_start_time)
-    is_start_due = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
-    is_outdated = is_start_due and not record.status.state.is_ended and not record.alive
-    # A start in the infinite future: every status in the ledger is older, and so does not count.
-    start_time = math.inf if is_outdated else observed.last_start_time
-    return LedgerView(record.status, observed.spec.desired, record.alive, start_time)
+    is_change_due = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
+    is_status_outdated = is_change_due and not record.status.state.is_ended and not record.alive
+    # Infinity: every status in the ledger is from before this time, and so does not count.
+    begun = math.inf if is_status_outdated else observed.last_start_time
+    return LedgerView(record.status, observed.spec.desired, record.alive, begun)
 
 
 def _ray_cluster_state(observed: Observation) -> tuple[State, str]:
@@ -164,12 +168,13 @@ def _conditions(observed: Observation, state: State, reason: str, now: float) ->
     yield _condition(observed, runs.ENDED, "True" if is_ended else "False", state, reason if is_ended else "", now)
     recorded_status = observed.record.status if observed.record is not None else None
     is_working = observed.is_alive and observed.is_status_current and not observed.wait_reason
-    if is_working and recorded_status is not None and recorded_status.slots_ready >= recorded_status.slots:
+    has_all_slots = recorded_status is not None and recorded_status.slots_ready >= recorded_status.slots
+    if is_working and has_all_slots:
         yield _condition(observed, runs.READY, "True", "Working", "", now)
     else:
-        can_wait = observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
+        needs_pods = observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
         reason_word: str = state
-        if observed.wait_reason and can_wait:
+        if observed.wait_reason and needs_pods:
             is_suspended = (observed.own_cluster or {}).get("spec", {}).get("suspend")  # by Kueue, until there is room
             reason_word = "Queued" if is_suspended else "PodsWaiting"
         yield _condition(observed, runs.READY, "False", reason_word, reason, now)
