@@ -31,7 +31,7 @@ from trialplane.gateway.callers import Callers, Review
 from trialplane.gateway.ledgers import LedgerService
 from trialplane.gateway.logs import Controllers
 from trialplane.gateway.mlflow import MlflowProxy
-from trialplane.gateway.routes import Gateway, Namespaces
+from trialplane.gateway.routes import Gateway, Dispatcher
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger.namespaces import Ledgers
 from trialplane.training.process import end_with_parent
@@ -42,7 +42,7 @@ def serve(order):
     there, ledgers = order["namespace"], Ledgers(order["url"], order["namespace"], [order["namespace"]])
     runs = ledgers.of(there)
     gateway = Gateway(runs, Callers(lambda token: Review("")), there, Controllers("http://127.0.0.1:9"))
-    answers = Namespaces({there: gateway})
+    answers = Dispatcher({there: gateway})
     proxy = MlflowProxy(Upstream(order["mlflow"]) if order["mlflow"] else None, ledgers, answers.user)
     service = LedgerService(ledgers)
     while True:

@@ -176,7 +176,7 @@ def test_a_request_that_names_another_run_is_refused(served: Backend) -> None:
             connection.answer(ledger.encode(message))
         assert caught.value.code == ledger.REFUSED
     connection.close()
-    service.all_runs.close()
+    service.ledgers.close()
 
 
 @pytest.mark.parametrize("after", ["a new token", "none"])
@@ -279,7 +279,7 @@ def test_a_run_has_a_few_connections_at_most(served: Backend) -> None:
     made[-1].admit(Address(NAMESPACE, "other"), TOKEN)
     made[0].close()
     made[-1].admit(Address(NAMESPACE, "toy"), TOKEN)
-    service.all_runs.close()
+    service.ledgers.close()
 
 
 def test_a_connection_that_ended_releases_the_lock_and_counts_no_more(served: Backend) -> None:
@@ -349,4 +349,4 @@ def test_a_long_run_is_loaded_in_pieces(served: Backend, monkeypatch: pytest.Mon
     ]
     assert pieces > 2
     connection.close()
-    service.all_runs.close()
+    service.ledgers.close()

@@ -34,11 +34,11 @@ def service(served: Backend) -> Iterator[ledgers.LedgerService]:
     door(served).admit("toy", ["maximize"])
     made = ledgers.LedgerService(Ledgers(served.url, NAMESPACE, [NAMESPACE]))
     yield made
-    made.all_runs.close()
+    made.ledgers.close()
 
 
 def archive(service: ledgers.LedgerService) -> Archive:
-    found = service.all_runs.of(NAMESPACE)
+    found = service.ledgers.of(NAMESPACE)
     assert found is not None
     return found
 

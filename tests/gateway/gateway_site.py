@@ -21,9 +21,9 @@ from trialplane.controller.ledger import Ledger
 from trialplane.gateway import server as http_server
 from trialplane.gateway.callers import Callers, Review
 from trialplane.gateway.ledgers import LedgerService
-from trialplane.gateway.logs import Controllers, Mlflow
+from trialplane.gateway.logs import Controllers, MlflowLogs
 from trialplane.gateway.mlflow import MlflowProxy
-from trialplane.gateway.routes import Gateway, Namespaces
+from trialplane.gateway.routes import Dispatcher, Gateway
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import tables
 from trialplane.ledger.archive import Archive
@@ -88,7 +88,7 @@ class Site:
         server: Postgres,
         home: Path,
         controllers: str = "http://127.0.0.1:9",
-        mlflow: Mlflow | None = None,
+        mlflow: MlflowLogs | None = None,
         upstream: Upstream | None = None,
         others: Sequence[str] = (),
         budgets: str = "",
@@ -102,7 +102,7 @@ class Site:
             name: Gateway(self.archive_of(name), callers(), name, Controllers(controllers), mlflow)
             for name in self.ledgers.namespaces
         }
-        answers = Namespaces(made)
+        answers = Dispatcher(made)
         self.proxy = MlflowProxy(upstream, self.ledgers, answers.user)
         self.http = Http(http_server.server(answers, LedgerService(self.ledgers), self.proxy))
 

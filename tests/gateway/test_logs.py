@@ -22,7 +22,7 @@ from tests.gateway.mlflow_site import Door, server, tenants
 
 from trialplane.controller.status import StatusBoard
 from trialplane.gateway import logs as gateway_logs
-from trialplane.gateway.logs import Controllers, LogId, Mlflow, NoLog
+from trialplane.gateway.logs import Controllers, LogId, MlflowLogs, NoLog
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import attempts as reading
 from trialplane.wire import env, labels, ledger, logs
@@ -54,7 +54,7 @@ def board(run: RunPaths) -> Iterator[StatusBoard]:
 @pytest.fixture
 def site(postgres: Postgres, tmp_path: Path, board: StatusBoard) -> Iterator[Site]:
     """A gateway whose controllers all are `board`; no MLflow answers."""
-    made = Site(postgres, tmp_path, controllers=f"http://127.0.0.1:{board.port}", mlflow=Mlflow("http://127.0.0.1:9"))
+    made = Site(postgres, tmp_path, controllers=f"http://127.0.0.1:{board.port}", mlflow=MlflowLogs("http://127.0.0.1:9"))
     yield made
     made.close()
 
@@ -189,7 +189,7 @@ def test_an_answer_that_never_ends_holds_nobody_up(monkeypatch: pytest.MonkeyPat
         with pytest.raises(TimeoutError, match=r"no complete answer within 0\.5 s"):
             Controllers(url).log("toy", KEY, LogId(), 0)
         with pytest.raises(NoLog, match=r"no complete answer within 0\.5 s"):
-            Mlflow(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
+            MlflowLogs(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
         closed.set()
 
 
@@ -220,7 +220,7 @@ def test_nothing_is_followed_and_nothing_odd_believed(answer: bytes) -> None:
         with pytest.raises(OSError):
             Controllers(url).log("toy", KEY, LogId(), 0)
         with pytest.raises(NoLog, match="does not answer"):
-            Mlflow(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
+            MlflowLogs(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
 
 
 @pytest.mark.parametrize(
@@ -229,22 +229,26 @@ def test_nothing_is_followed_and_nothing_odd_believed(answer: bytes) -> None:
 def test_an_answer_of_another_shape_is_no_log(body: bytes) -> None:
     found = peer(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + body))
     with found as url, pytest.raises(NoLog, match="does not answer"):
-        Mlflow(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
+        MlflowLogs(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
 
 
 def test_what_mlflow_is_told_of_the_login() -> None:
-    found = Mlflow.of({"MLFLOW_TRACKING_URI": "http://m/", "MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"})
-    assert found == Mlflow("http://m", "Basic dTpw")
+    found = MlflowLogs.of(
+        {"MLFLOW_TRACKING_URI": "http://m/", "MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"}
+    )
+    assert found == MlflowLogs("http://m", "Basic dTpw")
     assert "dTpw" not in repr(found)
-    assert Mlflow.of({"MLFLOW_TRACKING_URI": "http://m/", "MLFLOW_TRACKING_TOKEN": "t"}) == Mlflow("http://m", "Bearer t")
-    assert Mlflow.of({"MLFLOW_TRACKING_URI": "sqlite:///x"}) is None
+    assert MlflowLogs.of({"MLFLOW_TRACKING_URI": "http://m/", "MLFLOW_TRACKING_TOKEN": "t"}) == MlflowLogs(
+        "http://m", "Bearer t"
+    )
+    assert MlflowLogs.of({"MLFLOW_TRACKING_URI": "sqlite:///x"}) is None
 
 
 @pytest.mark.slow
 def test_logs_of_an_ended_run_are_read_from_mlflow(
     postgres: Postgres, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Site(postgres, tmp_path, mlflow=Mlflow(server.uri), upstream=Upstream(server.uri))
+    made = Site(postgres, tmp_path, mlflow=MlflowLogs(server.uri), upstream=Upstream(server.uri))
     try:
         with made.ledger("toy", submitted=1000.5) as found:
             found.tell(complete(ask(found)))

@@ -14,7 +14,7 @@ from tests.gateway.gateway_site import PLACE, VIEWER, Site, postgres, site
 
 from trialplane.gateway.limits import CountRequest
 from trialplane.gateway.route import ANY, Authority, Route
-from trialplane.gateway.routes import ROUTES, Namespaces, Options
+from trialplane.gateway.routes import ROUTES, Dispatcher, Options
 from trialplane.gateway.upstream import Upstream
 
 __all__ = ["postgres", "site"]  # fixtures
@@ -32,7 +32,7 @@ class Heard:
 
 @pytest.mark.parametrize("namespace", ["team-a", "team-b"])
 def test_the_address_says_whose_run_is_meant(namespace: str) -> None:
-    gateways = Namespaces({name: Heard(name) for name in ("team-a", "team-b")})  # type: ignore[misc]
+    gateways = Dispatcher({name: Heard(name) for name in ("team-a", "team-b")})  # type: ignore[misc]
     names = {"namespace": namespace, "run": "toy"}
     answer = gateways.answer(ROUTES[0], names, {"from": "4"}, "token", lambda _: True)
     assert bytes(answer.body).decode() == f"{namespace}: {ROUTES[0].path} toy {{'from': '4'}} token"

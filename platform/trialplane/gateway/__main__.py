@@ -11,9 +11,9 @@ from trialplane import errors
 from trialplane.gateway import server, upstream
 from trialplane.gateway.callers import ApiServer, Callers
 from trialplane.gateway.ledgers import MAX_RUNS, LedgerService
-from trialplane.gateway.logs import Controllers, Mlflow
+from trialplane.gateway.logs import Controllers, MlflowLogs
 from trialplane.gateway.mlflow import MlflowProxy
-from trialplane.gateway.routes import Gateway, Namespaces
+from trialplane.gateway.routes import Dispatcher, Gateway
 from trialplane.gateway.tls import Certificate
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger.namespaces import Ledgers
@@ -49,7 +49,7 @@ def main() -> int:
     except errors.InputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    mlflow_logs = Mlflow.of(os.environ)
+    mlflow_logs = MlflowLogs.of(os.environ)
     gateways = {}
     for namespace in ledgers.namespaces:
         runs = ledgers.of(namespace)
@@ -57,10 +57,10 @@ def main() -> int:
         host = cluster.head_service("{run}")  # `Controllers` replaces this placeholder
         controllers = Controllers(f"http://{host}.{namespace}.svc:{cluster.STATUS_PORT}")
         gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow_logs)
-    laptops = Namespaces(gateways)
-    proxy = MlflowProxy(_upstream(), ledgers, laptops.user)
+    dispatcher = Dispatcher(gateways)
+    proxy = MlflowProxy(_upstream(), ledgers, dispatcher.user)
     ledger_service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
-    server.server(laptops, ledger_service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
+    server.server(dispatcher, ledger_service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
     ledgers.close()
     return errors.EXIT_OK
 

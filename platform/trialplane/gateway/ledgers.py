@@ -60,11 +60,11 @@ class LedgerService:
     """State that the connections of all controllers share.
 
     Args:
-        all_runs: Ledgers of all namespaces.
+        ledgers: Ledgers of all namespaces.
         max_runs: Limit of open ledgers. With several namespaces, one namespace may use three quarters of it.
 
     Attributes:
-        all_runs: See above.
+        ledgers: See above.
         max_runs: See above.
         max_runs_per_namespace: Limit of open ledgers in one namespace.
         open_ledgers: Counts of open ledgers, by namespace.
@@ -72,10 +72,10 @@ class LedgerService:
         large_request_lock: Lock that is held while a large request or answer is in memory, so that there is one at a time.
     """
 
-    def __init__(self, all_runs: Ledgers, max_runs: int = MAX_RUNS) -> None:
-        self.all_runs = all_runs
+    def __init__(self, ledgers: Ledgers, max_runs: int = MAX_RUNS) -> None:
+        self.ledgers = ledgers
         self.max_runs = max_runs
-        self.max_runs_per_namespace = max_runs if len(all_runs.namespaces) == 1 else max(1, max_runs * 3 // 4)
+        self.max_runs_per_namespace = max_runs if len(ledgers.namespaces) == 1 else max(1, max_runs * 3 // 4)
         self.open_ledgers = Limit()
         self.connections = Limit()
         self.large_request_lock = threading.Lock()
@@ -114,7 +114,7 @@ class Connection:
         if self.is_admitted(address, token):
             return
         self.close()
-        runs = self._service.all_runs.of(address.namespace)
+        runs = self._service.ledgers.of(address.namespace)
         if runs is None:  # an administrator has removed the team from the chart's values, and may add it again
             raise Failure(
                 ledger.UNAVAILABLE,
@@ -184,15 +184,15 @@ class Connection:
         if not service.open_ledgers.enter(address.namespace, namespace_limit, limit):
             is_total_reached = service.open_ledgers.total >= limit
             open_runs = f"{limit} runs open" if is_total_reached else f"{namespace_limit} runs of {address.namespace} open"
-            exception = "" if epoch is not None else ", apart from connections for runs that return from another gateway"
+            reserve = "" if epoch is not None else ", apart from connections for runs that return from another gateway"
             raise Failure(
                 ledger.UNAVAILABLE,
-                f"the gateway has the ledgers of {open_runs}, which is its limit{exception}; {address.run} waits until one "
+                f"the gateway has the ledgers of {open_runs}, which is its limit{reserve}; {address.run} waits until one "
                 "of them ends, or until an administrator raises gateway.maxRuns in the chart's values, together with "
                 "postgresql.parameters.max_connections",
             )
         try:
-            url, budget = service.all_runs.url(address.namespace), service.all_runs.budgets[address.namespace]
+            url, budget = service.ledgers.url(address.namespace), service.ledgers.budgets[address.namespace]
             return Served(url, self._run, _directions(directions), self._digest, budget, epoch)
         except BaseException:
             service.open_ledgers.leave(address.namespace)
@@ -273,7 +273,7 @@ class Connection:
             InvalidToken: The gateway does not serve the namespace.
         """
         assert self._address is not None  # its token was checked
-        runs = self._service.all_runs.of(self._address.namespace)
+        runs = self._service.ledgers.of(self._address.namespace)
         if runs is None:
             raise InvalidToken
         return runs

@@ -108,7 +108,7 @@ class Controllers:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mlflow:
+class MlflowLogs:
     """Client of MLflow's API that reads logs, which are artifacts of MLflow runs.
 
     Attributes:
@@ -120,7 +120,7 @@ class Mlflow:
     authorization: str = dataclasses.field(default="", repr=False)
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Mlflow | None:
+    def of(cls, environ: Mapping[str, str]) -> MlflowLogs | None:
         """Return the client for the server that the variables of MLflow's own client name. None if they name no server."""
         url = environ.get(env.MLFLOW_TRACKING_URI, "").rstrip("/")
         if not url.startswith(("http://", "https://")):

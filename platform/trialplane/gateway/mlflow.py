@@ -62,13 +62,13 @@ class MlflowProxy:
 
     Args:
         upstream: MLflow's server. None without one.
-        all_runs: Ledgers of all namespaces, with their tokens and budgets.
+        ledgers: Ledgers of all namespaces, with their tokens and budgets.
         user: Function that returns the user of a token in a namespace, or the response that refuses the token.
     """
 
-    def __init__(self, upstream: Upstream | None, all_runs: Ledgers, user: Callable[[str, str], User | Response]) -> None:
+    def __init__(self, upstream: Upstream | None, ledgers: Ledgers, user: Callable[[str, str], User | Response]) -> None:
         self._upstream = upstream
-        self._all_runs = all_runs
+        self._ledgers = ledgers
         self._user = user
         self._requests = Limit()  # by address; the address of users has no name of a run
         self._large_calls = Limit()  # by address
@@ -136,7 +136,7 @@ class MlflowProxy:
         if self._upstream is None:
             raise MlflowRefusal(503, UNAVAILABLE, "this gateway has no MLflow: set mlflow in the chart's values")
         namespace = destination.namespace
-        runs = self._all_runs.of(namespace)
+        runs = self._ledgers.of(namespace)
         if runs is None:
             text = f"{namespace:.63} is not among the gateway's namespaces"
             # A team of a run was removed, or was added after the gateway's start. The run repeats the request later.

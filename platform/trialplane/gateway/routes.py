@@ -22,7 +22,7 @@ from trialplane.gateway import route as routing
 from trialplane.gateway.answers import error_response, json_response
 from trialplane.gateway.callers import Callers, User
 from trialplane.gateway.limits import CountRequest
-from trialplane.gateway.logs import Controllers, LogId, Mlflow, NoLog
+from trialplane.gateway.logs import Controllers, LogId, MlflowLogs, NoLog
 from trialplane.gateway.route import Authority, Route
 from trialplane.ledger import archive, run_status
 from trialplane.ledger.archive import Archive
@@ -47,11 +47,11 @@ class Refusal(Exception):
         super().__init__(text)
 
 
-class Namespaces:
-    """The answers to requests of laptops about the runs in several namespaces. It uses no sockets.
+class Dispatcher:
+    """The dispatcher of requests of laptops to the gateways of the namespaces. It uses no sockets.
 
     Args:
-        gateways: Gateway of each namespace, by its name.
+        gateways: Gateway of each namespace, by the name of the namespace.
     """
 
     def __init__(self, gateways: Mapping[str, Gateway]) -> None:
@@ -60,7 +60,7 @@ class Namespaces:
     def answer(
         self, route: Route, names: Mapping[str, str], options: Options, token: str, count_request: CountRequest
     ) -> Response:
-        """Return the response to a request. An error is a response, too.
+        """Return the response of a namespace's gateway to a request. An error is a response, too.
 
         Args:
             route: Route of the request.
@@ -92,7 +92,7 @@ class Gateway:
     """
 
     def __init__(
-        self, runs: Archive, users: Callers, namespace: str, controllers: Controllers, mlflow: Mlflow | None = None
+        self, runs: Archive, users: Callers, namespace: str, controllers: Controllers, mlflow: MlflowLogs | None = None
     ) -> None:
         self._runs = runs
         self._users = users
@@ -103,7 +103,7 @@ class Gateway:
     def answer(
         self, route: Route, run: str, options: Options, token: str, count_request: CountRequest = lambda _: True
     ) -> Response:
-        """Return the response to a request about a run, or about all runs if `run` is ""; see `Namespaces.answer`."""
+        """Return the response to a request about a run, or about all runs if `run` is ""; see `Dispatcher.answer`."""
 
         def respond() -> Response:
             """Authenticate and authorize the user, count the request, and return the response of the route."""

@@ -39,7 +39,7 @@ from trialplane.gateway.ledgers import LedgerService
 from trialplane.gateway.limits import CountRequest, Limit
 from trialplane.gateway.mlflow import RECEIVE_SECONDS, MlflowProxy
 from trialplane.gateway.route import ANY, Authority, Route
-from trialplane.gateway.routes import Namespaces
+from trialplane.gateway.routes import Dispatcher
 from trialplane.gateway.tls import Certificate
 from trialplane.ledger import locking
 from trialplane.wire import cluster, ledger, mlflow
@@ -225,13 +225,13 @@ class _Endpoints:
     """Starlette's endpoints for all routes.
 
     Args:
-        laptops: Answers to laptops.
+        dispatcher: Dispatcher of the requests of laptops.
         service: State that all connections of controllers share.
         proxy: Proxy of MLflow.
     """
 
-    def __init__(self, laptops: Namespaces, service: LedgerService, proxy: MlflowProxy) -> None:
-        self._laptops = laptops
+    def __init__(self, dispatcher: Dispatcher, service: LedgerService, proxy: MlflowProxy) -> None:
+        self._dispatcher = dispatcher
         self._proxy = proxy
         self._laptop_threads = anyio.CapacityLimiter(THREADS)
         self._admission_threads = anyio.CapacityLimiter(ADMISSIONS)
@@ -262,7 +262,7 @@ class _Endpoints:
         def answer() -> Response:
             with self._request_counter(request.state.peer) as count_request:
                 token = request.headers.get(cluster.TOKEN_HEADER, "")
-                return self._laptops.answer(route, request.path_params, dict(request.query_params), token, count_request)
+                return self._dispatcher.answer(route, request.path_params, dict(request.query_params), token, count_request)
 
         return await anyio.to_thread.run_sync(answer, limiter=self._laptop_threads)
 
@@ -329,7 +329,7 @@ class _Endpoints:
 
 
 def server(
-    laptops: Namespaces,
+    dispatcher: Dispatcher,
     service: LedgerService,
     proxy: MlflowProxy,
     port: int = 0,
@@ -338,13 +338,13 @@ def server(
     """Return the server, which does not run yet.
 
     Args:
-        laptops: Answers to laptops.
+        dispatcher: Dispatcher of the requests of laptops.
         service: State that all connections of controllers share.
         proxy: Proxy of MLflow.
         port: Port to listen on, unless the server is run with existing sockets.
         certificate: Certificate for HTTPS. None for plain HTTP.
     """
-    endpoints = _Endpoints(laptops, service, proxy)
+    endpoints = _Endpoints(dispatcher, service, proxy)
     app = Starlette(
         routes=[endpoints.starlette_route(route) for route in routes.ROUTES],
         exception_handlers={HTTPException: _answer_unrouted},

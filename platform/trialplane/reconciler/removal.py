@@ -135,7 +135,7 @@ def removal_pods(run: str, mark: str, site: Site) -> Iterator[dict[str, Any]]:
         site: Description of the chart's installation, with its volumes.
     """
     home = Path(names.HOME)
-    run_folder = RunPaths.of(home, run).root.relative_to(home)  # the volume is mounted at `home` in the pods of runs
+    run_folder = RunPaths.of(home, run).root.relative_to(home)  # path in the volume; see the mounts in `plan.pods`
     for volume, claim, folder in (("runs", site.runs.claim, run_folder), ("checkpoints", site.checkpoints.claim, run)):
         if claim:  # "" without such a volume
             yield _pod(run, f"{run}-{volume}-{mark}", claim, f"{_VOLUME}/{folder}", site)

@@ -62,6 +62,7 @@ def lines(pieces: Iterable[bytes]) -> Iterator[str]:
 
     A carriage return ends a line too, so each state of a progress bar is a line.
     """
+    # It turns each line end into a newline, also if a piece ends within a line end or within a character.
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
     remainder = ""
     for piece in pieces:
