@@ -13,7 +13,7 @@ import json
 import socket
 import threading
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from trialplane import errors
@@ -277,44 +277,56 @@ def fetch(
         OSError: There is no complete response in time, or its status is neither 200 nor 404.
     """
     parts = urllib.parse.urlsplit(url)
+    target = f"{parts.path}?{parts.query}" if parts.query else parts.path
     connection_class = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = connection_class(parts.hostname or "", parts.port, timeout=seconds)
-    is_late = threading.Event()
     with contextlib.closing(connection):
         connection.connect()
-        peer = connection.sock  # in a variable, because `connection.sock` may become None when the response begins
-
-        def shut_down() -> None:
-            """End the exchange, because its time is over."""
-            is_late.set()
-            with contextlib.suppress(OSError):  # the peer has closed the connection already
-                socket.socket.shutdown(peer, socket.SHUT_RDWR)
-
-        timer = threading.Timer(seconds, shut_down)
-        timer.daemon = True
-        timer.start()
-        try:
-            target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        with _time_limit(connection.sock, seconds):
             connection.request("GET" if body is None else "POST", target, body, dict(headers or {}))
-            reply = connection.getresponse()
-            if reply.status == http.client.NOT_FOUND:
-                return None
-            if reply.status != http.client.OK:
-                raise ConnectionError(f"it answered with HTTP status {reply.status}")
-            result = read(reply)
-        except (OSError, http.client.HTTPException) as error:
-            # Both mean a timeout: the timer's shutdown, after which reads fail in several ways, and the socket's own limit.
-            if is_late.is_set() or isinstance(error, TimeoutError):
-                raise _timeout_error(seconds) from error
-            if isinstance(error, OSError):
-                raise
-            raise ConnectionError(f"its answer is not HTTP: {errors.first_line(error)}") from error
-        finally:
-            timer.cancel()
+            with connection.getresponse() as reply:
+                if reply.status == http.client.NOT_FOUND:
+                    return None
+                if reply.status != http.client.OK:
+                    raise ConnectionError(f"it answered with HTTP status {reply.status}")
+                return read(reply)
+
+
+@contextlib.contextmanager
+def _time_limit(connection: socket.socket, seconds: float) -> Iterator[None]:
+    """Limit the duration of a block that uses a connection: shut the connection down when the time is over.
+
+    Args:
+        connection: Connection to an HTTP server.
+        seconds: Time limit.
+
+    Raises:
+        TimeoutError: The block did not end in time.
+        ConnectionError: The peer's data are not HTTP.
+    """
+    is_late = threading.Event()
+    late_text = f"no complete answer within {seconds:g} s"
+
+    def shut_down() -> None:
+        """End the exchange, because its time is over."""
+        is_late.set()
+        with contextlib.suppress(OSError):  # the peer has closed the connection already
+            # Not the method of a TLS socket, which would also drop the state that a read in the other thread uses.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, shut_down)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        # Both mean a timeout: the timer's shutdown, after which reads fail in several ways, and the socket's own limit.
+        if is_late.is_set() or isinstance(error, TimeoutError):
+            raise TimeoutError(late_text) from error
+        if isinstance(error, OSError):
+            raise
+        raise ConnectionError(f"its answer is not HTTP: {errors.first_line(error)}") from error
+    finally:
+        timer.cancel()
     if is_late.is_set():  # the shutdown looked like the end of the body, which is thus incomplete
-        raise _timeout_error(seconds)
-    return result
-
-
-def _timeout_error(seconds: float) -> TimeoutError:
-    return TimeoutError(f"no complete answer within {seconds:g} s")
+        raise TimeoutError(late_text)
