@@ -5,13 +5,14 @@ The own time of a rank is the time in which it reads data and computes, without 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 SLOWEST_RANK = "slowest_rank"  # reported while one rank delays the others
 SLOWEST_RANK_FACTOR = "slowest_rank_factor"  # its own time per step, as a multiple of that of the others
 MAX_TIMED = 64  # largest number of ranks of a trial whose reports have the time of each rank
 _SECONDS = "rank_seconds/"  # prefix of a metric's name, before the number of the rank
-_MAX_DIGITS = 6  # of the number of a rank
+_SECONDS_NAME = re.compile(f"{_SECONDS}[0-9]{{1,6}}")
 
 
 def as_metrics(seconds: Mapping[int, float]) -> dict[str, float]:
@@ -31,5 +32,4 @@ def without_seconds(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def is_seconds(name: str) -> bool:
     """Whether a metric has the own seconds per step of a rank, by its name: rank_seconds/3."""
-    rank = name.removeprefix(_SECONDS)
-    return name.startswith(_SECONDS) and rank.isascii() and rank.isdecimal() and len(rank) <= _MAX_DIGITS
+    return _SECONDS_NAME.fullmatch(name) is not None

@@ -254,7 +254,6 @@ _ORDER = [  # from best to worst
     TrialState.PAUSED,
     TrialState.LOST,
     TrialState.RUNNING,
-    TrialState.WAITING,
 ]
 
 

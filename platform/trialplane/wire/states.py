@@ -11,7 +11,6 @@ from trialplane import errors
 class TrialState(enum.StrEnum):
     """State of one attempt of a trial."""
 
-    WAITING = "WAITING"
     RUNNING = "RUNNING"
     COMPLETE = "COMPLETE"
     PRUNED = "PRUNED"

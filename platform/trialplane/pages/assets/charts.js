@@ -10,7 +10,6 @@ const STATES = {
   RUNNING: { color: "#009E73", symbol: "diamond-open" },
   LOST: { color: "#CC79A7", symbol: "cross" },
   PAUSED: { color: "#56B4E9", symbol: "square-open" },
-  WAITING: { color: "#999999", symbol: "circle-open" },
 };
 const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
 
