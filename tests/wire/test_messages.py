@@ -55,7 +55,7 @@ EXAMPLES = [
     (messages.FROM_LOADING, messages.JobFailed("ImportError: no")),
     (messages.TO_TEMPLATE, messages.StartTrial(7)),
     (messages.FROM_TEMPLATE, messages.TrialStarted(7, 4711, "spawn", ("CUDA is initialized",))),
-    (messages.FROM_TEMPLATE, messages.TrialExited(7, -9, 1 << 30, 2)),
+    (messages.FROM_TEMPLATE, messages.TrialExited(7, -9, 1 << 30)),
     (messages.TO_TRIAL, messages.RunTrial(CONFIG, REQUEST, "/work")),
     (messages.TO_TRIAL, messages.RunTrial(CONFIG, REQUEST, "/work", messages.SharedFiles("/dev/shm/x", None))),
     (messages.TO_TRIAL, messages.AnswerReport(3)),

@@ -67,7 +67,7 @@ class Trial:
     def exits(self) -> None:
         self.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
         self.channel.close()
-        self.template.send(messages.encode(messages.TrialExited(0, 0, 0, 0)))
+        self.template.send(messages.encode(messages.TrialExited(0, 0, 0)))
 
     def close(self) -> None:
         for end in (self.channel, self.running.channel, self._control, self.template):

@@ -101,13 +101,11 @@ class TrialExited:
         number: Number of the attempt.
         code: Exit code. Negative if a signal ended the process.
         peak_memory: Largest resident set, in bytes.
-        orphans: Number of processes that it left behind, which were killed.
     """
 
     number: int
     code: int
     peak_memory: int
-    orphans: int
 
 
 # --- controller and slot

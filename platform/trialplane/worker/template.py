@@ -190,28 +190,26 @@ class Template:
                 ended.append((pid, status, usage.ru_maxrss * 1024))
         for pid, status, peak_memory in ended:
             number = self._running.pop(pid)
-            orphans = self._kill_orphans() if not self._running else 0
-            exited = messages.TrialExited(number, os.waitstatus_to_exitcode(status), peak_memory, orphans)
+            if not self._running:
+                self._kill_orphans()
+            exited = messages.TrialExited(number, os.waitstatus_to_exitcode(status), peak_memory)
             with contextlib.suppress(OSError):  # the slot has ended
                 self._control.send(messages.encode(exited))
 
-    def _kill_orphans(self) -> int:
-        """Kill the processes that trials have left behind, and return their number. Call it when no trial runs.
+    def _kill_orphans(self) -> None:
+        """Kill the processes that trials have left behind. Call it when no trial runs.
 
         This process has adopted them, so they are all of its children except those of the job's imports. Resource trackers
         of multiprocessing and joblib get `TRACKER_GRACE` to end by themselves, which they do after all other processes: they
         remove the shared memory, semaphores and folders that these have left.
         """
-        killed = 0
         deadline = time.monotonic() + TRACKER_GRACE
         while orphans := process.children() - self._import_children:
             trackers = [pid for pid in orphans if _is_tracker(pid)] if time.monotonic() < deadline else []
             killable = [pid for pid in orphans if pid not in trackers]
             process.kill_children(killable)
-            killed += len(killable)
             if trackers and not killable:
                 _wait_for_end(trackers[0], deadline - time.monotonic())
-        return killed
 
     def _note_removal(self, *_: object) -> None:
         """Record that the pod is being removed, as the signal says."""
