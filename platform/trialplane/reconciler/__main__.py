@@ -295,13 +295,14 @@ async def operate(
 
 
 def reconcilers(ledgers: Ledgers) -> dict[str, Reconciler]:
-    """Return the reconcilers by namespace. Namespaces without a ledger or without a readable site are left out."""
+    """Return the reconcilers by namespace. Namespaces without a readable site are left out."""
     by_namespace: dict[str, Reconciler] = {}
     for namespace in ledgers.namespaces:
         archive = ledgers.of(namespace)
+        assert archive is not None  # because the namespace is one of the ledgers' own
         cluster = Cluster(namespace=namespace)
         site = _site(cluster)
-        if archive is not None and site is not None:
+        if site is not None:
             by_namespace[namespace] = Reconciler(cluster, archive, site)
     return by_namespace
 

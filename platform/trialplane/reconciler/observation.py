@@ -177,7 +177,7 @@ class Observation:
         if self.own_cluster is None:
             return None
         text = (self.own_cluster["metadata"].get("annotations") or {}).get(runs.RESUMES, "0")
-        return int(text) if str(text).isdecimal() else 0
+        return int(text) if text.isdecimal() else 0  # a user can change annotations
 
     @property
     def started_at(self) -> str | None:
