@@ -142,6 +142,6 @@ def test_a_node_without_rank_0_is_complete_when_all_are() -> None:
     ],
 )
 def test_what_the_other_end_leaves(message: str) -> None:
-    assert causes.may_follow(TrialOutcome(0, TrialState.FAILED, FailureClass.ERROR, message=message))
-    assert not causes.may_follow(TrialOutcome(0, TrialState.FAILED, FailureClass.OOM, message=message))
-    assert not causes.may_follow(ERROR)
+    assert causes.may_be_consequence(TrialOutcome(0, TrialState.FAILED, FailureClass.ERROR, message=message))
+    assert not causes.may_be_consequence(TrialOutcome(0, TrialState.FAILED, FailureClass.OOM, message=message))
+    assert not causes.may_be_consequence(ERROR)

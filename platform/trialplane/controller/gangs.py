@@ -292,7 +292,7 @@ class GangPool:
             return
         # A slot that is lost without an exit code was not stopped: its machine has failed.
         was_stopped = outcome.failure is FailureClass.LOST and (not event.slot_lost or outcome.exit_code is not None)
-        patience = self._patience if was_stopped or causes.may_follow(outcome) else 0.0
+        patience = self._patience if was_stopped or causes.may_be_consequence(outcome) else 0.0
         self._kill_after(gang, patience, "ended because another node of the trial failed")
 
     def _kill_after(self, gang: _Gang, seconds: float, reason: str) -> None:
@@ -350,7 +350,7 @@ def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
         return outcomes[0], 0
     outcome = causes.cause(list(failures.values()))
     node = next(node for node, failure in failures.items() if failure is outcome)
-    if outcome.failure is FailureClass.ERROR and causes.may_follow(outcome):
+    if outcome.failure is FailureClass.ERROR and causes.may_be_consequence(outcome):
         # No node failed by itself: the connection between them did, and may recover.
         text = f"the nodes of the trial lost each other: {outcome.message}"
         outcome = dataclasses.replace(outcome, failure=FailureClass.LOST, message=text)

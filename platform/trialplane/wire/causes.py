@@ -33,7 +33,7 @@ _LOST_CONNECTION = (
 )
 
 
-def may_follow(outcome: TrialOutcome) -> bool:
+def may_be_consequence(outcome: TrialOutcome) -> bool:
     """Whether an attempt may have failed only because another process of the trial had failed before."""
     if outcome.state is not TrialState.FAILED:
         return False
@@ -49,4 +49,4 @@ def cause(failures: Sequence[TrialOutcome]) -> TrialOutcome:
     Args:
         failures: At least one failure, in the order of arrival.
     """
-    return next((failure for failure in failures if not may_follow(failure)), failures[0])
+    return next((failure for failure in failures if not may_be_consequence(failure)), failures[0])

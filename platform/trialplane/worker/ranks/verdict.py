@@ -139,7 +139,7 @@ class Verdict:
         It decides the outcome unless it may be the consequence of something else. A consequence of a requested stop, or of
         the end of ranks after the result, does not count.
         """
-        may_be_consequence = causes.may_follow(outcome)
+        may_be_consequence = causes.may_be_consequence(outcome)
         if may_be_consequence and (self.is_stopping or self._is_complete()):
             self.remarks.append(f"{outcome.message}; not counted, since other ranks had ended before")
             return NextStep.GO_ON
