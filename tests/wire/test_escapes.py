@@ -38,7 +38,7 @@ def test_what_is_shown_steers_no_terminal(text: str, shown: str) -> None:
 def test_colours_stay_where_they_are_allowed_and_nothing_else_does() -> None:
     said = "\x1b[1;31mred\x1b[m \x1b[38:5:1mx \x1b[2J\x1b]8;;http://x\x1b\\ \x1b[31"
     shown = "\x1b[1;31mred\x1b[m \x1b[38:5:1mx \\u001b[2J\\u001b]8;;http://x\\u001b\\ \\u001b[31"
-    assert escapes.escape_controls(said, colours=True) == shown
+    assert escapes.escape_controls(said, colors=True) == shown
 
 
 @pytest.mark.parametrize(

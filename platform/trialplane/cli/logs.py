@@ -68,7 +68,7 @@ def logs_command(
     else:
         lines = kinds.of(handle.status()).logs(handle, trial, attempt, follow=follow)
     for line in lines:
-        click.echo(escapes.escape_controls(line, colours=True), nl=False)
+        click.echo(escapes.escape_controls(line, colors=True), nl=False)
 
 
 def _print_history(handle: RunHandle) -> None:

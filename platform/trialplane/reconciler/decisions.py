@@ -109,6 +109,7 @@ class Goal(enum.StrEnum):
     REFUSE = "refuse"
 
 
+# The texts in GOALS, STEPS, UPKEEP and OUTSIDE are for the documentation.
 GOALS: Mapping[Goal, str] = {
     Goal.RUN: "`spec.state` is `Running`.",
     Goal.RESUME: "`spec.resumes` was raised since the last start.",

@@ -11,9 +11,9 @@ import re
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 # Control characters (C0, DEL and C1) except tab and newline, and lone surrogates.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# A sequence that sets colours (SGR), which is the first group; or one of these characters.
-_CONTROL_OR_COLOUR = re.compile(rf"(\x1b\[[0-9;:]{{0,40}}m)|{_CONTROL.pattern}")
-# Complete sequences: CSI (colours, cursor), OSC (title, links), and the short ones.
+# A sequence that sets colors (SGR), which is the first group; or one of these characters.
+_CONTROL_OR_COLOR = re.compile(rf"(\x1b\[[0-9;:]{{0,40}}m)|{_CONTROL.pattern}")
+# Complete sequences: CSI (colors, cursor), OSC (title, links), and the short ones.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[0-Z\\^-~])")
 # user:password@ in a URL.
 _PASSWORD = re.compile(r"(://[^/?#\s:@]*:)[^/?#\s@]+(?=@)")
@@ -24,22 +24,22 @@ def escape_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub(_escape, text)
 
 
-def escape_controls(text: str, *, colours: bool = False) -> str:
+def escape_controls(text: str, *, colors: bool = False) -> str:
     r"""Return a text that a terminal only displays: control characters except tab and newline are escaped as `\u001b`.
 
     Args:
         text: Untrusted text.
-        colours: Leave sequences that set colours unchanged.
+        colors: Leave sequences that set colors unchanged.
     """
     if text.isascii() and text.isprintable():
         return text
-    if not colours:
+    if not colors:
         return _CONTROL.sub(_escape, text)
-    return _CONTROL_OR_COLOUR.sub(lambda match: match[1] or _escape(match), text)
+    return _CONTROL_OR_COLOR.sub(lambda match: match[1] or _escape(match), text)
 
 
 def strip_sequences(text: str) -> str:
-    """Return a text without the sequences that set a terminal's colours, cursor or title."""
+    """Return a text without the sequences that set a terminal's colors, cursor or title."""
     return _SEQUENCE.sub("", text)
 
 
