@@ -25,7 +25,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trialplane import errors
 from trialplane.wire import cluster
@@ -90,26 +90,15 @@ class Review:
     reason: str = ""
 
 
-class Reviewer(Protocol):
-    """A function that reviews tokens, as the API server does."""
-
-    def __call__(self, token: str) -> Review:
-        """Return the review of a token.
-
-        Raises:
-            TokenUnchecked: The token could not be reviewed.
-        """
-
-
 class Callers:
     """Authentication of users by their tokens, with a cache. Safe for several threads.
 
     Args:
-        review: Function that reviews a token.
+        review: Function that returns the review of a token, or raises TokenUnchecked.
         clock: Monotonic clock, in seconds.
     """
 
-    def __init__(self, review: Reviewer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, review: Callable[[str], Review], clock: Callable[[], float] = time.monotonic) -> None:
         self._review = review
         self._clock = clock
         # By digest of the token: the time of its review, and its user; the oldest review first.
@@ -161,7 +150,7 @@ class Callers:
 
 
 class ApiServer:
-    """Reviewer that sends a TokenReview to the API server, with the rights of the gateway's own service account.
+    """Function that reviews tokens by a TokenReview of the API server, with the rights of the gateway's service account.
 
     It uses the standard library, because importing the Kubernetes client would add a quarter to the gateway's memory.
 
@@ -193,7 +182,11 @@ class ApiServer:
         return cls(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
 
     def __call__(self, token: str) -> Review:
-        """Return the review of a token; see `Reviewer`."""
+        """Return the review of a token.
+
+        Raises:
+            TokenUnchecked: The API server cannot be reached, or cannot review it.
+        """
         review = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
