@@ -23,6 +23,8 @@ FIGURES = {
     "scripts": True,
     "sweeps": True,
     "overhead": True,
+    "loop": True,
+    "checkpoints": True,
     "controller": True,
     "cli": True,
     "report": True,

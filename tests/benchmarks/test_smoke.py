@@ -21,6 +21,8 @@ FIGURES = {
     "controller": ({"% of a core", "s", "reports", "points", "ms", "KiB"}, 6),
     "scripts": ({"ms", "%"}, 3),
     "sweeps": ({"%"}, 1),
+    "loop": ({"s"}, 4),
+    "checkpoints": ({"%"}, 1),
     "report": ({"ms", "s"}, 12),
     "ask": ({"ms", "MiB", "s"}, 7),
     "ledger": ({"ms"}, 7),
