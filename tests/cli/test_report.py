@@ -11,6 +11,7 @@ import io
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ BEST = ("submit hpo --from", "refit")
         (POPULATION, {"asks": 4, "tell": segment, "state": RunState.PAUSED, "complete": 0, "failed": 0}, {"resume"}),
     ],
 )
-def test_the_next_steps_on_the_page_are_commands_that_run(platform, runs, double, fields, changes, verbs):
+def test_the_next_steps_on_the_page_are_commands_that_run(platform, runs, double, monkeypatch, fields, changes, verbs):
+    monkeypatch.delitem(sys.modules, "train", raising=False)  # another test's, as this process is the controller too
     train = runs.jobs / "demo" / "train.py"
     train.write_text(f"{train.read_text()}{CODE}# continues from ctx.restored\n")
     changes = {"tell": every_third_fails, "asks": None, "state": RunState.SUCCEEDED, "complete": 4, "failed": 2} | changes
