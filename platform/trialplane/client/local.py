@@ -62,7 +62,7 @@ class LocalTarget:
     """
 
     remote = False
-    poll = 0.25  # the controller writes its status twice a second
+    poll = 0.1  # the controller writes its status twice a second, and its end at once
     name = HERE
 
     def __init__(self, home: Path | None = None) -> None:
