@@ -80,7 +80,7 @@ class Controllers:
         """Return the status of a run from its controller. None if the controller does not answer with a valid one."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
             url = f"{self.url.format(run=run)}/status"
-            status = json.loads(fetch(url, STATUS_SECONDS, _limited_reader(_MAX_STATUS)) or b"{}")
+            status = json.loads(fetch(url, STATUS_SECONDS, lambda reply: _read_whole(reply, _MAX_STATUS)) or b"{}")
             if isinstance(status, dict) and status.get("run") == run:
                 return status
         return None
@@ -195,7 +195,7 @@ class MlflowLogs:
             OSError: MLflow does not answer.
             ValueError: The answer is not a JSON object.
         """
-        data = self._get(address, path, _limited_reader(_MAX_JSON), body)
+        data = self._get(address, path, lambda reply: _read_whole(reply, _MAX_JSON), body)
         try:
             answer = json.loads(data or b"{}")
         except RecursionError as error:
@@ -244,17 +244,12 @@ def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
     return Piece(data, missing + position + len(data) - notice_length)
 
 
-def _limited_reader(limit: int) -> Callable[[http.client.HTTPResponse], bytes]:
-    """Return a function that reads a body of at most `limit` bytes, and raises ValueError for a larger one."""
-
-    def read(reply: http.client.HTTPResponse) -> bytes:
-        """Return the body of a response. Raise ValueError if it is larger than `limit`."""
-        data = reply.read(limit + 1)
-        if len(data) > limit:
-            raise ValueError(f"it answered with more than {limit} bytes")
-        return data
-
-    return read
+def _read_whole(reply: http.client.HTTPResponse, limit: int) -> bytes:
+    """Return the body of a response. Raise ValueError if it is larger than `limit`, in bytes."""
+    data = reply.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"it answered with more than {limit} bytes")
+    return data
 
 
 def fetch(

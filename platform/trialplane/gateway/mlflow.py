@@ -189,15 +189,12 @@ class MlflowProxy:
             LedgerFull: The budget of the namespace is used up.
         """
         assert self._upstream is not None  # checked before
-        path = mlflow_paths.allowed_path(target)
-        if path is None or mlflow_paths.is_other_workspace(path, address.namespace):
-            text = "the gateway forwards only requests whose data MLflow separates by workspace"
-            raise MlflowRefusal(404, NO_ENDPOINT, f"{text}, and {request.method} {target:.120} is not one of them")
+        method = request.method
+        path = _checked_path(address.namespace, method, target)
         if not self._requests.enter(address, REQUESTS):
             text = f"{address.run or address.namespace} has {REQUESTS} unfinished requests to MLflow already"
             raise MlflowRefusal(429, BUSY, text)
         stack.callback(self._requests.leave, address)
-        method = request.method
         is_artifact = method == "PUT" and mlflow_paths.is_artifact(path)
         size = await _body_size(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers} | caller_headers
@@ -213,9 +210,7 @@ class MlflowProxy:
             content = await self._read_call(stack, address, request, size)
             patience = ANSWER_SECONDS
             category = budget.MLFLOW
-            # In addition to the body, MLflow stores a row for each entry, which is an object in JSON.
-            stored_bytes = len(content) + budget.ROW * (1 + content.count(b"{"))
-            cost = stored_bytes if mlflow_paths.stores_data(method, path) else 0
+            cost = _stored_bytes(method, path, content)
         if cost:
             # A request that creates an MLflow run or experiment must fit the budget. Others may exceed it by a tenth, so
             # that runs that have begun can end.
@@ -256,6 +251,23 @@ def _check_token(runs: Archive, run: str, authorization: str) -> None:
     if not authorization.startswith(_BEARER) or not runs.is_mlflow_token_valid(run, authorization.removeprefix(_BEARER)):
         text = "the token does not open MLflow for this run: each start has its own, which is gone when the run has ended"
         raise MlflowRefusal(403, DENIED, text)
+
+
+def _checked_path(namespace: str, method: str, target: str) -> str:
+    """Return the decoded path of a request. Raise MlflowRefusal if the request must not be forwarded."""
+    path = mlflow_paths.allowed_path(target)
+    if path is None or mlflow_paths.is_other_workspace(path, namespace):
+        text = "the gateway forwards only requests whose data MLflow separates by workspace"
+        raise MlflowRefusal(404, NO_ENDPOINT, f"{text}, and {method} {target:.120} is not one of them")
+    return path
+
+
+def _stored_bytes(method: str, path: str, content: bytes) -> int:
+    """Return the number of bytes that MLflow may store for a call of its API. 0 if the call stores no data."""
+    if not mlflow_paths.stores_data(method, path):
+        return 0
+    # In addition to the body, MLflow stores a row for each entry, which is an object in JSON.
+    return len(content) + budget.ROW * (1 + content.count(b"{"))
 
 
 async def _body_size(request: Request, limit: int) -> int:

@@ -236,17 +236,29 @@ class Observer:
         ]
         if issues:
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
-        maps, parts = observed.spec.code.config_maps, runs.parts(code)
-        missing = [
-            f"{name} with {packing.part_name(names.CODE_KEY, number)}"
-            for number, (name, part) in enumerate(zip(maps, parts, strict=True))
-            if part is None
-        ]
-        if missing:
-            subject = f"the ConfigMap {missing[0]} is" if len(missing) == 1 else f"the ConfigMaps {', '.join(missing)} are"
-            remedy = "`kubectl apply` it beside the Run" if len(missing) == 1 else "`kubectl apply` them beside the Run"
-            return Problem(runs.CODE_MISSING, f"{subject} not there yet; {remedy}")
-        return _code_mismatch(observed, b"".join(part for part in parts if part is not None))
+        parts = runs.parts(code)
+        return _missing_code(observed, parts) or _code_mismatch(observed, b"".join(part or b"" for part in parts))
+
+
+def _missing_code(observed: Observation, parts: Sequence[bytes | None]) -> Problem | None:
+    """Return the problem if parts of the code are missing. None if all exist.
+
+    Args:
+        observed: Observation of the Run.
+        parts: Parts of the packed code, in the order of the spec. None for a missing one.
+    """
+    missing = [
+        f"{name} with {packing.part_name(names.CODE_KEY, number)}"
+        for number, (name, part) in enumerate(zip(observed.spec.code.config_maps, parts, strict=True))
+        if part is None
+    ]
+    if not missing:
+        return None
+    if len(missing) == 1:
+        text = f"the ConfigMap {missing[0]} is not there yet; `kubectl apply` it beside the Run"
+    else:
+        text = f"the ConfigMaps {', '.join(missing)} are not there yet; `kubectl apply` them beside the Run"
+    return Problem(runs.CODE_MISSING, text)
 
 
 def _code_mismatch(observed: Observation, packed: bytes) -> Problem | None:
