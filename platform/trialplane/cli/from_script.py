@@ -114,8 +114,8 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
     """
     if not script_folder.exists(file):
         siblings = file.parent.glob("*.py") if script_folder.exists(file.parent) else ()
-        near = errors.nearest(file.name, [sibling.name for sibling in siblings])
-        raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
+        hint = errors.nearest(file.name, [sibling.name for sibling in siblings])
+        raise InputError(f"there is no {file}; {hint or 'give the path of a Python script'}; nothing was changed")
     new_files: tuple[_NewFile, ...] = ()
     if file.is_file() and file.suffix == ".ipynb":
         new_files = (_notebook_code(file),)
@@ -130,15 +130,8 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
         )
     real = file.resolve()  # Python imports from the folder of a link's target
     if file.suffix == ".py":
-        modules = script_folder.modules(real, new_files[0].text if new_files else None)
-        text = modules[Path(real.name)][0]
-        module_text = "\n".join([*(module_text for module_text, _ in modules.values()), script_folder.package_text(real)])
-        parsed_script = script.read(text, str(file), module_text)
-        if request.space and parsed_script.style in (Style.OPTUNA, Style.WANDB):
-            other_form = script.read(text, str(file), module_text, with_search=False)
-            if other_form.style in (Style.PARSED, Style.HYDRA):  # it has parameters besides those of its search
-                output.note(f"{file.name} has a search of its own; if it starts, each trial of this job is a whole search")
-                parsed_script = other_form
+        notebook_code = new_files[0].text if new_files else None
+        text, parsed_script = _read_python(file, notebook_code, has_space=bool(request.space))
     else:
         text = script_folder.source(real)
         if launcher.is_makefile(real):
@@ -147,6 +140,27 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
     return _write_job(_Origin(file, real, text, file.name, new_files, is_typed), parsed_script, request)
+
+
+def _read_python(file: Path, notebook_code: str | None, *, has_space: bool) -> tuple[str, Script]:
+    """Return the text of a Python script and the facts that it shows.
+
+    Args:
+        file: The script.
+        notebook_code: Text of the script if it is the code of a notebook and not written yet; None to read the file.
+        has_space: Whether the user names parameters to search, which a search of the script's own may not have.
+    """
+    real = file.resolve()
+    modules = script_folder.modules(real, notebook_code)
+    text, _ = modules[Path(real.name)]
+    module_text = "\n".join([*(module_text for module_text, _ in modules.values()), script_folder.package_text(real)])
+    parsed_script = script.read(text, str(file), module_text)
+    if has_space and parsed_script.style in (Style.OPTUNA, Style.WANDB):
+        without_search = script.read(text, str(file), module_text, with_search=False)
+        if without_search.style in (Style.PARSED, Style.HYDRA):  # it has parameters besides those of its search
+            output.note(f"{file.name} has a search of its own; if it starts, each trial of this job is a whole search")
+            return text, without_search
+    return text, parsed_script
 
 
 def _included_text(file: Path) -> str:
@@ -196,17 +210,18 @@ def make_of_command(text: str, request: Request) -> int:
     call = launcher.find_call(text) or _wrapped_call(text)
     if call is not None:
         call = _existing_call(call)
+    # The words that may name files, and the folder from which they do: of a call, its arguments and its own folder.
     words, folder = (text, ".") if call is None else (shlex.join(call.arguments), call.folder)
     _refuse_files_above(text, words, folder)
     config, values = settings_file.named(words, Path(folder))
-    config = os.path.normpath(Path(folder, config)) if config else ""
+    config = os.path.normpath(Path(folder, config)) if config else ""  # relative to the working directory
     parsed_script = launcher.parse_command_line(text, config, values, call)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
     return _write_job(origin, parsed_script, request)
 
 
 def _refuse_files_above(text: str, words: str, folder: str) -> None:
-    """Check that a command names no file above the working directory, which has all files of its job.
+    """Check that a command names no file above the working directory, because its trials get a copy of this folder only.
 
     Folders above are only printed, as trials may write to them.
 
@@ -218,26 +233,27 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
     Raises:
         InputError: It names one. The message has the command for the folder that has all files.
     """
-    paths = [os.path.normpath(Path(folder, name)) for name in _UPWARD.findall(words)]
-    for path in (Path(path) for path in paths if path.startswith(os.pardir) and Path(path).is_file()):
-        base = Path.cwd().parents[path.parts.count(os.pardir) - 1]
-        command = shlex.quote(f"cd {shlex.quote(Path.cwd().relative_to(base).as_posix())} && {text}")
+    names = dict.fromkeys(os.path.normpath(Path(folder, name)) for name in _UPWARD.findall(words))
+    paths_above = [Path(name) for name in names if name.startswith(os.pardir)]
+    if file := next((path for path in paths_above if path.is_file()), None):
+        common_folder = Path.cwd().parents[file.parts.count(os.pardir) - 1]
+        command = shlex.quote(f"cd {shlex.quote(Path.cwd().relative_to(common_folder).as_posix())} && {text}")
         raise InputError(
-            f"the command reads {path}, above this folder, and trials get a copy of this folder only; give the command in "
-            f"the folder that has both: `cd {shlex.quote(str(base))} && {_INIT} {command}`; nothing was changed"
+            f"the command reads {file}, above this folder, and trials get a copy of this folder only; give the command in "
+            f"the folder that has both: `cd {shlex.quote(str(common_folder))} && {_INIT} {command}`; nothing was changed"
         )
-    upward_folders = [path for path in dict.fromkeys(paths) if path.startswith(os.pardir) and Path(path).is_dir()]
-    for upward_folder in upward_folders:
-        output.note(
-            f"the command names {upward_folder}, above this folder, and trials get a copy of this folder only; to read "
-            "files there, give its absolute path, or give the command in the folder that has both, as `cd FOLDER && …`"
-        )
+    for path in paths_above:
+        if path.is_dir():
+            output.note(
+                f"the command names {path}, above this folder, and trials get a copy of this folder only; to read files "
+                "there, give its absolute path, or give the command in the folder that has both, as `cd FOLDER && …`"
+            )
 
 
 def _wrapped_call(text: str) -> script.Call | None:
-    """Return the call of the Python script to which the shell script of a command line passes its arguments on.
+    """Return the call of the Python script to which a shell script passes on the arguments of a command line.
 
-    None if the command line starts no shell script, or one that passes none on.
+    None if the command line starts no shell script, or one that passes no arguments on.
     """
     shell_call = wrapper.find_call(text)
     if shell_call is None or not (file := Path(shell_call.folder, shell_call.script)).is_file():
@@ -311,8 +327,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     job_file = folder / load.FILE
     if job_file.is_symlink() or job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")
-    roots = [real.parent, folder, folder / "src", *start.roots]
-    _print_missing_libraries(origin.file, [*parsed_script.top, *parsed_script.late], roots)
+    _print_missing_libraries(origin.file, parsed_script, roots=[real.parent, folder, folder / "src", *start.roots])
     if notebook.is_notebook(origin.text):
         output.note(f"{title} is an exported notebook: trials leave out its magics and shell commands")
     for remark in parsed_script.notes:
@@ -327,7 +342,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         name = real.relative_to(folder).as_posix()
         copy = ScriptCopy(origin.file, Path(scratch, "code"), name, start, Path(scratch), request.secrets)
         smoke_folder = Path(scratch, "smoke")
-        for target in (copy.folder, smoke_folder):  # a probe may change its copy
+        for target in (copy.folder, smoke_folder):  # two copies, because a probe may change its own
             _unpack(packed.data, target, origin, copy)
         parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
         request = dataclasses.replace(request, space=script_probe.declared_spelling(request.space, declared))
@@ -341,6 +356,32 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         result = None
         if request.with_smoke and not job.missing:
             job, result = _run_smoke(origin, job, parsed_script.printed, copy, smoke_folder, request)
+    _print_remarks(title, job, declared, file_with_values, job_file)
+    _print_missing_values(title, job, job_file)
+    summary = _summary(title, job, parsed_script, result, job_file, request)
+    exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files)
+    if job.searchable:
+        command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
+        output.note(f"to search another option ({', '.join(job.searchable)}): `{command}`")
+    return exit_code
+
+
+def _print_remarks(
+    title: str,
+    job: ScriptJob,
+    declared: Declared,
+    file_with_values: settings_file.SettingsFile | None,
+    job_file: Path,
+) -> None:
+    """Print the facts about the job of a script that its job.yaml does not show.
+
+    Args:
+        title: Name of the script.
+        job: The job.
+        declared: Arguments of the script.
+        file_with_values: Settings file whose values are the parameters; None if they are the script's own.
+        job_file: File of the job.
+    """
     if declared.failure:
         output.note(f"{title}: {script_probe.not_asked(declared)}")
     for argument in declared.left_out:
@@ -353,17 +394,13 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
             f"{title} writes to {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, let it "
             "write below its working directory, of which each trial has its own"
         )
-    _print_missing_values(title, job, job_file)
-    summary = _summary(title, job, parsed_script, result, job_file, request)
-    exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files)
-    if job.searchable:
-        command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
-        output.note(f"to search another option ({', '.join(job.searchable)}): `{command}`")
-    return exit_code
 
 
 def _find_start(origin: _Origin, parsed_script: Script) -> tuple[script_folder.Start, settings_file.SettingsFile | None]:
-    """Return the start of a script, in the folder that has all files of its job, and its settings file; None without one."""
+    """Return the start of a script in its job's folder, and its settings file, or None without one.
+
+    The job's folder contains the script, its modules, its settings file and its Hydra configuration.
+    """
     real = origin.real
     file_with_values = settings_file.find(real, parsed_script) if parsed_script.style in _WITH_SETTINGS else None
     is_shell = bool(origin.text) and parsed_script.style is Style.COMMAND and real.suffix in settings.SHELLS
@@ -409,22 +446,22 @@ def _find_parameters(
     Raises:
         InputError, SpecError: See `script_probe.script_parameters`.
     """
+    # A script without a parser gets the values of its file, and one with a parser as well if the file is known to be read.
     if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
         return parsed_script, Declared(file_with_values.options), file_with_values
     if parsed_script.call is not None:
         parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
     else:
         parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space)
-    file_options = file_with_values.options if file_with_values is not None else ()
     file_with_values, declared = _pass_by_argument(file_with_values, declared)
-    if file_with_values is None and not _is_of_use(declared) and guess.space(parsed_script.values):
+    is_declared_of_use = _has_searchable(declared) or _has_required(declared)
+    if file_with_values is None and not is_declared_of_use and guess.space(parsed_script.values):
         parsed_script = dataclasses.replace(parsed_script, style=Style.GLOBALS)
         declared = Declared(parsed_script.values, declared.left_out, subcommands=declared.subcommands)
     # Numbers that the script declares are better than those of the file, and required arguments need a value.
-    needs_arguments = _has_numbers(declared.options) or any(option.required for option in declared.options)
-    if file_with_values is None or needs_arguments:
+    if file_with_values is None or _has_searchable_numbers(declared.options) or _has_required(declared):
         return parsed_script, declared, None
-    return parsed_script, Declared(file_options), file_with_values
+    return parsed_script, Declared(file_with_values.options), file_with_values
 
 
 def _run_smoke(
@@ -446,19 +483,23 @@ def _run_smoke(
         The job, perhaps with another command, and the result of the last run.
     """
     title, job_folder = origin.short_title, importing.shell_path(copy.start.folder)
-    options, limit = list(job.default_values), request.smoke_seconds or smoke.LONGEST
+    limit = request.smoke_seconds or smoke.LONGEST
+
+    def run(job: ScriptJob) -> smoke.Smoke:
+        command, options = job.command_line(), list(job.default_values)
+        return smoke.run(command, origin.real.stem, folder, copy.scratch, printed_metric, request.secrets, options, limit)
+
     shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
     output.note(
         f"{title} runs once with its defaults{shown_command}, in a copy of {job_folder}, for {limit:.0f} seconds at "
         "most, to find its metrics; --no-smoke skips this"
     )
-    stem = origin.real.stem
-    result = smoke.run(job.command_line(), stem, folder, copy.scratch, printed_metric, request.secrets, options, limit)
+    result = run(job)
     if _RANK.search(result.failure) and not job.command:
         output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
         torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", copy.name]
         job = dataclasses.replace(job, command=torchrun, arguments=job.arguments or arguments.FLAGS)
-        result = smoke.run(job.command_line(), stem, folder, copy.scratch, printed_metric, request.secrets, options, limit)
+        result = run(job)
     if job.command and (logged := result.metrics.get(smoke.MLFLOW)):
         result = dataclasses.replace(
             result, metrics={source: values for source, values in result.metrics.items() if source != smoke.MLFLOW}
@@ -503,7 +544,8 @@ def _summary(
     if (chosen := script_job.best_objective(job, result)) is not None:
         _, objective, reason = chosen
         summary += f"; objective: {objective['metric']}, {objective['direction']}d ({reason})"
-        if result is not None and len({metric for metrics in result.metrics.values() for metric in metrics}) > 1:
+        names = {name for metrics in result.metrics.values() for name in metrics} if result is not None else set()
+        if len(names) > 1:
             summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
     elif job.returned:
         summary += "; the function's return value is the objective"
@@ -544,7 +586,7 @@ def _write_own_search(origin: _Origin, parsed_script: Script, folder: Path, requ
     fields = {field: value for field, value in imported.job.items() if field != "command"}
     fields |= {"script": name, "arguments": "none", "capture": "wandb"}
     for note in imported.notes:
-        if not note.field.startswith(("program", "command")):  # the script is known here, other than from a file of a sweep
+        if not note.field.startswith(("program", "command")):  # fields of the sweep that the job has replaced
             output.note(f"{title}: {note}")
     summary = "the sweep in the script is the job"
     return _write_files(folder, _heading(title) + output.as_yaml(fields), summary, origin.new_files)
@@ -563,7 +605,7 @@ def _write_optuna_job(origin: _Origin, parsed_script: Script, folder: Path) -> i
     summary, fields = "the objective of Optuna is the job", dict(parsed_script.search)
     if fields["entrypoint"] and not _entrypoint_issues(folder, fields, origin.new_files):
         return _write_files(folder, heading + output.as_yaml(fields), summary, origin.new_files)
-    stem = f"_{file.stem}" if file.stem[:1].isdigit() else file.stem
+    stem = f"_{file.stem}" if file.stem[:1].isdigit() else file.stem  # no module begins with a digit
     module = f"{re.sub(r'[^a-zA-Z0-9]+', '_', stem)}_objective"
     target = folder / f"{module}.py"
     if target.is_symlink() or target.exists():
@@ -578,9 +620,9 @@ def _write_optuna_job(origin: _Origin, parsed_script: Script, folder: Path) -> i
 
 
 def _hidden_files(title: str, text: str, folder: Path) -> list[str]:
-    """Return the hidden files of a job's folder that its script names, and that would not be packed without a rule.
+    """Return the hidden files of a job's folder that its script names, and that need a rule in `.jobignore` to be packed.
 
-    Those that may have secrets are only printed, and not among them.
+    Files that may have secrets are left out, and printed.
 
     Args:
         title: Name of the script for messages.
@@ -606,16 +648,19 @@ def _has_secrets(file: Path) -> bool:
 
 
 def _ignore_file(folder: Path, names: Sequence[str]) -> list[_NewFile]:
-    """Return a new `.jobignore` that includes hidden files in the job, in a list; [] if there are no such files.
+    """Return a list with a new `.jobignore` that includes hidden files in the job; [] if there are no such files.
 
     If a `.jobignore` exists, it is not changed: the lines to add are printed, and the list is empty.
     """
-    file, lines = folder / packing.IGNORE_FILE, [f"!/{name}" for name in names]
-    if not names or os.path.lexists(file):
-        for name, line in zip(names, lines, strict=True):
-            output.note(f"the script names {name}: add a line `{line}` to {importing.shell_path(file)}, which includes it")
+    file = folder / packing.IGNORE_FILE
+    if not names:
         return []
-    return [_NewFile(file, "\n".join([*lines, ""]), f"it includes {', '.join(names)}, which the script names, in the job")]
+    if os.path.lexists(file):
+        for name in names:
+            output.note(f"the script names {name}: add a line `!/{name}` to {importing.shell_path(file)}, which includes it")
+        return []
+    text = "".join(f"!/{name}\n" for name in names)
+    return [_NewFile(file, text, f"it includes {', '.join(names)}, which the script names, in the job")]
 
 
 def _entrypoint_issues(folder: Path, fields: Mapping[str, Any], new_files: Sequence[_NewFile]) -> list[errors.Issue]:
@@ -658,31 +703,37 @@ def _pass_by_argument(
 ) -> tuple[settings_file.SettingsFile | None, Declared]:
     """Let a script's argument for a settings file, such as `--config`, name the file, if it has no default.
 
+    If some of the other arguments are numbers that are worth a search, these are the parameters: the argument gets the name
+    of the file as its default. Otherwise the values in the file are: the file gets the argument.
+
     Returns:
-        The settings file and the script's arguments. If some of the other arguments are numbers that are worth a search, the
-        file is None, and the argument has its name as a default. Otherwise the file has the argument, which is left out of
-        the script's. Both are unchanged without a file or such an argument.
+        The settings file, None if the arguments are the parameters, and the script's arguments. Both are unchanged without
+        a file or such an argument.
     """
     candidates = (option for option in declared.options if option.default is None and script.CONFIG.fullmatch(option.name))
     file_option = next(candidates, None)
     if file is None or file_option is None:
         return file, declared
     others = tuple(option for option in declared.options if option is not file_option)
-    if _has_numbers(others):
+    if _has_searchable_numbers(others):
         file_option = dataclasses.replace(file_option, default=file.name, required=True)
         return None, dataclasses.replace(declared, options=(file_option, *others))
     words = (file_option.flag, file.name) if file_option.flag else (file.name,)
     return dataclasses.replace(file, arguments=words), dataclasses.replace(declared, options=others)
 
 
-def _is_of_use(declared: Declared) -> bool:
-    """Return whether a script must get some of its arguments, or some may be worth a search."""
-    options = declared.options
-    return bool(guess.space(options) or guess.any_float(options)) or any(option.required for option in options)
+def _has_searchable(declared: Declared) -> bool:
+    """Return whether some arguments of a script may be worth a search."""
+    return bool(guess.space(declared.options) or guess.any_float(declared.options))
 
 
-def _has_numbers(options: Sequence[Option]) -> bool:
-    """Return whether some options that may be worth a search are numbers or booleans with a range, and not only choices."""
+def _has_required(declared: Declared) -> bool:
+    """Return whether a script refuses to run without some of its arguments."""
+    return any(option.required for option in declared.options)
+
+
+def _has_searchable_numbers(options: Sequence[Option]) -> bool:
+    """Return whether some options that may be worth a search have a range, and not only choices."""
     return any("choices" not in parameter for parameter, _ in guess.space(options).values())
 
 
@@ -754,15 +805,15 @@ def _hydra_folder(file: Path, parsed_script: Script) -> Path:
     return Path(os.path.commonpath([file.parent, config])) if config.is_dir() else file.parent
 
 
-def _print_missing_libraries(file: Path, modules: Sequence[str], roots: Sequence[Path]) -> None:
+def _print_missing_libraries(file: Path, parsed_script: Script, roots: Sequence[Path]) -> None:
     """Print the libraries that a script imports, and that are neither installed here nor its own modules.
 
     Args:
         file: Path of the script, for messages.
-        modules: Modules that it imports.
+        parsed_script: Content of the script.
         roots: Folders with its own modules.
     """
-    for name in dict.fromkeys(module.partition(".")[0] for module in modules):
+    for name in dict.fromkeys(module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)):
         if not any(script_folder.has_module(root, name) for root in roots) and not script_folder.is_installed(name):
             output.note(
                 f"{file.name} imports {name}, which is not installed here; on a cluster the trial image needs it too"

@@ -62,18 +62,23 @@ class Start:
             variables: Assignments of environment variables.
         """
         path = [os.path.relpath(entry, self.cwd) for entry in self.path]
-        path += [os.path.relpath(Path(name).parent, self.cwd)] if function and not self.module else []
+        if function and not self.module:  # `python -c` does not import from the script's folder by itself
+            path.append(os.path.relpath(Path(name).parent, self.cwd))
         if self.module or function:  # `python -m` and `python -c` import from the working directory anyway
             path = [entry for entry in path if entry != "."]
-        settings = ["-C", self.cwd] if self.cwd != "." else []
-        settings += [f"PYTHONPATH={os.pathsep.join(dict.fromkeys(path))}"] if path else []
-        settings += variables
-        program = ["-m", self.module] if self.module else [os.path.relpath(name, self.cwd)]
+        env_words = ["-C", self.cwd] if self.cwd != "." else []
+        if path:
+            env_words.append(f"PYTHONPATH={os.pathsep.join(dict.fromkeys(path))}")
+        env_words += variables
         if function:
             program = ["-c", f"from {self.module or Path(name).stem} import {function}; {function}()"]
-        if not settings and not self.module and not function:
+        elif self.module:
+            program = ["-m", self.module]
+        elif env_words:
+            program = [os.path.relpath(name, self.cwd)]
+        else:
             return []
-        return [*(["env", *settings] if settings else []), "python", *program]
+        return [*(["env", *env_words] if env_words else []), "python", *program]
 
     def words(self, name: str) -> list[str]:
         """Return the command line that starts the script, also if a job needs no command for it."""
@@ -95,22 +100,25 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
     if not parsed_script.is_module and module.partition(".")[0] not in imported:
         module = ""  # it imports nothing from its package, so it can run as a file
     roots = _import_roots(file, module, imported, above)
-    config = str(Path(parsed_script.config).parent) if parsed_script.config else ""
-    # Hydra finds its folder of configurations from any working directory.
-    paths = [path for path in parsed_script.paths if not config or os.path.normpath(path) != os.path.normpath(config)]
+    # Hydra finds its folder of configurations from any working directory, so this path does not count.
+    config_folder = os.path.normpath(Path(parsed_script.config).parent) if parsed_script.config else None
+    paths = [path for path in parsed_script.paths if os.path.normpath(path) != config_folder]
     upward_paths = [(home / path).resolve() for path in paths if path.startswith("../")]
     upward_paths = [path for path in upward_paths if exists(path) and _is_below(path, above)]
     upward_folders = [path if path.is_dir() else path.parent for path in upward_paths]
-    downward = [path for path in paths if not path.startswith("../")]
-    missing = [path for path in downward if not exists(home / path)]
-    folder_above = next((folder for path in missing for folder in above if exists(folder / path)), None)
+    downward_paths = [path for path in paths if not path.startswith("../")]
+    missing_paths = [path for path in downward_paths if not exists(home / path)]
+    folder_with_missing = next((folder for path in missing_paths for folder in above if exists(folder / path)), None)
     # The job's folder has everything that the script imports or names.
-    first_root = roots[0] if module else home
-    folder = Path(os.path.commonpath([first_root, *roots, *([folder_above] if folder_above else []), *upward_folders]))
+    needed_folders = [roots[0] if module else home, *roots, *upward_folders]
+    if folder_with_missing is not None:
+        needed_folders.append(folder_with_missing)
+    folder = Path(os.path.commonpath(needed_folders))
     # Files that the script names are relative to its working directory.
-    if folder_above is not None:
-        cwd = folder_above
-    elif upward_folders or (len(missing) < len(downward) and not module):
+    has_files_at_home = len(missing_paths) < len(downward_paths)
+    if folder_with_missing is not None:
+        cwd = folder_with_missing
+    elif upward_folders or (has_files_at_home and not module):
         cwd = home
     else:
         cwd = folder
@@ -122,8 +130,8 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
 def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
     """Return the start of a shell script: in the working directory, to which the paths in it are usually relative.
 
-    If the working directory lacks the files that the script names, and the folder of the script or one above has them, it is
-    started there.
+    If the working directory has none of the files that the script names, and the folder of the script or one above has some,
+    it is started as by `start`.
 
     Args:
         file: Path of the script.
@@ -147,8 +155,8 @@ def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
 def typed_start(file: Path, parsed_script: Script, text: str) -> Start:
     """Return the start of a Python script that a command like `python bin/fit.py` starts: in the working directory.
 
-    It is started like an untyped one if the working directory lacks the files that the script names, and the other start
-    has some of them, or if no job may contain the working directory.
+    It is started as by `start` if the working directory of that start has some of the files that the script names, and the
+    current one has none of them, or if no job may contain the current one.
 
     Args:
         file: Path of the script.
@@ -158,11 +166,12 @@ def typed_start(file: Path, parsed_script: Script, text: str) -> Start:
     working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
     if not file.is_relative_to(working_directory) or _has_other_files(working_directory):
         return start_by_paths
-    old_directory = start_by_paths.folder / start_by_paths.cwd
+    directory_by_paths = start_by_paths.folder / start_by_paths.cwd
     has_files = {
-        folder: any(exists(folder / path) for path in parsed_script.paths) for folder in (working_directory, old_directory)
+        folder: any(exists(folder / path) for path in parsed_script.paths)
+        for folder in (working_directory, directory_by_paths)
     }
-    if has_files[old_directory] and not has_files[working_directory]:
+    if has_files[directory_by_paths] and not has_files[working_directory]:
         return start_by_paths
     folder = Path(os.path.commonpath([start_by_paths.folder, working_directory]))
     path = tuple(os.path.relpath(root, folder) for root in start_by_paths.roots)
@@ -188,10 +197,14 @@ def _import_roots(file: Path, module: str, imported: Sequence[str], above: Seque
     """
     home = file.parent
     roots = [file.parents[module.count(".")]] if module else []
+    candidates = [root for folder in above for root in (folder, folder / "src")]
     for name in imported:
-        if not any(has_module(folder, name) for folder in (home, *roots)) and not is_installed(name):
-            candidates = (root for folder in above for root in (folder, folder / "src"))
-            roots += [root for root in candidates if has_module(root, name) and not home.is_relative_to(root / name)][:1]
+        if any(has_module(folder, name) for folder in (home, *roots)) or is_installed(name):
+            continue
+        # A folder that contains the script is not the module, even if it has its name.
+        matches = (root for root in candidates if has_module(root, name) and not home.is_relative_to(root / name))
+        if (root := next(matches, None)) is not None:
+            roots.append(root)
     return roots
 
 

@@ -107,16 +107,18 @@ class ScriptJob:
     def default_arguments(self) -> list[str]:
         """Return the script's arguments in a run with its defaults; [] if it gets its parameters by other ways."""
         field = self.arguments
-        if isinstance(field, str) and field.endswith(settings.SUFFIXES):  # a settings file
-            return []
-        if field == "none" or (field is None and self.command):
+        is_settings_file = isinstance(field, str) and field.endswith(settings.SUFFIXES)
+        if is_settings_file or field == "none" or (field is None and self.command):
             return []
         mapping = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
-        items = [f"{{{mapping['items']}}}"] if isinstance(mapping["items"], str) else mapping["items"]
-        named = {name for _, name in arguments.placeholders(items)}
+        items = mapping["items"]
+        if isinstance(items, str):  # the name of a form, which is the placeholder for all parameters in it
+            items = [f"{{{items}}}"]
+        item_names = {name for _, name in arguments.placeholders(items)}
+        command_names = {name for _, name in arguments.placeholders(self.command)}
         # Values in a settings file or in the command are arguments only if an item names them.
-        elsewhere = {*self.in_file, *(name for _, name in arguments.placeholders(self.command))} - named
-        values = {name: value for name, value in self.default_values.items() if name not in elsewhere}
+        left_out = {*self.in_file, *command_names} - item_names
+        values = {name: value for name, value in self.default_values.items() if name not in left_out}
         return arguments.build(items, values, {}, mapping.get("booleans", "switch"), mapping.get("lists", "spread"))
 
 
@@ -138,18 +140,14 @@ def build(
     """
     style = parsed_script.style
     form = parsed_script.appended or (arguments.PAIRS if declared.pairs else _FORMS.get(style, arguments.FLAGS))
-    boolean_style = _boolean_style(declared)
-    # A switch is off by default, and a job has one style for all booleans.
-    options = [option for option in declared.options if not (option.style == "switch" and boolean_style == "negated")]
-    if form == arguments.PAIRS:  # in which no item can leave out a switch
-        options = [option for option in options if not (option.flag.startswith("-") and option.kind == "bool")]
-    options = [_with_value(option, start.folder) for option in options if not _is_secret(option)]
+    options = [_with_value(option, start.folder) for option in _settable_options(declared, form)]
     likely = guess.space(options) or guess.any_float(options)
-    space = {key: likely[key] for key in guess.without_variants(likely)[:_MOST_SEARCHED]}
     if requested_space:
-        space = {key: (parameter, "") for key, parameter in requested_space.items()}
-    in_command = {key for _, key in arguments.placeholders(parsed_script.command)}
-    gets_defaults = len(options) <= _MOST_PARAMS and _gets_defaults(parsed_script, form)
+        space = {name: (parameter, "") for name, parameter in requested_space.items()}
+    else:
+        space = {name: likely[name] for name in guess.without_variants(likely)[:_MOST_SEARCHED]}
+    in_command = {name for _, name in arguments.placeholders(parsed_script.command)}
+    writes_defaults = len(options) <= _MOST_PARAMS and _writes_defaults(parsed_script, form)
     params: dict[str, tuple[Any, str]] = {}
     further_space: list[str] = []
     further_params: list[str] = []
@@ -157,26 +155,26 @@ def build(
         if option.name in space:
             continue
         if option.required:
-            is_guessed = option.default is not None and option not in declared.options
+            is_guessed = option.default is not None and option not in declared.options  # by `_with_value`
             value = option.choices[0] if option.choices else option.default
             params[option.name] = (value, "required; the value is guessed" if is_guessed else "required")
             continue
         if option.name in likely:
             parameter, reason = likely[option.name]
             further_space.append(_field_line(option.name, parameter, f"guessed: {reason}"))
-        if option.name in in_command or (option.default is not None and gets_defaults):
+        if option.name in in_command or (option.default is not None and writes_defaults):
             params[option.name] = (option.default, "")
-        elif form != arguments.PAIRS or not option.flag.startswith("-"):  # which need an item
+        elif form != arguments.PAIRS or not option.flag.startswith("-"):  # a flag beside pairs needs an item
             further_params.append(_field_line(option.name, option.default))
-    passed_options = [option for option in options if option.name in space or option.name in params]
-    items = _argument_items(passed_options, params, parsed_script, declared, form)
-    # A parameter that is added later gets the form of the others. So an option that needs an item must have one.
-    writable_options = [
+    set_options = [option for option in options if option.name in space or option.name in params]
+    items = _argument_items(set_options, params, parsed_script, declared, form)
+    # The user can add these to the space. An added parameter gets no item, so an option that needs one must have it already.
+    addable_options = [
         option
         for option in options
-        if option in passed_options
+        if option in set_options
         or option.name in parsed_script.in_file
-        or not _option_items(option, form, boolean_style, lacks_value=False)
+        or not _option_items(option, form, _boolean_style(declared), lacks_value=False)
     ]
     field = _arguments_field(parsed_script, declared, space, params, form, items)
     command = _command(name, parsed_script, declared, start, options, items)
@@ -192,7 +190,7 @@ def build(
         space=space,
         further_space=further_space,
         further_params=further_params,
-        searchable=[key for key in _number_names(writable_options, list(likely)) if key not in space][:_MOST_SHOWN],
+        searchable=[key for key in _number_names(addable_options, list(likely)) if key not in space][:_MOST_SHOWN],
         defaults={option.name: option.default for option in options if option.default is not None and option.name in space},
         comments=_comments(name, parsed_script),
         preload=[*top, *late] if late else [],
@@ -220,20 +218,31 @@ def build_with_file(
     return dataclasses.replace(job, arguments=field)
 
 
+def _settable_options(declared: Declared, form: str) -> list[Option]:
+    """Return the options of a script that a job can set in a form; none that is a secret."""
+    # A job has one style for all booleans. `negated` would write `--no-amp` for a switch, which has no such flag.
+    is_negated = _boolean_style(declared) == "negated"
+    options = [option for option in declared.options if not (option.style == "switch" and is_negated)]
+    if form == arguments.PAIRS:  # in which no item can leave out a switch
+        options = [option for option in options if not (option.flag.startswith("-") and option.kind == "bool")]
+    return [option for option in options if not _is_secret(option)]
+
+
 def _boolean_style(declared: Declared) -> str:
     """Return the style of a job for all booleans of a script: the first of three that an option has, or "switch"."""
     styles = {option.style for option in declared.options}
     return next((style for style in ("negated", "switch", "value") if style in styles), "switch")
 
 
-def _gets_defaults(parsed_script: Script, form: str) -> bool:
-    """Return whether the job writes out the script's defaults. Otherwise the script or the command line sets them."""
-    is_open = not parsed_script.config and not parsed_script.call and parsed_script.style is not Style.ATTRIBUTES
-    return is_open and form in (arguments.FLAGS, arguments.PAIRS, Style.COMMAND, Style.PROMPTS)
+def _writes_defaults(parsed_script: Script, form: str) -> bool:
+    """Return whether job.yaml gets the script's defaults. Otherwise the script or the command line sets them."""
+    if parsed_script.config or parsed_script.call or parsed_script.style is Style.ATTRIBUTES:
+        return False
+    return form in (arguments.FLAGS, arguments.PAIRS, Style.COMMAND, Style.PROMPTS)
 
 
 def _comments(name: str, parsed_script: Script) -> list[str]:
-    """Return the comments at the top of job.yaml: its origin, and the place of the values that it lacks."""
+    """Return the comments at the top of job.yaml: its origin, and the file that has the values that it lacks."""
     comments = [f"Made from {name} by `platform init --from`."]
     if parsed_script.style is Style.GLOBALS:
         comments.append("A parameter replaces the value that the script gives to its name.")
@@ -269,8 +278,9 @@ def _argument_items(
     for option in options:
         if option.name in in_subcommands or (parsed_script.call is not None and option.name in in_command):
             continue  # it has a placeholder already
-        if option.name in parsed_script.in_file:  # the file has its value, which an argument of the script may override
-            items += [f"{option.flag}={{{option.name}}}"] if option.flag.startswith("-") else []
+        if option.name in parsed_script.in_file:
+            if option.flag.startswith("-"):  # the script may prefer the argument to the value in the file
+                items.append(f"{option.flag}={{{option.name}}}")
             continue
         lacks_value = option.name in params and params[option.name][0] is None and option.lists != "repeat"
         items += _option_items(option, form, boolean_style, lacks_value=lacks_value)
@@ -287,27 +297,28 @@ def _option_items(option: Option, form: str, boolean_style: str, *, lacks_value:
         lacks_value: Whether the user must still write its value. It needs an item, as the forms FLAGS and HYDRA leave
             out parameters without a value.
     """
+    placeholder = f"{{{option.name}}}"
     if form == Style.ENVIRONMENT:
-        return [f"{option.name}={{{option.name}}}"]
-    if form in (Style.COMMAND, Style.PROMPTS):
+        return [f"{option.name}={placeholder}"]
+    if form in (Style.COMMAND, Style.PROMPTS):  # the command has the placeholders
         return []
     if form == arguments.GLOBALS and option.flag:  # an argument beside the values in the script's text
         is_one_word = option.flag.startswith("--") and not option.lists and not lacks_value
-        return [f"{option.flag}={{{option.name}}}"] if is_one_word else [option.flag, f"{{{option.name}}}"]
+        return [f"{option.flag}={placeholder}"] if is_one_word else [option.flag, placeholder]
     if form == arguments.GLOBALS and option.required:  # a positional argument
-        return [f"{{{option.name}}}"]
-    if form == arguments.PAIRS and option.flag:
-        return [option.flag, f"{{{option.name}}}"] if option.flag.startswith("-") else []
+        return [placeholder]
+    if form == arguments.PAIRS and option.flag:  # without a dash it is a key, and the form writes it
+        return [option.flag, placeholder] if option.flag.startswith("-") else []
     if form not in (arguments.FLAGS, arguments.PAIRS):
         is_python_boolean = option.kind == "bool" and not option.style  # Sacred's True, and not Hydra's true
         needs_item = lacks_value or (form == arguments.HYDRA and is_python_boolean)
-        return [f"{option.name}={{{option.name}}}"] if needs_item else []
+        return [f"{option.name}={placeholder}"] if needs_item else []
     if not option.flag:  # a positional argument
-        return [f"{{{option.name}}}"]
-    if option.flag != f"--{option.name}" or lacks_value:
-        return [option.flag, f"{{{option.name}}}"] if option.style != "switch" else []
+        return [placeholder]
+    if option.flag != f"--{option.name}" or lacks_value:  # the form writes `--NAME` only, and only with a value
+        return [option.flag, placeholder] if option.style != "switch" else []
     has_other_style = option.style == "value" and boolean_style != "value"
-    return [f"{option.flag}={{{option.name}}}"] if has_other_style else []
+    return [f"{option.flag}={placeholder}"] if has_other_style else []
 
 
 def _arguments_field(
@@ -328,22 +339,25 @@ def _arguments_field(
         form: Form in which the parameters without an item are passed.
         items: Items before these.
     """
-    first = [
+    # A word that names an option is left out unless a trial sets the option.
+    first_words = [
         word
         for word in declared.subcommands
         if all(key in space or key in params for _, key in arguments.placeholders([word]))
     ]
-    first += ["with"] if parsed_script.style is Style.SACRED else []
-    items = [*first, *items, *declared.trailing]
+    if parsed_script.style is Style.SACRED:
+        first_words.append("with")
+    items = [*first_words, *items, *declared.trailing]
     field: dict[str, Any] = {"items": [*items, f"{{{form}}}"] if items else form}
     boolean_style = _boolean_style(declared)
-    if form == arguments.FLAGS and boolean_style != "switch":
+    if form == arguments.FLAGS and boolean_style != "switch":  # the default
         field["booleans"] = boolean_style
-    lists = {option.name: option.lists for option in declared.options if option.lists}
-    set_lists = {name: style for name, style in lists.items() if name in params or name in space}
-    list_styles = set((set_lists or lists).values()) - {"spread"}  # that of a list which is not set yet is for later
+    style_by_list = {option.name: option.lists for option in declared.options if option.lists}
+    used_styles = {style for name, style in style_by_list.items() if name in params or name in space}
+    # If no trial sets a list, the style of the others is for parameters that the user adds later.
+    list_styles = (used_styles or set(style_by_list.values())) - {"spread"}  # the default
     if list_styles:
-        field["lists"] = min(list_styles)
+        field["lists"] = min(list_styles)  # a job has one style for all lists; any one, but always the same
     return field["items"] if len(field) == 1 else field
 
 
@@ -366,7 +380,7 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
     if style is Style.SEARCHES:
         return "none"
     if has_command and style is Style.GLOBALS:
-        # Its values are replaced in its text, as in a settings file.
+        # The values in its text are replaced as in a settings file, and are no arguments.
         items = field if isinstance(field, list) else []
         items = [item for item in items if item != f"{{{arguments.GLOBALS}}}"]
         return {"items": items, "file": name} if items else name
@@ -529,15 +543,21 @@ def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSo
     The metric that an option of the script names comes first, then the one with the best name. If several sources have
     equally good metrics, it is the first one. The output comes before files.
     """
-    sources = result.metrics if result else {}
+    metrics_by_source = result.metrics if result else {}
     if (monitored := job.monitored) is not None:
-        source = next((source for source, metrics in sources.items() if monitored.metric in metrics), None)
-        if source is not None:
-            fields = {"metric": monitored.metric, "direction": monitored.direction}
-            return source, fields, f"from {monitored.option}"
-    objectives = [(source, best) for source, metrics in sources.items() if (best := guess.objective(metrics))]
-    best_pair = max(objectives, key=lambda objective: guess.objective_rank(objective[1]["metric"]), default=None)
-    return None if best_pair is None else (*best_pair, "guessed from the metrics of one run")
+        for source, metrics in metrics_by_source.items():
+            if monitored.metric in metrics:
+                fields = {"metric": monitored.metric, "direction": monitored.direction}
+                return source, fields, f"from {monitored.option}"
+    objectives = [
+        (source, objective)
+        for source, metrics in metrics_by_source.items()
+        if (objective := guess.objective(metrics)) is not None
+    ]
+    if not objectives:
+        return None
+    source, objective = max(objectives, key=lambda pair: guess.objective_rank(pair[1]["metric"]))
+    return source, objective, "guessed from the metrics of one run"
 
 
 def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> str:
@@ -562,42 +582,51 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
     The objective is a metric of the smoke run, the value that the script returns, or a placeholder, in this order.
     """
     if (chosen := best_objective(job, result)) is not None and result is not None:
-        source, best, reason = chosen
-        other_names = ", ".join(name for name in smoke.shown_names([result.metrics[source]]) if name != best["metric"])
-        beside = f"; the others: {other_names}" if other_names else ""
-        has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)  # reports the metrics by itself
-        is_default = not source.pattern and (has_callback or source.source in ("stdout", "mlflow"))
-        source_field: Any = source.source
-        if source.pattern:
-            source_field = {"from": "stdout", "pattern": source.pattern[0]}
-        elif source.source == "file":
-            source_field = {"from": "file", "path": source.path}
-        lines = [] if is_default else [_field_line("metrics", source_field, "where they were found")]
-        if source.source == "wandb":
-            lines = [_field_line("capture", "wandb", _CAPTURED_WANDB)]
-        last = "; the last value counts, with `of: best` the best one" if best["metric"] in result.series else ""
-        return [*lines, _field_line("objective", best, f"{reason}{last}{beside}")]
+        source, objective, reason = chosen
+        other_names = ", ".join(name for name in smoke.shown_names([result.metrics[source]]) if name != objective["metric"])
+        others = f"; the others: {other_names}" if other_names else ""
+        last = "; the last value counts, with `of: best` the best one" if objective["metric"] in result.series else ""
+        return [*_source_lines(job, source), _field_line("objective", objective, f"{reason}{last}{others}")]
     if job.returned:
-        guessed = guess.objective({job.returned.removeprefix("-"): 0.0})
-        direction = guessed["direction"] if guessed else "minimize"
-        if job.returned.startswith("-"):
-            direction = _OPPOSITE[direction]
-        remark = f"returned: {errors.shortened(job.returned, 60)}; the direction is guessed"
-        if "with" in str(job.arguments):  # the arguments of Sacred, which prints the returned value as `Result`
-            return [_field_line("objective", {"metric": "Result", "direction": direction}, remark)]
-        libraries = [*(["wandb"] if job.uses_wandb else []), "hydra"]
-        capture = _field_line("capture", libraries, "the function's return value is reported")
-        return [capture, _field_line("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
+        return _returned_metric_lines(job)
     cause = "metrics were not looked for" if result is None else "no metric was found"
-    objective = _field_line("objective", {"metric": "loss", "direction": "minimize"}, f"a placeholder: {cause}")
-    captured = _field_line("capture", "wandb", _CAPTURED_WANDB)
-    return [captured, objective] if result is not None and job.uses_wandb else [objective]
+    placeholder = _field_line("objective", {"metric": "loss", "direction": "minimize"}, f"a placeholder: {cause}")
+    capture = _field_line("capture", "wandb", _CAPTURED_WANDB)
+    return [capture, placeholder] if result is not None and job.uses_wandb else [placeholder]
+
+
+def _source_lines(job: ScriptJob, source: MetricSource) -> list[str]:
+    """Return the line of the field that names the source of the metrics; [] for a source that a job has by default."""
+    if source.source == "wandb":
+        return [_field_line("capture", "wandb", _CAPTURED_WANDB)]
+    has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)  # reports the metrics by itself
+    if not source.pattern and (has_callback or source.source in ("stdout", "mlflow")):
+        return []
+    field: Any = source.source
+    if source.pattern:
+        field = {"from": "stdout", "pattern": source.pattern[0]}
+    elif source.source == "file":
+        field = {"from": "file", "path": source.path}
+    return [_field_line("metrics", field, "where they were found")]
+
+
+def _returned_metric_lines(job: ScriptJob) -> list[str]:
+    """Return the lines of the objective of a function that returns its value to Hydra or Sacred."""
+    guessed = guess.objective({job.returned.removeprefix("-"): 0.0})  # by the name of the returned variable
+    direction = guessed["direction"] if guessed else "minimize"
+    if job.returned.startswith("-"):
+        direction = _OPPOSITE[direction]
+    remark = f"returned: {errors.shortened(job.returned, 60)}; the direction is guessed"
+    if "with" in str(job.arguments):  # the arguments of Sacred, which prints the returned value as `Result`
+        return [_field_line("objective", {"metric": "Result", "direction": direction}, remark)]
+    libraries = [*(["wandb"] if job.uses_wandb else []), "hydra"]
+    capture = _field_line("capture", libraries, "the function's return value is reported")
+    return [capture, _field_line("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
 
 
 def _field_line(name: str, value: Any, comment: str = "") -> str:
     """Return a line of job.yaml: a field with its value, and a comment unless that is ""."""
-    text = output.as_yaml({name: value}, flow=True).strip()[1:-1] if not isinstance(value, (dict, list)) else ""
-    if not text:
-        text = f"{output.as_yaml([name], flow=True).strip()[1:-1]}: {output.as_yaml(value, flow=True).strip()}"
+    # In a list, YAML has no mark for the end of a document after a plain value.
+    key_text, value_text = (output.as_yaml([part], flow=True).strip()[1:-1] for part in (name, value))
     remark = escapes.escape_controls(" ".join(comment.split()))
-    return f"{text} # {remark}" if remark else text
+    return f"{key_text}: {value_text} # {remark}" if remark else f"{key_text}: {value_text}"

@@ -82,34 +82,12 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
         InputError: There are no parameters, or the script ends before it reads its arguments.
         SpecError: The configuration is not YAML.
     """
-    has_values = bool(guess.space(parsed_script.values))
-    with_values = dataclasses.replace(parsed_script, style=Style.GLOBALS, options=parsed_script.values)
     if parsed_script.style is Style.PARSED:
-        if _GIN.search(script_folder.source(copy.path)):
-            raise InputError(f"{_advice(copy)}. Nothing was changed")
-        declared, log_clause = _probe_arguments(copy)
-        if declared.overrides:
-            return dataclasses.replace(parsed_script, style=Style.HYDRA), declared
-        names = {option.name for option in declared.options}
-        constants = _constants(parsed_script, requested, names)
-        if constants and not declared.failure:
-            passed = [option for option in declared.options if option.required or option.name in requested]
-            return with_values, dataclasses.replace(declared, options=(*passed, *constants.values()))
-        if not declared.failure:
-            return parsed_script, _with_choices(declared, parsed_script)
-        reason = errors.shortened(declared.failure, 300)
-        # If a library is missing here, the script can have arguments that are not known yet.
-        if has_values and not declared.failure.startswith(("ModuleNotFoundError", "ImportError")):
-            output.note(f"{copy.file.name} read no arguments: {reason}; so parameters replace the values in its text")
-            return with_values, Declared(parsed_script.values)
-        remedy = f"if it takes --NAME=VALUE, this runs it: {_submit_command(copy.file)}; or {BY_COMMAND}"
-        raise InputError(
-            f"{copy.file.name} ended before it read its arguments: {reason}{log_clause}; {remedy}; nothing was changed"
-        )
+        return _parsed_parameters(copy, parsed_script, requested)
     if parsed_script.style is Style.HYDRA:
         return parsed_script, _hydra_parameters(copy, parsed_script)
-    if parsed_script.style is Style.UNKNOWN and has_values:
-        return with_values, Declared(parsed_script.values)
+    if parsed_script.style is Style.UNKNOWN and guess.space(parsed_script.values):
+        return _with_values(parsed_script), Declared(parsed_script.values)
     lacks_options = parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options)
     if parsed_script.style is Style.UNKNOWN or lacks_options:
         advice = _advice(copy)
@@ -118,6 +96,36 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
         output.note(f"{advice}. Until then, the job is one trial without parameters")
         return dataclasses.replace(parsed_script, style=Style.SEARCHES), Declared()
     return parsed_script, Declared(parsed_script.options)
+
+
+def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collection[str]) -> tuple[Script, Declared]:
+    """Return the parameters of a script with a parser, as `script_parameters` does."""
+    if _GIN.search(script_folder.source(copy.path)):
+        raise InputError(f"{_advice(copy)}. Nothing was changed")
+    declared, log_clause = _probe_arguments(copy)
+    if declared.overrides:
+        return dataclasses.replace(parsed_script, style=Style.HYDRA), declared
+    constants = _constants(parsed_script, requested, {option.name for option in declared.options})
+    if constants and not declared.failure:
+        passed = [option for option in declared.options if option.required or option.name in requested]
+        return _with_values(parsed_script), dataclasses.replace(declared, options=(*passed, *constants.values()))
+    if not declared.failure:
+        return parsed_script, _with_choices(declared, parsed_script)
+    reason = errors.shortened(declared.failure, 300)
+    # If a library is missing here, the script can have arguments that are not known yet.
+    lacks_library = declared.failure.startswith(("ModuleNotFoundError", "ImportError"))
+    if guess.space(parsed_script.values) and not lacks_library:
+        output.note(f"{copy.file.name} read no arguments: {reason}; so parameters replace the values in its text")
+        return _with_values(parsed_script), Declared(parsed_script.values)
+    remedy = f"if it takes --NAME=VALUE, this runs it: {_submit_command(copy.file)}; or {BY_COMMAND}"
+    raise InputError(
+        f"{copy.file.name} ended before it read its arguments: {reason}{log_clause}; {remedy}; nothing was changed"
+    )
+
+
+def _with_values(parsed_script: Script) -> Script:
+    """Return a script whose parameters replace values in its text."""
+    return dataclasses.replace(parsed_script, style=Style.GLOBALS, options=parsed_script.values)
 
 
 def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[str]) -> tuple[Script, Declared]:
@@ -139,50 +147,39 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     assert command.call is not None
     call = command.call
     path = Path(os.path.normpath(copy.folder / call.folder / call.script))
-    modules = script_folder.modules(path)
-    script_text, _ = modules[Path(path.name)]
-    module_text = "\n".join(text for text, _ in modules.values())
-    called_script = script.read(script_text, call.script, module_text)
-    if called_script.style in (Style.OPTUNA, Style.WANDB):
-        subcommand = next(filter(_SUBCOMMAND.fullmatch, call.arguments[:1]), "")
-        has_search = not subcommand or called_script.searching in ("", subcommand)
-        if has_search:
-            _print_search(
-                call, called_script, command, is_chosen=bool(requested or (subcommand and not called_script.searching))
-            )
-        if not has_search or requested or subcommand:
-            called_script = script.read(script_text, call.script, module_text, with_search=False)
+    called_script = _read_called_script(path, call, command, requested)
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
     declared_by_name = {option.name: option for option in declared.options}
-    in_command = {key for _, key in arguments.placeholders(command.command)}
-    typed = {
+    command_names = {name for _, name in arguments.placeholders(command.command)}
+    in_command = {
         option.name: _with_declared_type(option, declared_by_name.get(option.name))
         for option in command.options
-        if option.name in in_command
+        if option.name in command_names
     }
-    in_file = {option.name: option for option in command.options if option.name not in in_command}
+    in_file = {option.name: option for option in command.options if option.name not in command_names}
     if called_script.style is Style.CONFIGURATOR:  # its arguments override the file, so only they are set
         in_file = {}
-    if not typed and not appended and not guess.space([*in_file.values(), *declared.options]):
+    has_other_parameters = in_command or appended or guess.space([*in_file.values(), *declared.options])
+    if not has_other_parameters:  # the file is then the script itself
         in_file = {option.name: option for option in called_script.values}
-        command = dataclasses.replace(command, config=called_copy.name)  # the file whose values are replaced
-    constants = _constants(called_script, requested, {*typed, *in_file, *declared_by_name})
-    if constants and not set(requested) & set(in_file):  # a trial replaces the values of one file
+        command = dataclasses.replace(command, config=called_copy.name)
+    constants = _constants(called_script, requested, {*in_command, *in_file, *declared_by_name})
+    if constants and not set(requested) & set(in_file):  # a trial can replace the values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
-    appendable = _appendable_options(declared, command, typed, appended)
-    words = [word.partition("=")[0] for word in call.arguments]
-    words += [alias for option in declared.options if set(option.aliases) & set(words) for alias in option.aliases]
-    overriding = settings.overriding_flags([*command.command, *words], in_file)
+    overriding = _overriding_flags(declared, command, in_file)
     left_out = [f"{key} of {command.config}: {flag} of the command overrides it" for key, flag in overriding.items()]
     in_file = {key: option for key, option in in_file.items() if key not in overriding}
+    appendable = _appendable_options(declared, command, in_command, appended)
     for name in list(appendable):
-        if key := name if name in in_file else settings.overridden_key(name, in_file):
+        key = name if name in in_file else settings.overridden_key(name, in_file)
+        if key:  # a parameter of both, which a trial sets in the file and by the flag
             argument = appendable.pop(name)
             in_file[key] = dataclasses.replace(in_file[key], flag=argument.flag, choices=argument.choices)
+    # The command runs without them today, so none is required.
     appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
-    options = (*typed.values(), *in_file.values(), *appended_options)
+    options = (*in_command.values(), *in_file.values(), *appended_options)
     if not options and declared.failure:
         reason = f"has no numbers with names, and its script ended before it read its arguments: {declared.failure}"
         raise InputError(f"{copy.file} {reason}; nothing was changed")
@@ -195,8 +192,56 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 
 
+def _read_called_script(path: Path, call: script.Call, command: Script, requested: Collection[str]) -> Script:
+    """Return the content of the script that a command calls. Its own search is left out if the user does not mean that.
+
+    Args:
+        path: Path of the script in the copy.
+        call: Call of the script in the command.
+        command: The command.
+        requested: Names of the parameters that the user wants to search; none to guess.
+
+    Raises:
+        InputError: The script has a search of its own, and the command no parameter to search.
+        SpecError: A file is not Python.
+    """
+    modules = script_folder.modules(path)
+    script_text, _ = modules[Path(path.name)]
+    module_text = "\n".join(text for text, _ in modules.values())
+    called_script = script.read(script_text, call.script, module_text)
+    if called_script.style not in (Style.OPTUNA, Style.WANDB):
+        return called_script
+    subcommand = next(filter(_SUBCOMMAND.fullmatch, call.arguments[:1]), "")
+    may_search = not subcommand or called_script.searching in ("", subcommand)
+    if may_search:
+        is_chosen = bool(requested or (subcommand and not called_script.searching))
+        _print_search(call, called_script, command, is_chosen=is_chosen)
+    if not may_search or requested or subcommand:
+        return script.read(script_text, call.script, module_text, with_search=False)
+    return called_script
+
+
+def _overriding_flags(declared: Declared, command: Script, keys: Collection[str]) -> dict[str, str]:
+    """Return the keys of a settings file that flags of a command override, by any of their aliases, each with its flag.
+
+    Args:
+        declared: Options of the script that the command calls.
+        command: The command.
+        keys: Dotted names of the values in the file.
+    """
+    flags = [word.partition("=")[0] for word in command.call.arguments] if command.call is not None else []
+    flags += [alias for option in declared.options if set(option.aliases) & set(flags) for alias in option.aliases]
+    return settings.overriding_flags([*command.command, *flags], keys)
+
+
 def _constants(parsed_script: Script, requested: Collection[str], declared_names: Collection[str]) -> dict[str, Option]:
-    """Return the values in the text of a script that the user wants to search, by name; none that an argument sets."""
+    """Return the values in the text of a script that the user wants to search, by name.
+
+    Args:
+        parsed_script: Content of the script.
+        requested: Names of the parameters that the user wants to search.
+        declared_names: Names of arguments. A value with the name of one is left out, as the argument sets it.
+    """
     spellings = {name.replace("-", "_") for name in declared_names}  # tyro takes learning_rate for learning-rate
     options = (option for option in parsed_script.values if option.name.replace("-", "_") not in spellings)
     return {option.name: option for option in options if option.name in requested}
@@ -231,16 +276,18 @@ def _print_search(call: script.Call, called_script: Script, command: Script, *, 
     output.note(remark)
 
 
-def _appendable_options(declared: Declared, command: Script, typed: Collection[str], appended: str) -> dict[str, Option]:
+def _appendable_options(
+    declared: Declared, command: Script, in_command: Collection[str], appended: str
+) -> dict[str, Option]:
     """Return the options with a flag that can be appended to a command, by name: those that it does not set already.
 
     Args:
         declared: Options of the script that the command calls.
         command: The command.
-        typed: Names of the options that the command line sets to a parameter.
+        in_command: Names of the options that the command line sets to a parameter.
         appended: Form of appended arguments: FLAGS, HYDRA, or "".
     """
-    set_names = set(typed)
+    set_names = set(in_command)
     if command.call is not None and appended == arguments.HYDRA:
         # Hydra refuses an override that is given twice. Other parsers use the last value.
         set_names |= {word.partition("=")[0] for word in command.call.arguments}
@@ -263,7 +310,7 @@ def _with_choices(declared: Declared, parsed_script: Script) -> Declared:
 
 
 def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Call) -> tuple[Declared, str]:
-    """Return the arguments of a script that a command calls, and their form: FLAGS, HYDRA, or "" if it declares none.
+    """Return the arguments of a script that a command calls, and their form: FLAGS, HYDRA, PAIRS, or "" if it declares none.
 
     If the script ends before it reads its arguments, there are none, but the reason.
 
@@ -279,7 +326,9 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
         if declared.failure:
             return Declared(failure=f"{errors.shortened(declared.failure, 300)}{log_clause}"), ""
         declared = _with_choices(_without_flags_after_pairs(declared, call), called_script)
-        return declared, arguments.HYDRA if declared.overrides else arguments.PAIRS if declared.pairs else arguments.FLAGS
+        if declared.overrides:
+            return declared, arguments.HYDRA
+        return declared, arguments.PAIRS if declared.pairs else arguments.FLAGS
     if called_script.style is Style.HYDRA:
         hydra_copy = dataclasses.replace(copy, file=Path(call.script), folder=folder, name=call.script)
         return _hydra_parameters(hydra_copy, called_script), arguments.HYDRA
@@ -295,8 +344,12 @@ def _without_flags_after_pairs(declared: Declared, call: script.Call) -> Declare
 
     After the pairs of yacs, there can only be further pairs, because these are all arguments that follow.
     """
-    has_flag = bool(set(declared.trailing) & set(call.arguments))
-    if not declared.pairs or not (has_flag or (not declared.trailing and _PAIR.search(" ".join(call.arguments)))):
+    # Words before the pairs, such as a flag of their own, show that the call has pairs. Without such words, their form does.
+    if declared.trailing:
+        has_pairs = bool(set(declared.trailing) & set(call.arguments))
+    else:
+        has_pairs = _PAIR.search(" ".join(call.arguments)) is not None
+    if not declared.pairs or not has_pairs:
         return declared
     options = tuple(option for option in declared.options if not option.flag.startswith("-"))
     return dataclasses.replace(declared, options=options, trailing=())
@@ -469,9 +522,11 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
     known_names = {option.name for option in declared.options}
     unknown_names = [name for name in names if name not in known_names]
     flags = [option.flag for option in declared.options if option.flag]
-    has_unknown_keys = declared.pairs and all(flag.startswith("-") for flag in flags)  # of yacs
-    if not unknown_names or has_unknown_keys or declared_arguments.LIGHTNING_CALLBACK in declared.subcommands:
-        return  # arguments of the Trainer are not among the options of a LightningCLI
+    has_unlisted_keys = declared.pairs and all(flag.startswith("-") for flag in flags)  # of yacs
+    # The options of a LightningCLI do not include the arguments of its Trainer.
+    has_unlisted_options = declared_arguments.LIGHTNING_CALLBACK in declared.subcommands
+    if not unknown_names or has_unlisted_keys or has_unlisted_options:
+        return
     reason = ""
     if parsed_script.style is Style.HYDRA and parsed_script.config:
         # The composed configuration may have more parameters than the files that were read.
@@ -485,32 +540,35 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
     if declared.failure:
         names_text = " and no ".join(unknown_names)
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
-    hints: list[str] = []
-    words = parsed_script.call.arguments if parsed_script.call is not None else ()
-    in_files = {name: key for name in unknown_names if (key := _key_in_files(name, copy.folder, words))}
+    words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
+    in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
+    names_with_hints: list[str] = []
     for name in unknown_names:
-        if name in in_files:
-            hints.append(f"{name}; {in_files[name][0]} has {in_files[name][1]}")
-            continue
-        hint = errors.nearest(name, known_names)
-        is_repeated = any(hint in earlier for earlier in hints)  # the list of all names
         left_out = next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
-        hints.append(left_out or (name if is_repeated or not hint else f"{name}; {hint}"))
-    remedy = _file_remedy(in_files, declared, parsed_script.call.folder if parsed_script.call is not None else ".")
-    raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}{remedy}; nothing was changed")
+        similar = errors.nearest(name, known_names)  # if no name is similar, it is the list of all, which is printed once
+        is_printed = any(similar in text for text in names_with_hints)
+        if name in in_files:
+            file, key = in_files[name]
+            names_with_hints.append(f"{name}; {file} has {key}")
+        elif left_out:
+            names_with_hints.append(left_out)
+        else:
+            names_with_hints.append(name if is_printed or not similar else f"{name}; {similar}")
+    remedy = _file_remedy(in_files, declared, folder)
+    raise InputError(f"{title} has no parameter {'; and no '.join(names_with_hints)}{reason}{remedy}; nothing was changed")
 
 
 def _key_in_files(name: str, folder: Path, words: Collection[str]) -> tuple[str, str] | None:
     """Return the settings file of a project that has a name, and the full key there; None without one.
 
-    Files and sections that the command names come first.
+    A file or section that the command names is preferred.
 
     Args:
         name: Last part of the key.
         folder: Folder of the project.
         words: Words of the command.
     """
-    candidates = []
+    candidates: list[tuple[bool, bool, str, str]] = []  # the least is the best: False is less than True
     for file in sorted(folder.rglob("*.y*ml"))[:_MOST_SETTINGS_FILES]:
         for option in script.settings_options(file.read_text(encoding="utf-8", errors="replace"), file.name):
             if option.name.rpartition(".")[2] == name:
@@ -530,7 +588,7 @@ def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, fo
     """
     if not in_files:
         return ""
-    name, (file, key) = next(iter(in_files.items()))
+    name, (file, key) = next(iter(in_files.items()))  # the first is the example
     file_flag = next((option.flag for option in declared.options if script.CONFIG.fullmatch(option.name)), "")
     pairs_flag = next((option.flag for option in declared.options if _TAKES_PAIRS.fullmatch(option.name)), "")
     typed_file = f"{file_flag} {os.path.relpath(file, folder)}".strip()

@@ -78,7 +78,7 @@ def run(
         options: Names of the script's options, which are no metrics if it prints them.
         limit: Maximum duration, in seconds.
     """
-    log, report_log, database = scratch / "output.log", scratch / "printed.log", scratch / "mlflow.db"
+    log, database = scratch / "output.log", scratch / "mlflow.db"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # as for a trial
     variables = {
         **environ,
@@ -87,29 +87,12 @@ def run(
         "PYTHONUNBUFFERED": "1",
         env.MLFLOW_TRACKING_URI: f"sqlite:///{database}",
     }
-    old_files = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
+    old_files = {file: _file_version(file) for file in folder.rglob("*") if file.is_file()}
     process_end = bounded.run(command, folder, variables, log, limit)
-    report_log.unlink(missing_ok=True)
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
     names = _candidates(own_output[-_MAX_OUTPUT:])
-    output = reader.Reader(Program(metrics=(_STDOUT,), names=names), report_log, folder, time.time())
-    # After the reader was created, because a reader skips the content that a file has by then.
-    report_log.write_bytes(own_output.encode())
-    reports = output.read(time.monotonic(), ended=True)
-    results, series = _result_names(report_log, names, output.finite, folder, options)
-    counts = collections.Counter(name for _, metrics in reports for name in metrics)
-    series |= {name for name, count in counts.items() if count >= _SERIES}
-    # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
-    # differently. The guessed one is then dropped.
-    pair_spellings = {_spelling(name) for name in output.finite if name not in names}
-    values = {
-        name: value
-        for name, value in output.finite.items()
-        if name in results
-        and name not in output.ambiguous  # the whole names of its values are metrics, too
-        and (name not in names or _spelling(name) not in pair_spellings)
-    }
+    values, series = _printed_metrics(own_output, names, scratch / "printed.log", folder, options)
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: values} if values else {}
     last_line = next((line for line in reversed(own_output.splitlines()) if line.strip()), "")
     if not values and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", last_line)):
@@ -119,25 +102,78 @@ def run(
         metrics_by_source[MetricSource("wandb")] = summary
     if mlflow_metrics := _mlflow_metrics(database):
         metrics_by_source[MLFLOW] = mlflow_metrics
-
-    def is_new(file: Path) -> bool:
-        is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
-        return not is_of_wandb and file.is_file() and old_files.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
-
-    for file in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
-        finite = {name: value for name, value in file.values.items() if math.isfinite(value)}
-        if len(finite) > reader.MOST_NAMES:  # a vocabulary or other data
-            continue
-        result_names = finite.keys() - set(file.ambiguous)
-        if file.path.suffix in _PRINTED_SUFFIXES:
-            result_names &= _result_names(file.path, names, finite, folder, options)[0]
-        finite = {name: value for name, value in finite.items() if name in result_names}
-        if file.source is not None and finite:
-            metrics_by_source[file.source] = {**metrics_by_source.get(file.source, {}), **finite}
+    for source, file_metrics in _file_metrics(folder, names, old_files, options):
+        metrics_by_source[source] = {**metrics_by_source.get(source, {}), **file_metrics}
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep(name))))
     return Smoke(metrics_by_source, process_end.seconds, failure, process_end.code is not None, series)
+
+
+def _printed_metrics(
+    output: str, names: Collection[str], log: Path, folder: Path, options: Collection[str]
+) -> tuple[dict[str, float], set[str]]:
+    """Return the last value of each metric in an output, and the names of those that have a value per step.
+
+    Args:
+        output: Output of the script.
+        names: Names of losses and scores that are read in any spelling.
+        log: File to write for the reader of metrics.
+        folder: Folder with the code.
+        options: Names of the script's options.
+    """
+    log.unlink(missing_ok=True)  # of an earlier run
+    metric_reader = reader.Reader(Program(metrics=(_STDOUT,), names=tuple(names)), log, folder, time.time())
+    # After the reader was created, because a reader skips the content that a file has by then.
+    log.write_bytes(output.encode())
+    reports = metric_reader.read(time.monotonic(), ended=True)
+    result_names, series = _result_names(log, names, metric_reader.finite, folder, options)
+    counts = collections.Counter(name for _, metrics in reports for name in metrics)
+    series |= {name for name, count in counts.items() if count >= _SERIES}
+    # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
+    # differently. The guessed one is then dropped.
+    pair_spellings = {_spelling(name) for name in metric_reader.finite if name not in names}
+    values = {
+        name: value
+        for name, value in metric_reader.finite.items()
+        if name in result_names
+        and name not in metric_reader.ambiguous  # the whole names of its values are metrics, too
+        and (name not in names or _spelling(name) not in pair_spellings)
+    }
+    return values, series
+
+
+def _file_metrics(
+    folder: Path, names: Collection[str], old_files: Mapping[Path, tuple[int, int]], options: Collection[str]
+) -> Iterator[tuple[MetricSource, dict[str, float]]]:
+    """Yield the metrics in each file that the script has written, with the source that reads the file.
+
+    Args:
+        folder: Working directory of the script, with its code.
+        names: Names of losses and scores that are read in any spelling.
+        old_files: Version of each file before the run.
+        options: Names of the script's options.
+    """
+
+    def is_new(file: Path) -> bool:
+        is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
+        return not is_of_wandb and file.is_file() and old_files.get(file) != _file_version(file)
+
+    for file in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
+        finite = {name: value for name, value in file.values.items() if math.isfinite(value)}
+        if file.source is None or len(finite) > reader.MOST_NAMES:  # not read by a job; a vocabulary or other data
+            continue
+        result_names = finite.keys() - set(file.ambiguous)
+        if file.path.suffix in _PRINTED_SUFFIXES:
+            result_names &= _result_names(file.path, names, finite, folder, options)[0]
+        if result_names:
+            yield file.source, {name: value for name, value in finite.items() if name in result_names}
+
+
+def _file_version(file: Path) -> tuple[int, int]:
+    """Return values of a file that a change of it changes: the time of the last change in nanoseconds, and the size."""
+    info = file.stat()
+    return info.st_mtime_ns, info.st_size
 
 
 def shown_names(metrics: Iterable[Iterable[str]]) -> list[str]:
@@ -147,15 +183,17 @@ def shown_names(metrics: Iterable[Iterable[str]]) -> list[str]:
 
 def _candidates(output: str) -> tuple[str, ...]:
     """Return the names of losses and scores in an output, with the set of data that their line names before them."""
-    names: dict[str, None] = {}
+    names: dict[str, None] = {}  # a set in the order of the output
     output_passages = passages.Passages()
     for line in output.splitlines():
         part = output_passages.result_part(line)
         if not part.is_named_only and (metrics := guess.candidates(part.text)):
             data_sets = [data_set for _, data_set in lines.headings_of(line)]
-            names |= dict.fromkeys(metrics) if not data_sets else {}
-            names |= dict.fromkeys(f"{data_set}_{metric}" for data_set in data_sets for metric in metrics)
-            names |= dict.fromkeys(metric for metric in metrics if guess.names_data(metric))
+            if data_sets:
+                names |= dict.fromkeys(f"{data_set}_{metric}" for data_set in data_sets for metric in metrics)
+                names |= dict.fromkeys(metric for metric in metrics if guess.names_data(metric))
+            else:
+                names |= dict.fromkeys(metrics)
     return tuple(names)[:_MOST_CANDIDATES]
 
 
@@ -177,29 +215,32 @@ def _result_names(
         options: Names of the script's options.
     """
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
-    stepped: set[str] = set()
+    stepped: set[str] = set()  # beside a step
     crowded: set[str] = set()  # in a line with mostly other names
     early: set[str] = set()  # before the first loss, score or step
-    late: set[str] = set()
+    late: set[str] = set()  # from there on
     for line in Tail(log, Source(_STDOUT, names), 0).read(True, time.monotonic() + reader.END):
         measures = [name for name in line.metrics if guess.is_measure(name)]
         if line.step is not None:
             stepped |= line.metrics.keys()
         elif len(line.metrics) >= _CROWD and 2 * len(measures) < len(line.metrics):
             crowded |= line.metrics.keys()
-        (late if late or measures or line.step is not None else early).update(line.metrics)
+        if late or measures or line.step is not None:
+            late |= line.metrics.keys()
+        else:
+            early |= line.metrics.keys()
         for name, value in line.metrics.items():
             values.setdefault((frozenset(line.metrics), name), set()).add(value)
     results = {name for name in metrics if guess.is_measure(name) and (name not in crowded or guess.names_data(name))}
     text = log.read_text(encoding="utf-8", errors="replace")
-    changing = {name for (_, name), different in values.items() if len(different) > 1}
-    only_early = early - late if late else set()
+    changing = {name for (_, name), distinct_values in values.items() if len(distinct_values) > 1}
+    only_early = early - late if late else set()  # without a loss, score or step, no name is early
     others = {
         name
         for name in set(metrics) - results - stepped - only_early
         if not guess.is_option(name, options) and not _longer_name(name).search(text)
     }
-    code = "\n".join(_python_texts(folder)) if others - changing else ""
+    code = "\n".join(_python_texts(folder)) if others - changing else ""  # it is read only if it decides
     results |= {name for name in others if name in changing or _printed_name(name).search(code)}
     return results | stepped, stepped
 
