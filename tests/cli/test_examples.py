@@ -36,6 +36,13 @@ def test_it_is_printed_and_written_as_a_job_that_loads(platform, name):
     assert shlex.split(command)[:4] == ["platform", "submit", job.kind, name]
 
 
+def test_all_commands_of_an_example_name_the_new_folder(platform):
+    done = platform("examples", "earlier", "--write", "jobs/mine")
+    assert done.stderr == (
+        "`platform submit hpo mine --local --name earlier-1 && platform submit hpo mine --local --profile again` runs it\n"
+    )
+
+
 def test_what_cannot_be_written_is_refused(platform, tmp_path):
     assert platform("examples", "study", "--write", str(tmp_path / "x" / "y")).exit_code == 0
     done = platform("examples", "study", "--write", str(tmp_path / "x" / "y"))

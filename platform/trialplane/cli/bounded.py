@@ -40,7 +40,7 @@ class ProcessEnd:
 
     @property
     def cause(self) -> str:
-        """The cause of a failure: the last line `…Error: …` of the output, or else its last line."""
+        """The cause of a failure: the last line `…Error: …` of the output, or else the signal or the last line."""
         with self.log.open("rb") as output:
             output.seek(max(0, self.log.stat().st_size - _TAIL))
             text = escapes.strip_sequences(output.read(_TAIL).decode(errors="replace"))
@@ -48,7 +48,7 @@ class ProcessEnd:
         if message := next((line for line in reversed(lines) if _ERROR.match(line)), ""):
             return errors.shortened(message, _MAX_CAUSE)
         if self.code is not None and self.code < 0:
-            lines = [f"it was killed by {signal.Signals(-self.code).name}"]
+            return f"it was killed by {signal.Signals(-self.code).name}"
         return errors.shortened(lines[-1], _MAX_CAUSE) if lines else f"exit code {self.code}, and no output"
 
     def keep(self, name: str) -> str:
@@ -111,6 +111,6 @@ def _kill_descendants() -> Iterator[None]:
     try:
         yield
     finally:
-        while remaining := process.children() - own_children:
+        while remaining := process.children() - own_children:  # also the children of those that were killed just now
             process.kill_children(remaining)
         process.adopt_orphans(False)

@@ -91,6 +91,7 @@ def diff_command(
         raise InputError(f"{run} is a {old_job.title}, and {job} is a {plan.job.title}, which always needs a new run")
     groups = changes.changes_by_time(old_job, plan.job)
     differences = target.differences(dataclasses.replace(plan, run=run)) or []
+    # The other differences are fields of the job, which `groups` has already.
     groups["in a new run"] += [difference for difference in differences if difference.startswith("code: ")]
 
     def text() -> str:

@@ -20,8 +20,11 @@ def pages() -> dict[str, Path]:
     package = Path(trialplane.__file__).parent
     folders = [package / "_docs", package.parent / "docs"]  # of an installed package, and of a checkout
     folder = next((folder for folder in folders if (folder / "index.md").exists()), folders[-1])
-    parts = [sorted((folder / part).glob("*.md" if part == "." else "**/*.md")) for part in _FOLDERS]
-    return {file.stem: file for part in parts for file in part}
+    files: list[Path] = []
+    for name in _FOLDERS:
+        pattern = "*.md" if name == "." else "**/*.md"  # "." contains the other folders
+        files += sorted((folder / name).glob(pattern))
+    return {file.stem: file for file in files}
 
 
 @click.command("docs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -83,7 +84,8 @@ def examples_command(name: str | None, folder: Path | None) -> int:
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     click.echo(folder)
-    verb, kind, job, options = example.command.removeprefix("platform ").split(" ", 3)
-    new_job = folder.name if folder.parent.resolve() == Path("jobs").resolve() else folder
-    output.note(f"`platform {verb} {kind} {new_job if job == name else job} {options}` runs it")
+    is_in_jobs = folder.parent.resolve() == Path("jobs").resolve()  # where a job is found by its name
+    job = folder.name if is_in_jobs else shlex.quote(str(folder))
+    command = re.sub(rf"(submit \w+) {name} ", lambda match: f"{match[1]} {job} ", example.command)
+    output.note(f"`{command}` runs it")
     return EXIT_OK

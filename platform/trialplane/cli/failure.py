@@ -24,17 +24,17 @@ def show(error: Exception) -> int:
     if isinstance(error, errors.TrialplaneError):
         _print(f"platform: {error}")
         return error.exit_code
-    text = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error))
     head = f"platform {trialplane.__version__}, Python {sys.version.split()[0]}\n{' '.join(sys.argv)}\n\n"
-    last = traceback.format_exception_only(error)[-1].strip()  # works even if str(error) fails
-    summary = f"platform: internal error: {last}"
+    error_text = traceback.format_exception_only(error)[-1].strip()  # works even if str(error) fails
+    summary = f"platform: internal error: {error_text}"
     try:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", errors="backslashreplace", prefix="platform-", suffix=".txt", delete=False
         ) as file:
-            file.write(head + text)
+            file.write(head + trace)
     except OSError:
-        _print(f"{summary}\n{head}{text}")
+        _print(f"{summary}\n{head}{trace}")
         return errors.EXIT_PLATFORM
     _print(f"{summary}\nThe traceback is in {file.name}; please report it with that file.")
     return errors.EXIT_PLATFORM

@@ -22,7 +22,7 @@ from trialplane.cli import status as status_verb
 if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
 
-_PATIENCE = 0.5  # seconds that a terminal waits for MLflow after the last trial
+_MLFLOW_WAIT = 0.5  # seconds that a terminal waits for MLflow after the last trial
 
 
 def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -> int:
@@ -37,13 +37,13 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
     try:
         with progress.view(stream) as view:
             handled_signals = 0
-            end_time: float | None = None  # time at which the run was seen to have ended while MLflow lacked results
+            wait_start: float | None = None  # time of the first status in which only MLflow lacked results
             for status in progress.follow(handle, view):
-                last = status
-                if status.unrecorded and not status.state.is_active and stream.isatty():
-                    if end_time is None:
-                        end_time = time.monotonic()
-                    if time.monotonic() - end_time >= _PATIENCE:
+                last_status = status
+                waits_for_mlflow = status.unrecorded and not status.state.is_active
+                if waits_for_mlflow and stream.isatty():
+                    wait_start = time.monotonic() if wait_start is None else wait_start
+                    if time.monotonic() - wait_start >= _MLFLOW_WAIT:
                         break
                 if stop_signals and handle.target.remote:
                     return _leave(handle, view)
@@ -53,11 +53,11 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
     except BrokenPipeError:
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
-    progress.summary(handle, last, stream)
-    if end_time is not None and last.unrecorded:
+    progress.summary(handle, last_status, stream)
+    if wait_start is not None and last_status.unrecorded:
         output.note(f"MLflow gets the last results in the background: `platform status {handle.name}`")
     if output_format != "table":
-        status_verb.show(last, output_format)
+        status_verb.show(last_status, output_format)
     return handle.exit_code
 
 
@@ -81,9 +81,9 @@ def _leave(handle: RunHandle, view: progress.View) -> int:
     return errors.EXIT_INTERRUPTED
 
 
-def _stop(handle: RunHandle, view: progress.View, count: int) -> None:
+def _stop(handle: RunHandle, view: progress.View, signal_count: int) -> None:
     """Stop a local run at the first signal, and kill it at the next ones."""
-    if count == 1:
+    if signal_count == 1:
         view.message(
             f"stopping {handle.name}; `platform resume {handle.name}` continues it. Press Ctrl-C again to kill it at once"
         )

@@ -73,7 +73,7 @@ def source_of(file: Path) -> str:
     """Return the tool whose search a YAML or JSON file is, a name of `SOURCES`; "" for any other file."""
     if file.suffix not in (".yaml", ".yml", ".json") or not (script_folder.exists(file) and file.is_file()):
         return ""
-    for source in ("katib", "wandb", "sagemaker", "hydra"):
+    for source in ("katib", "wandb", "sagemaker", "hydra"):  # all but Ray Tune, whose searches are Python files
         with contextlib.suppress(SpecError, InputError):
             importlib.import_module(SOURCES[source]).read(_read_text(file, file.name), str(file), _scripts(file))
             return source
@@ -194,9 +194,10 @@ def _create_folder(folder: Path, imported: ImportResult, file: Path, source: str
             if not original.is_file() or os.pardir in Path(name).parts:
                 missing_files.append(name)
                 continue
-            for path, copied_file in _script_and_modules(original).items():
-                (folder / name).parent.joinpath(path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(copied_file, (folder / name).parent / path)
+            for path, source_file in _script_and_modules(original).items():
+                copy = (folder / name).parent / path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source_file, copy)
     except FileExistsError:
         raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME") from None
     except (OSError, ValueError) as error:
@@ -206,9 +207,9 @@ def _create_folder(folder: Path, imported: ImportResult, file: Path, source: str
 
 
 def _script_and_modules(file: Path) -> dict[Path, Path]:
-    """Return a file and, for a script, the modules that it imports, by their paths beside the copy of the file.
+    """Return a file and, for a script, the modules that it imports: path relative to the copy's folder → file to copy.
 
-    Modules of the folders above are beside the copy, too, where it finds them.
+    A module from a folder above is copied into the folder of the script, from which the copy imports it.
     """
     if file.suffix != ".py":
         return {Path(file.name): file}
@@ -218,15 +219,18 @@ def _script_and_modules(file: Path) -> dict[Path, Path]:
         start = script_folder.start(file.resolve(), parsed_script, text)
         roots = [root for root in (start.folder, start.folder / "src", *start.roots) if root != file.resolve().parent]
         imported = {name.partition(".")[0] for _, content in modules.values() for name in (*content.top, *content.late)}
-        own_names = [name for name in imported if script_folder.has_module(file.parent, name)]
-        names = [name for name in sorted(imported) if name not in own_names and not script_folder.is_installed(name)]
-        copied_files = {path: file.parent / path for path in modules}
+        names_above = [
+            name
+            for name in sorted(imported)
+            if not script_folder.has_module(file.parent, name) and not script_folder.is_installed(name)
+        ]
+        source_files = {path: file.parent / path for path in modules}
         for root in dict.fromkeys(roots):
-            modules_above = script_folder.modules_of(root, names)
-            copied_files = {path: root / path for path in modules_above} | copied_files
+            for path in script_folder.modules_of(root, names_above):
+                source_files.setdefault(path, root / path)  # of several files, that of the first folder counts
     except (SpecError, InputError):  # `report_readiness` reports it
         return {Path(file.name): file}
-    return copied_files
+    return source_files
 
 
 def _copy_folder(source: Path, target: Path) -> None:

@@ -66,33 +66,55 @@ def init_command(
     platform init --from train.py --space lr=1e-4..1e-1:log --space layers=2..6
     platform init --from "Rscript train.R --lr 0.1 --depth 3"
     """  # noqa: D301  \b is click's mark
-    script = None if source is None else Path(source)
-    if script is not None and kind != "hpo":
-        raise click.UsageError("--from makes a study; drop --kind")
-    if script is None and spaces:
+    if source is not None:
+        if kind != "hpo":
+            raise click.UsageError("--from makes a study; drop --kind")
+        if name is not None:
+            raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
+        space = dict(short_forms.parameter(text, "--space") for text in spaces)
+        return _create_from(source, from_script.Request(not no_smoke, space, smoke_seconds=smoke_seconds))
+    if spaces:
         raise click.UsageError("--space needs --from: write the space of a new job into its job.yaml")
-    if script is None and no_smoke:
+    if no_smoke:
         raise click.UsageError("--no-smoke needs --from: a job created without it is not run")
-    if script is None and smoke_seconds is not None:
+    if smoke_seconds is not None:
         raise click.UsageError("--smoke-seconds needs --from: a job created without it is not run")
-    if script is not None and name is not None:
-        raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
-    space = dict(short_forms.parameter(text, "--space") for text in spaces)
-    request = from_script.Request(not no_smoke, space, smoke_seconds=smoke_seconds)
-    if source is not None and script is not None and len(source.split()) > 1 and not script_folder.exists(script):
-        return from_script.make_of_command(source, request)
-    if script is not None and spaces and (importing.source_of(script) or importing.is_tune(script)):
-        raise click.UsageError(f"{script} is a search, whose space becomes the job's; drop --space")
-    if script is not None and (tool := importing.source_of(script)):
-        return importing.create_job(tool, script, Path(load.FOLDER, importing.job_name(script)))
-    if script is not None and importing.is_tune(script):
-        if no_smoke:
-            output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
-        return importing.create_job("ray", script, Path(load.FOLDER, importing.job_name(script)))
-    if script is not None:
-        return from_script.make(script, request)
     if name is None:
         raise click.UsageError("name the job, or the script to create it from: --from train.py")
+    return _create_new(name, kind)
+
+
+def _create_from(source: str, request: from_script.Request) -> int:
+    """Create the job of a script, a command, or the search of another tool. Return the exit code.
+
+    Args:
+        source: Path of a file, or a command line.
+        request: Options of the user.
+
+    Raises:
+        click.UsageError: There is a space, and the file is a search.
+    """
+    file = Path(source)
+    if len(source.split()) > 1 and not script_folder.exists(file):
+        return from_script.make_of_command(source, request)
+    tool = importing.source_of(file)
+    if not tool and importing.is_tune(file):
+        tool = "ray"
+    if not tool:
+        return from_script.make(file, request)
+    if request.space:
+        raise click.UsageError(f"{file} is a search, whose space becomes the job's; drop --space")
+    if tool == "ray" and not request.with_smoke:
+        output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
+    return importing.create_job(tool, file, Path(load.FOLDER, importing.job_name(file)))
+
+
+def _create_new(name: str, kind: str) -> int:
+    """Create jobs/NAME for an example of a kind, and the schema for editors. Return the exit code.
+
+    Raises:
+        InputError: The name is not valid, or the folder exists or cannot be written.
+    """
     if not re.fullmatch(base.NAME, name):
         raise InputError(f"{name!r} is not a valid job name: use lower-case letters, digits, - and _, at most 63 characters")
     folder = Path(load.FOLDER, name).absolute()

@@ -107,8 +107,8 @@ def scale_command(run: str | None, target_name: TargetName, parallel: int, now: 
     with progress.view(sys.stderr) as view:
         for status in handle.scale(parallel, now=now):
             view.update(status)
-    width = errors.counted(parallel, kinds.of(handle.job).scaled_noun)
-    output.note(f"{handle.name} runs up to {width} at the same time from now on")
+    count_text = errors.counted(parallel, kinds.of(handle.job).scaled_noun)
+    output.note(f"{handle.name} runs up to {count_text} at the same time from now on")
 
 
 @click.command("cancel")

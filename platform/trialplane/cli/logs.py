@@ -63,7 +63,7 @@ def logs_command(
         return
     if worker is not None and trial is not None:
         lines = kinds.of(handle.job).worker_logs(handle, trial, worker, follow=follow)
-    elif controller or trial == 0:  # a run with a damaged status has these logs, too
+    elif controller or trial == 0:  # all kinds have these logs, so that the status, which may be damaged, is not needed
         lines = handle.logs(trial, attempt, follow=follow)
     else:
         lines = kinds.of(handle.status()).logs(handle, trial, attempt, follow=follow)

@@ -87,40 +87,35 @@ def view(stream: Any) -> View:
     return PlainView(stream)
 
 
-def show(handle: RunHandle, stream: Any = None) -> RunStatus:
-    """Show a run until it is no longer active, and return its last status."""
-    with view(stream or sys.stdout) as progress_view:
+def show(handle: RunHandle) -> None:
+    """Show a run on stdout until it is no longer active."""
+    with view(sys.stdout) as progress_view:
         for status in follow(handle, progress_view):
-            last = status
-    summary(handle, last, stream)
-    return last
+            last_status = status
+    summary(handle, last_status, sys.stdout)
 
 
 def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
     """Show each status, warning and new failure of a run in a view, and yield each status until the run is not active."""
     position, _ = _newly_ended(handle, 0)  # failures from before are not shown; `platform results` has them
-    old_counts, failures = None, 0
-    warned: set[str] = set()
+    old_counts, failure_count = None, 0
+    shown_warnings: set[str] = set()
     for status in handle.watch():
-        for text in status.warnings:
-            if text not in warned:
-                warned.add(text)
-                view.message(f"warning: {text}")
+        for warning in status.warnings:
+            if warning not in shown_warnings:
+                shown_warnings.add(warning)
+                view.message(f"warning: {warning}")
         counts = (status.ended_trials, status.retried)
-        if counts != old_counts:
+        if counts != old_counts:  # attempts have ended
             old_counts = counts
             position, rows = _newly_ended(handle, position)
             presenter = kinds.of(status)
-            for row in rows:
-                if row.failure in (None, FailureClass.STOPPED):
-                    continue
-                text = presenter.failure(handle.name, row)
-                if not text:
-                    continue
-                failures += 1
-                if failures <= MAX_FAILURES:
+            failed_rows = [row for row in rows if row.failure not in (None, FailureClass.STOPPED)]
+            for text in filter(None, (presenter.failure(handle.name, row) for row in failed_rows)):
+                failure_count += 1
+                if failure_count <= MAX_FAILURES:
                     view.message(text)
-                elif failures == MAX_FAILURES + 1:
+                elif failure_count == MAX_FAILURES + 1:
                     view.message(f"more {presenter.noun}s fail; `platform results {handle.name}` shows all")
         view.update(status)
         yield status
@@ -147,7 +142,7 @@ def line(status: RunStatus) -> str:
     return "; ".join(part for part in (kinds.of(status).line(status), status.mlflow) if part)
 
 
-def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
+def summary(handle: RunHandle, status: RunStatus, stream: Any) -> None:
     """Print the outcome of a run that is no longer active, and the next commands."""
     name = handle.name
     _echo(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}", stream)

@@ -108,12 +108,12 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
     """
     job = handle.job
     trials = cloning.refit_trials(handle.name, job, rows.newest_attempts(handle.attempts()))
-    values = {number: [row.values[0] for row in repetitions] for number, repetitions in trials.items()}
+    values = {trial: [row.values[0] for row in repetitions] for trial, repetitions in trials.items()}
     comparison = refit.compare(values, maximize=job.objectives[0].direction == "maximize")
     output.emit(output_format, records.to_dict(comparison), lambda: _comparison_text(job.objectives[0].metric, comparison))
     if model is None:
         return
-    _check_complete(handle, {trial: len(numbers) for trial, numbers in values.items()})
+    _check_complete(handle, {trial: len(trial_values) for trial, trial_values in values.items()})
     if (winner := comparison.winner) is None:
         raise InputError(
             "nothing was registered: no configuration is better than the others for certain. More --seeds may show a "
@@ -123,12 +123,12 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
     output.note(f"trial {winner.trial} is version {version} of {model} in {escapes.mask_passwords(uri)}")
 
 
-def _check_complete(handle: RunHandle, seeds: Mapping[int, int]) -> None:
+def _check_complete(handle: RunHandle, value_counts: Mapping[int, int]) -> None:
     """Check that a refit has ended and compares all of its configurations.
 
     Args:
         handle: The refit.
-        seeds: Number of values of each configuration.
+        value_counts: Trial of the search → number of values of its configuration.
 
     Raises:
         InputError: It has not ended, or a configuration has less than two values.
@@ -136,7 +136,7 @@ def _check_complete(handle: RunHandle, seeds: Mapping[int, int]) -> None:
     run = handle.name
     if not handle.status().state.is_ended:
         raise InputError(f"nothing was registered: {run} has not ended; `platform status {run}` shows it")
-    if uncompared := [str(trial) for trial, number in seeds.items() if number < 2]:
+    if uncompared := [str(trial) for trial, count in value_counts.items() if count < 2]:
         raise InputError(
             f"nothing was registered: each configuration needs two values, and those of trials {', '.join(uncompared)} have "
             f"fewer; `platform results {run}` shows why, and `platform retry {run} --failed` tries again"

@@ -55,11 +55,8 @@ def results_command(
     trials_by_run = [(handle, _trials(handle, limit, all_attempts)) for handle in handles]
     has_several_runs = len(trials_by_run) > 1
     if output_format == "csv":
-        click.echo(
-            output.as_csv(
-                *_join_tables([(handle.name, rows.table(trials)) for handle, trials in trials_by_run], has_several_runs)
-            )
-        )
+        csv_tables = [(handle.name, rows.table(trials)) for handle, trials in trials_by_run]
+        click.echo(output.as_csv(*_join_tables(csv_tables, has_several_runs)))
         return
     for handle, trials in trials_by_run:
         if not trials and output_format == "table":

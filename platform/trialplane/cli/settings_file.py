@@ -67,30 +67,32 @@ def find(file: Path, content: Script) -> SettingsFile | None:
         The file; None if there is no file with values that a pipeline uses or that are worth a search.
     """
     for folder in [file.parent, *file.parent.parents][: _LEVELS + 1]:
-        arguments, sections = _stage(folder / _PIPELINE, file.relative_to(folder)) or (None, ())
-        is_in_pipeline = arguments is not None
+        stage = _stage(folder / _PIPELINE, file.relative_to(folder))
+        arguments, sections = stage or (None, ())
         is_home = folder == file.parent
-        if is_in_pipeline:
+        if stage is not None:
             patterns = [_PARAMS]
         elif content.style is Style.PARSED and not is_home:
             # Above its folder, such a script reads a file only if an argument names it.
             patterns = [pattern for pattern in content.settings if content.needs_file and pattern.startswith("*")]
         else:
             patterns = list(content.settings)
-        candidates = (name for pattern in patterns for name in _files(folder, pattern, is_home))
-        files: dict[str, tuple[Option, ...]] = {}
-        for name in dict.fromkeys(name for name in candidates if PurePath(name).name != load.FILE):
-            values = _options(folder / name)
-            options = [option for option in values if _is_below(option.name, sections)] or values
+        names = dict.fromkeys(name for pattern in patterns for name in _files(folder, pattern, is_home))
+        options_by_name: dict[str, tuple[Option, ...]] = {}
+        for name in names:
+            if PurePath(name).name == load.FILE:  # a job of the platform
+                continue
+            all_options = _options(folder / name)
+            options = [option for option in all_options if _is_below(option.name, sections)] or all_options
             has_own_values = name.endswith(".py") and bool(guess.space(content.options))  # these come before a module's
             is_worth_search = bool(guess.space(options)) and not has_own_values
-            if is_worth_search or (options and is_in_pipeline):
-                files[name] = tuple(options)
-        if files:
-            name, *others = files
+            if is_worth_search or (options and stage is not None):
+                options_by_name[name] = tuple(options)
+        if options_by_name:
+            first, *others = options_by_name
             if arguments is None and content.takes_file:
-                arguments = (name,)
-            return SettingsFile(folder, name, files[name], arguments, tuple(others[:_MOST_OTHERS]))
+                arguments = (first,)
+            return SettingsFile(folder, first, options_by_name[first], arguments, tuple(others[:_MOST_OTHERS]))
     return None
 
 
@@ -115,15 +117,12 @@ def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
     Args:
         folder: Folder to search.
         pattern: Name or pattern of files in the script.
-        is_home: Whether this is the folder of the script, which is searched with all folders below it. Of a folder above,
-            only the folders whose names look like those of configurations are searched.
+        is_home: Whether this is the folder of the script. It is searched with all folders below it, also for a name that it
+            lacks. Of a folder above, only the folders whose names look like those of configurations are searched.
     """
-    if "*" not in pattern:
+    is_name = "*" not in pattern
+    if is_name:
         yield pattern
-    elif not is_home and pattern != "*.py":
-        config_folders = [entry for entry in folder.glob("*") if _CONFIG_FOLDER.match(entry.name) and entry.is_dir()]
-        files = [*folder.glob(pattern), *(file for config_folder in config_folders for file in config_folder.rglob(pattern))]
-        yield from (file.relative_to(folder).as_posix() for file in sorted(files)[:_MOST_FILES])
     if is_home and not script_folder.exists(folder / pattern):
         below = (file.relative_to(folder) for file in folder.rglob(PurePath(pattern).name))
         paths = sorted(below, key=lambda path: (len(path.parts), path))
@@ -132,6 +131,10 @@ def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
         for path in paths[:_MOST_FILES]:
             if not any(part.startswith(".") for part in path.parts):
                 yield path.as_posix()
+    elif not is_home and not is_name and pattern != "*.py":
+        config_folders = [entry for entry in folder.glob("*") if _CONFIG_FOLDER.match(entry.name) and entry.is_dir()]
+        files = [*folder.glob(pattern), *(file for config_folder in config_folders for file in config_folder.rglob(pattern))]
+        yield from (file.relative_to(folder).as_posix() for file in sorted(files)[:_MOST_FILES])
 
 
 def _options(file: Path) -> list[Option]:
@@ -143,7 +146,7 @@ def _options(file: Path) -> list[Option]:
 
 
 def _is_below(name: str, sections: tuple[str, ...]) -> bool:
-    """Whether a value is one of the sections or below one of them. Without sections, every value is."""
+    """Return whether a value is one of the sections or below one of them; True without sections."""
     return not sections or any(name == section or name.startswith(f"{section}.") for section in sections)
 
 

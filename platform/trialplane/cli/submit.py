@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -153,13 +154,33 @@ def hpo(
         return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
     if checkpoint is not None and ":" not in (source or ""):
         raise click.UsageError("--checkpoint needs the trial that saved it: --from RUN:TRIAL")
-    if source is None:
-        try:
-            return _submit("hpo", str(job), target_name, overrides, issues, **options)
-        except JobNotFound as error:
-            if not error.program or not (spaces or objectives):
-                raise
-            raise InputError(f"{error.program} is no job; {_two_commands(error.program, spaces, objectives)}") from error
+    if source is not None:
+        with _cloned_job(source, target_name, checkpoint, job, allow_other_code=other_code) as (folder, params):
+            return _submit("hpo", str(folder), target_name, overrides, issues, trial_params=params, **options)
+    try:
+        return _submit("hpo", str(job), target_name, overrides, issues, **options)
+    except JobNotFound as error:
+        if not error.program or not (spaces or objectives):
+            raise
+        raise InputError(f"{error.program} is no job; {_two_commands(error.program, spaces, objectives)}") from error
+
+
+@contextlib.contextmanager
+def _cloned_job(
+    source: str, target_name: TargetName, checkpoint: int | None, code_job: str | None, *, allow_other_code: bool
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield a temporary folder with the job of a run, or of one of its trials, and the parameters to fix for the trial.
+
+    Args:
+        source: Value of --from: RUN or RUN:TRIAL.
+        target_name: Target of the run.
+        checkpoint: Step of the trial's checkpoint from which to start; None to start from step 0.
+        code_job: Name of a job whose code replaces that of the run; None for the run's own code.
+        allow_other_code: Whether that code may differ.
+
+    Raises:
+        InputError: There is no such run, trial or job, or the code differs and may not.
+    """
     target = target_choice.target_of(target_name)
     run, trial = cloning.parse_source(source)
     target.is_active(run)  # raises for an unknown run
@@ -172,12 +193,12 @@ def hpo(
             f"trial {trial} of {run} is a member of a population. This study trains its last parameters from step 0, "
             f"without a population; `platform best {run} --trial {trial} --schedule` prints all of its parameters by step"
         )
-    code = None if job is None else load.find_job(job, Path.cwd())
+    code = None if code_job is None else load.find_job(code_job, Path.cwd())
     params = {} if row is None else dict(row.params)
     if params and target.job(run).search.is_code:  # such parameters are known to the code alone, and cannot be fixed
         fields, params = {**fields, "enqueue": [params]}, {}
-    with cloning.job_folder(target, run, fields, code, allow_other_code=other_code) as folder:
-        return _submit("hpo", str(folder), target_name, overrides, issues, trial_params=params, **options)
+    with cloning.job_folder(target, run, fields, code, allow_other_code=allow_other_code) as folder:
+        yield folder, params
 
 
 def _watch(
@@ -325,7 +346,7 @@ def _submit(
         values: Values file of the chart, used instead of a cluster; None without one.
         output_format: Format of the output.
         on_start: Function to call with the run after its start.
-        trial_params: Parameters of the trial that is run again.
+        trial_params: Parameters of the trial that is run again, to fix.
         **options: Other options that all kinds have.
 
     Returns:

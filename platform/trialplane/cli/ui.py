@@ -143,7 +143,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
     first_changes, start_position = exporting.changes_line(handle.target, handle.name, job, exporting.Position())
 
     def feed(stdin: IO[bytes]) -> None:
-        """Write the first lines and then the changes of the run to the server, until the server ends."""
+        """Write `first_lines` and then the changes of the run to the server, until the server ends."""
         last_message, text, position = "", first_lines, start_position
         with contextlib.suppress(OSError):  # raised when the server has ended
             while True:

@@ -29,13 +29,14 @@ class CollectionPresenter(Presenter):
     def job_summary(self, job: Job) -> str:
         """See `Presenter`."""
         collect = cast("Collection", job).collect
-        workers, learner = (role.resources.gpus for role in job.roles())
-        destination = collect.learner.entrypoint if collect.write is None else f"files ({collect.write.format})"
-        learner_gpus = f" with {errors.counted(learner, 'GPU')}" if learner else ""
+        worker_gpus, learner_gpus = (role.resources.gpus for role in job.roles())
         work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
-        worker_gpus = f" with {errors.counted(workers, 'GPU')} each" if workers else ""
-        parts = f"{work}, {errors.counted(collect.workers, 'worker')}{worker_gpus}"
-        return f"{parts}, results to {destination}{learner_gpus}, at most {collect.in_flight} in flight"
+        workers = errors.counted(collect.workers, "worker")
+        if worker_gpus:
+            workers += f" with {errors.counted(worker_gpus, 'GPU')} each"
+        destination = collect.learner.entrypoint if collect.write is None else f"files ({collect.write.format})"
+        learner = f" with {errors.counted(learner_gpus, 'GPU')}" if learner_gpus else ""
+        return f"{work}, {workers}, results to {destination}{learner}, at most {collect.in_flight} in flight"
 
     def finished_hint(self, job: Job) -> str:
         """See `Presenter`."""
@@ -44,8 +45,8 @@ class CollectionPresenter(Presenter):
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""
         parts = [_counts_text(status)]
-        if _iteration_text(status):  # the rest describes the current iteration
-            parts += [_iteration_text(status), _rates_text(status), _sizes_text(status), _failed_workers_text(status)]
+        if iteration := _iteration_text(status):  # the rest describes the current iteration
+            parts += [iteration, _rates_text(status), _sizes_text(status), _failed_workers_text(status)]
         return "; ".join(part for part in parts if part)
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
@@ -67,15 +68,11 @@ class CollectionPresenter(Presenter):
         return Live(min(1.0, share), (_counts_text(status),), tuple(lines))
 
     def fields(self, status: RunStatus) -> dict[str, object]:
-        """Return the counts of iterations and the current iteration."""
-        if not _iteration_text(status):
-            return {"iterations": _counts_text(status)}
-        return {
-            "iterations": _counts_text(status),
-            "now": _iteration_text(status),
-            "speed": _rates_text(status),
-            "results": _sizes_text(status),
-        }
+        """See `Presenter`."""
+        fields: dict[str, object] = {"iterations": _counts_text(status)}
+        if iteration := _iteration_text(status):  # the rest describes the current iteration
+            fields |= {"now": iteration, "speed": _rates_text(status), "results": _sizes_text(status)}
+        return fields
 
     def best_value(self, status: RunStatus) -> float | None:
         """Return None, because no iteration is better than another."""
@@ -97,14 +94,15 @@ class CollectionPresenter(Presenter):
             return None
         lines: list[list[Any]] = []
         for worker in workers:
-            rates = [
+            unit_rate, item_rate = (
                 output.rate(count / worker.seconds) if count and worker.seconds else ""
                 for count in (worker.units, worker.items)
-            ]
-            counts = [worker.units, rates[0], worker.items, rates[1], worker.failed, output.size(worker.bytes)]
+            )
+            counts = [worker.units, unit_rate, worker.items, item_rate, worker.failed, output.size(worker.bytes)]
             lines.append([worker.worker, worker.state, *counts, worker.node, output.cell(worker.message)])
         header = ["worker", "state", "units", "units/s", "items", "items/s", "failed", "moved", "node", "message"]
-        if not any(line[-1] for line in lines):
+        has_messages = any(line[-1] for line in lines)
+        if not has_messages:
             header, lines = header[:-1], [line[:-1] for line in lines]
         return header, lines
 

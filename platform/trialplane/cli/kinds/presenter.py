@@ -140,12 +140,13 @@ def run_duration(status: RunStatus) -> str:
 
 
 def parameters(status: RunStatus) -> str:
-    """Return the parameters of the best trial, or of a training."""
-    return "" if status.best is None else ", ".join(f"{k}={output.cell(v)}" for k, v in status.best.params.items())
+    """Return a text with the parameters of the best trial, or of a training; "" without a result."""
+    params = {} if status.best is None else status.best.params
+    return ", ".join(f"{name}={output.cell(value)}" for name, value in params.items())
 
 
 def slots(status: RunStatus) -> str:
-    """Return the number of the run's slots that are ready."""
+    """Return a text with the number of the run's slots that are ready."""
     return f"{status.slots_ready}/{status.slots} slots ready"
 
 
@@ -165,7 +166,7 @@ def identifying_columns(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
 
 
 def goals(job: Job) -> str:
-    """Return the goals of a job: `maximize accuracy`, or `maximize best accuracy`."""
+    """Return a text with the objectives of a job: `maximize accuracy`, or `maximize best accuracy`."""
     return ", ".join(
         f"{objective.direction} {'best ' if objective.of == 'best' else ''}{objective.metric}"
         for objective in job.objectives
@@ -178,15 +179,15 @@ def best_steps(job: Job, rows: Sequence[TrialRow]) -> list[Column]:
     return [(f"{metric} at step", [row.best_steps.get(metric) for row in rows]) for metric in metrics]
 
 
-def table(names: Sequence[Column], rows: Sequence[TrialRow], values: Sequence[Column]) -> Table:
+def table(identifiers: Sequence[Column], rows: Sequence[TrialRow], values: Sequence[Column]) -> Table:
     """Return the table of results.
 
     Args:
-        names: Columns that identify each row.
+        identifiers: Columns that identify each row.
         rows: Attempts.
         values: Columns of parameters and metrics. State, time and, if there are any, messages are added.
     """
-    columns: list[Column] = [*names, ("state", [row.state.value for row in rows]), *values]
+    columns: list[Column] = [*identifiers, ("state", [row.state.value for row in rows]), *values]
     columns.append(("time", [output.duration(row.seconds) for row in rows]))
     messages = [": ".join(filter(None, (reason(row), "" if row.feasible else "infeasible"))) for row in rows]
     if any(messages):

@@ -114,8 +114,8 @@ class StudyPresenter(Presenter):
 
 def counts(status: RunStatus) -> str:
     """Return a text with the number of trials by state."""
-    text = f"{status.ended_trials}/{status.trials} ended: {status.complete} complete, {status.pruned} pruned"
-    text += f", {status.failed} failed"
+    by_state = f"{status.complete} complete, {status.pruned} pruned, {status.failed} failed"
+    text = f"{status.ended_trials}/{status.trials} ended: {by_state}"
     if status.running:
         text += f"; {status.running} running"
     if status.paused:

@@ -70,14 +70,9 @@ class TrainingPresenter(Presenter):
         """See `Presenter`."""
         share = 1.0 if status.complete else _done_share(status)
         seconds_left = self.seconds_left(status)
+        time_left = "" if seconds_left is None else f"{output.duration(seconds_left)} left"
         lines = (
-            tuple(
-                (text, "")
-                for text in (
-                    *_measure_texts(status),
-                    "" if seconds_left is None else f"{output.duration(seconds_left)} left",
-                )
-            ),
+            tuple((text, "") for text in (*_measure_texts(status), time_left)),
             tuple((text, "dim") for text in (_details_text(status), presenter.slots(status), status.mlflow)),
             tuple((text, "yellow") for text in (_slowest_rank_text(status), restarts_text(status))),
         )
@@ -89,7 +84,7 @@ class TrainingPresenter(Presenter):
         return {**fields, "parameters": presenter.parameters(status)}
 
     def progress(self, status: RunStatus) -> str:
-        """Return `done`, `failed`, `stopped` or the progress; "" before the first report."""
+        """Return `done`, `failed`, `stopped`, the share of steps done or the step; "" before the first report."""
         if status.complete:
             return "done"
         if status.failed or status.pruned:
@@ -106,7 +101,7 @@ class TrainingPresenter(Presenter):
         return presenter.table([("attempt", [row.attempt for row in rows])], rows, metrics)
 
     def seconds_left(self, status: RunStatus) -> float | None:
-        """Return the estimate of the controller, or else of the training; None while it does not run."""
+        """Return the estimate of the controller, or else that of the training; None while it does not run."""
         if not status.running:
             return None
         return status.eta if status.eta is not None else _progress(status).metrics.get(SECONDS_LEFT)
@@ -147,8 +142,9 @@ class TrainingPresenter(Presenter):
 def restarts_text(status: RunStatus) -> str:
     """Return a text with the number of restarts; "" without a restart."""
     count = status.retried
-    if not (status.running or status.ended_trials):
-        count -= 1  # the last retry has not started yet, or waits for `platform resume`
+    is_waiting = not (status.running or status.ended_trials)
+    if is_waiting:  # the last retry has not started yet, or waits for `platform resume`
+        count -= 1
     times = {1: "once", 2: "twice"}.get(count, f"{count} times")
     return f"restarted {times}" if count > 0 else ""
 
@@ -221,23 +217,22 @@ def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
 
     If no attempt has started, print a note about this on stderr, and yield the lines of the controller's log at the end.
     """
-    last_attempt = 0
+    shown_attempt = 0  # before the first
     has_noted = False
     while True:
         is_active = handle.is_active()  # read first, so that an attempt that has just started is not missed
         newest = max((row.attempt for row in handle.attempts()), default=0)
-        if newest > last_attempt:
-            last_attempt = newest
+        is_new = newest > shown_attempt
+        if is_new:
+            shown_attempt = newest
             yield from handle.logs(0, newest, follow=follow)
-        elif not (follow and is_active):
+        if not follow or not (is_new or is_active):
             break
-        else:  # wait for the next attempt
-            if not last_attempt and not has_noted:
+        if not is_new:  # wait for the next attempt
+            if not shown_attempt and not has_noted:
                 has_noted = True
                 output.note(f"{handle.name} has not started to train; `platform status {handle.name}` shows why")
             time.sleep(handle.target.poll)
-        if not follow:
-            break
-    if not last_attempt:
+    if not shown_attempt:
         output.note(f"{handle.name} has not started to train; this is its controller's log")
         yield from handle.logs()
