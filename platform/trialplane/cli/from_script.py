@@ -37,6 +37,7 @@ _INIT = "platform init --from"
 _INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)[ \t]*$", re.MULTILINE)  # of a Makefile
 _LONGEST_TITLE = 50  # characters of a command in a message
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
+# Variables that torchrun sets, in the failure of a script that lacks them.
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
 _RUNNERS = {
     ".r": "Rscript {name}",
@@ -322,7 +323,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     folder = start.folder
     call = parsed_script.call
     if call is not None and (start.cwd != "." or not (folder / call.folder / call.script).is_file()):
-        # The call has paths from another folder than the job's.
+        # The call is not relative to the job's folder, so its arguments cannot be found from there.
         parsed_script = dataclasses.replace(parsed_script, call=None)
     job_file = folder / load.FILE
     if job_file.is_symlink() or job_file.exists():
@@ -495,7 +496,8 @@ def _run_smoke(
         "most, to find its metrics; --no-smoke skips this"
     )
     result = run(job)
-    if _RANK.search(result.failure) and not job.command:
+    needs_torchrun = _RANK.search(result.failure) is not None and not job.command
+    if needs_torchrun:
         output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
         torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", copy.name]
         job = dataclasses.replace(job, command=torchrun, arguments=job.arguments or arguments.FLAGS)
@@ -564,7 +566,7 @@ def _write_own_search(origin: _Origin, parsed_script: Script, folder: Path, requ
     Raises:
         InputError: A subcommand has the search, or the user gives a space, which would replace that of the search.
     """
-    title, name = origin.title, origin.real.name
+    title = origin.title
     sweep = _hydra_sweep(origin.real, parsed_script, folder)
     if sweep is None and parsed_script.style not in (Style.OPTUNA, Style.WANDB):
         return None
@@ -582,6 +584,12 @@ def _write_own_search(origin: _Origin, parsed_script: Script, folder: Path, requ
     if sweep is not None:
         summary = "the sweep in the configuration is the job"
         return _write_files(folder, _heading(title) + output.as_yaml(sweep), summary, origin.new_files)
+    return _write_wandb_job(origin, parsed_script, folder)
+
+
+def _write_wandb_job(origin: _Origin, parsed_script: Script, folder: Path) -> int:
+    """Write the job of a script with a sweep of W&B; return the exit code."""
+    title, name = origin.title, origin.real.name
     imported = wandb.read(json.dumps({**parsed_script.search, "program": name}), str(origin.file), {name: origin.text})
     fields = {field: value for field, value in imported.job.items() if field != "command"}
     fields |= {"script": name, "arguments": "none", "capture": "wandb"}

@@ -209,9 +209,9 @@ def _run(argv: list[str]) -> int:
     except click.ClickException as error:
         with contextlib.suppress(OSError):  # if stderr is closed, the exit code still reports the error
             error.show()
-        return 2
+        return 2  # `errors.EXIT_BAD_INPUT`; importing `errors` would delay completion
     except (KeyboardInterrupt, click.Abort):
-        return 130
+        return 130  # `errors.EXIT_INTERRUPTED`
     except (BrokenPipeError, _OutputError):
         raise
     except Exception as error:  # noqa: BLE001  the last handler: every error must become a message

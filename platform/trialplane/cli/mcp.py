@@ -232,8 +232,7 @@ def _argument_problems(error: ValidationError) -> str:
     problems = []
     for entry in error.errors(include_url=False):
         location = tuple(entry["loc"])
-        kind = entry["type"]
-        if kind in ("string_pattern_mismatch", "string_too_long"):
+        if entry["type"] in ("string_pattern_mismatch", "string_too_long"):
             argument = errors.shortened(repr(entry["input"]), _MAX_ARGUMENT)
             text = f"{argument} is not valid; see the description of {location[0]}"
         else:

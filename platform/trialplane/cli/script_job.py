@@ -41,6 +41,7 @@ _FORMS: dict[Style, str] = {
     Style.SEARCHES: Style.SEARCHES,
     Style.PROMPTS: Style.PROMPTS,
 }
+_BY_COMMAND = (Style.ENVIRONMENT, Style.COMMAND, Style.PROMPTS)  # styles whose parameters are in the job's command
 _DATA_SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".npy", ".jsonl", ".txt", ".json")
 _CAPTURED_WANDB = "its logs to W&B are reported, and W&B gets nothing"
 _DATA_FOLDERS = ("data", "input", "dataset", "datasets")
@@ -99,9 +100,10 @@ class ScriptJob:
 
     def command_line(self) -> list[str]:
         """Return the command line of a run with the script's defaults."""
-        program = [sys.executable, "-u", self.script]
         if self.command:
             program = arguments.build(self.command, self.default_values, {})
+        else:
+            program = [sys.executable, "-u", self.script]
         return [*program, *self.default_arguments()]
 
     def default_arguments(self) -> list[str]:
@@ -148,24 +150,22 @@ def build(
         space = {name: likely[name] for name in guess.without_variants(likely)[:_MOST_SEARCHED]}
     in_command = {name for _, name in arguments.placeholders(parsed_script.command)}
     writes_defaults = len(options) <= _MOST_PARAMS and _writes_defaults(parsed_script, form)
-    params: dict[str, tuple[Any, str]] = {}
-    further_space: list[str] = []
-    further_params: list[str] = []
-    for option in options:
-        if option.name in space:
-            continue
-        if option.required:
-            is_guessed = option.default is not None and option not in declared.options  # by `_with_value`
-            value = option.choices[0] if option.choices else option.default
-            params[option.name] = (value, "required; the value is guessed" if is_guessed else "required")
-            continue
-        if option.name in likely:
-            parameter, reason = likely[option.name]
-            further_space.append(_field_line(option.name, parameter, f"guessed: {reason}"))
-        if option.name in in_command or (option.default is not None and writes_defaults):
-            params[option.name] = (option.default, "")
-        elif form != arguments.PAIRS or not option.flag.startswith("-"):  # a flag beside pairs needs an item
-            further_params.append(_field_line(option.name, option.default))
+    other_options = [option for option in options if option.name not in space]
+    params = {
+        option.name: _value_and_comment(option, declared)
+        for option in other_options
+        if option.required or option.name in in_command or (option.default is not None and writes_defaults)
+    }
+    further_space = [
+        _field_line(option.name, likely[option.name][0], f"guessed: {likely[option.name][1]}")
+        for option in other_options
+        if option.name in likely and not option.required
+    ]
+    further_params = [
+        _field_line(option.name, option.default)
+        for option in other_options
+        if option.name not in params and (form != arguments.PAIRS or not option.flag.startswith("-"))  # which need an item
+    ]
     set_options = [option for option in options if option.name in space or option.name in params]
     items = _argument_items(set_options, params, parsed_script, declared, form)
     # The user can add these to the space. An added parameter gets no item, so an option that needs one must have it already.
@@ -180,7 +180,6 @@ def build(
     command = _command(name, parsed_script, declared, start, options, items)
     late = [module for module in parsed_script.late if _is_heavy(module)]
     top = [module for module in parsed_script.top if _is_heavy(module)]
-    is_in_command = style in (Style.ENVIRONMENT, Style.COMMAND, Style.PROMPTS)
     imports_wandb = any(module.partition(".")[0] == "wandb" for module in (*parsed_script.top, *parsed_script.late))
     return ScriptJob(
         script=name,
@@ -194,7 +193,7 @@ def build(
         defaults={option.name: option.default for option in options if option.default is not None and option.name in space},
         comments=_comments(name, parsed_script),
         preload=[*top, *late] if late else [],
-        uses_wandb=imports_wandb and not is_in_command,
+        uses_wandb=imports_wandb and style not in _BY_COMMAND,
         in_file=parsed_script.in_file,
         monitored=guess.monitored(declared.options),
         shared_paths=parsed_script.shared_paths,
@@ -226,6 +225,15 @@ def _settable_options(declared: Declared, form: str) -> list[Option]:
     if form == arguments.PAIRS:  # in which no item can leave out a switch
         options = [option for option in options if not (option.flag.startswith("-") and option.kind == "bool")]
     return [option for option in options if not _is_secret(option)]
+
+
+def _value_and_comment(option: Option, declared: Declared) -> tuple[Any, str]:
+    """Return the value of an option that is not searched, and a comment. The value is None if the user must write it."""
+    if not option.required:
+        return option.default, ""
+    is_guessed = option.default is not None and option not in declared.options  # by `_with_value`
+    value = option.choices[0] if option.choices else option.default
+    return value, "required; the value is guessed" if is_guessed else "required"
 
 
 def _boolean_style(declared: Declared) -> str:
@@ -375,7 +383,7 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
         if not parsed_script.config:
             return field
         return {**(field if isinstance(field, dict) else {"items": field}), "file": parsed_script.config}
-    if style in (Style.ENVIRONMENT, Style.COMMAND, Style.PROMPTS):  # the command has the parameters
+    if style in _BY_COMMAND:
         return (Path(name).parent / parsed_script.config).as_posix() if parsed_script.config else None
     if style is Style.SEARCHES:
         return "none"
@@ -499,12 +507,12 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
 def _pruner_line(job: ScriptJob, result: smoke.Smoke | None) -> str:
     """Return the line of the pruner; a comment if the objective has no values that a pruner could compare step by step."""
     chosen = best_objective(job, result)
-    if chosen is None and job.returned:
-        return "# pruner: none # the function's return value has no steps"
-    if chosen is not None and result is not None and chosen[0].source == "stdout":
-        metric = chosen[1]["metric"]
-        if metric not in result.series:
-            return f"# pruner: asha # not used: {metric} was printed once or twice, without a step, as at the end of a phase"
+    if chosen is None:
+        return "# pruner: none # the function's return value has no steps" if job.returned else "pruner: asha"
+    source, objective, _ = chosen
+    metric = objective["metric"]
+    if result is not None and source.source == "stdout" and metric not in result.series:
+        return f"# pruner: asha # not used: {metric} was printed once or twice, without a step, as at the end of a phase"
     return "pruner: asha"
 
 
@@ -526,8 +534,8 @@ def _enqueue_lines(job: ScriptJob) -> list[str]:
 
 def _contains(parameter: dict[str, Any], value: Any) -> bool:
     """Return whether a value is one that a parameter can have: a choice, or in its range and on one of its steps."""
-    if value is None or "choices" in parameter:
-        return value in parameter.get("choices", ())
+    if "choices" in parameter:
+        return value in parameter["choices"]
     if not isinstance(value, (int, float)) or not parameter["low"] <= value <= parameter["high"]:
         return False
     step = parameter.get("step") or (1 if parameter["type"] == "int" else None)

@@ -31,7 +31,9 @@ BY_COMMAND = (
     "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
 )
 _MOST_SETTINGS_FILES = 200
+# Name of an argument that may take pairs of a name and a value.
 _TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
+# Flag of absl for bindings of gin.
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
 _SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
@@ -87,7 +89,7 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
     if parsed_script.style is Style.HYDRA:
         return parsed_script, _hydra_parameters(copy, parsed_script)
     if parsed_script.style is Style.UNKNOWN and guess.space(parsed_script.values):
-        return _with_values(parsed_script), Declared(parsed_script.values)
+        return _as_globals(parsed_script), Declared(parsed_script.values)
     lacks_options = parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options)
     if parsed_script.style is Style.UNKNOWN or lacks_options:
         advice = _advice(copy)
@@ -108,7 +110,7 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
     constants = _constants(parsed_script, requested, {option.name for option in declared.options})
     if constants and not declared.failure:
         passed = [option for option in declared.options if option.required or option.name in requested]
-        return _with_values(parsed_script), dataclasses.replace(declared, options=(*passed, *constants.values()))
+        return _as_globals(parsed_script), dataclasses.replace(declared, options=(*passed, *constants.values()))
     if not declared.failure:
         return parsed_script, _with_choices(declared, parsed_script)
     reason = errors.shortened(declared.failure, 300)
@@ -116,14 +118,14 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
     lacks_library = declared.failure.startswith(("ModuleNotFoundError", "ImportError"))
     if guess.space(parsed_script.values) and not lacks_library:
         output.note(f"{copy.file.name} read no arguments: {reason}; so parameters replace the values in its text")
-        return _with_values(parsed_script), Declared(parsed_script.values)
+        return _as_globals(parsed_script), Declared(parsed_script.values)
     remedy = f"if it takes --NAME=VALUE, this runs it: {_submit_command(copy.file)}; or {BY_COMMAND}"
     raise InputError(
         f"{copy.file.name} ended before it read its arguments: {reason}{log_clause}; {remedy}; nothing was changed"
     )
 
 
-def _with_values(parsed_script: Script) -> Script:
+def _as_globals(parsed_script: Script) -> Script:
     """Return a script whose parameters replace values in its text."""
     return dataclasses.replace(parsed_script, style=Style.GLOBALS, options=parsed_script.values)
 
@@ -151,6 +153,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
     declared_by_name = {option.name: option for option in declared.options}
+    # First, the parameters that the command line or a file has: the settings file, or else the script itself.
     command_names = {name for _, name in arguments.placeholders(command.command)}
     in_command = {
         option.name: _with_declared_type(option, declared_by_name.get(option.name))
@@ -160,14 +163,15 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     in_file = {option.name: option for option in command.options if option.name not in command_names}
     if called_script.style is Style.CONFIGURATOR:  # its arguments override the file, so only they are set
         in_file = {}
-    has_other_parameters = in_command or appended or guess.space([*in_file.values(), *declared.options])
-    if not has_other_parameters:  # the file is then the script itself
+    has_parameters = in_command or appended or guess.space([*in_file.values(), *declared.options])
+    if not has_parameters:
         in_file = {option.name: option for option in called_script.values}
         command = dataclasses.replace(command, config=called_copy.name)
     constants = _constants(called_script, requested, {*in_command, *in_file, *declared_by_name})
     if constants and not set(requested) & set(in_file):  # a trial can replace the values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
+    # Then those that further arguments can set. A value in the file that the command's arguments override is no parameter.
     overriding = _overriding_flags(declared, command, in_file)
     left_out = [f"{key} of {command.config}: {flag} of the command overrides it" for key, flag in overriding.items()]
     in_file = {key: option for key, option in in_file.items() if key not in overriding}
@@ -254,7 +258,8 @@ def _print_search(call: script.Call, called_script: Script, command: Script, *, 
         call: Call of the script in the command.
         called_script: Content of the script.
         command: The command.
-        is_chosen: Whether the user names a subcommand or parameters, so that the search may not run, or is meant.
+        is_chosen: Whether the user means this command in spite of that: names parameters to search, or a subcommand that
+            may not be the one with the search.
 
     Raises:
         InputError: It is not chosen, and the command has no parameter to search.

@@ -156,8 +156,9 @@ def _stage(pipeline: Path, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]
     None if there is no such pipeline, if no stage runs the script, or if its arguments contain a variable of DVC (`${…}`).
     """
     try:
-        stages = document.parse(document.decode(document.content(pipeline), pipeline.name), pipeline.name).data.get("stages")
-    except (OSError, ValueError, SpecError, AttributeError):
+        text = document.decode(document.content(pipeline), pipeline.name)
+        stages = document.parse(text, pipeline.name).data.get("stages")
+    except (OSError, ValueError, SpecError, AttributeError):  # there is no such file, or it is not a mapping in YAML
         return None
     module = ".".join(file.with_suffix("").parts)
     for command, sections in _commands(stages):

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trialplane.cli import bounded
 from trialplane.importing import guess
@@ -62,7 +63,7 @@ def run(
     folder: Path,
     scratch: Path,
     unnamed: str,
-    environ: Mapping[str, str],
+    secrets: Mapping[str, str],
     options: Collection[str],
     limit: float,
 ) -> Smoke:
@@ -74,14 +75,14 @@ def run(
         unnamed: Name for the metric of a script that only prints a number in its last line.
         folder: Working directory, to which the script may write.
         scratch: Another folder, for the output of the script.
-        environ: Secrets of the user's command, by the name of the variable that the command reads.
+        secrets: Secrets of the user's command, by the name of the environment variable that the command reads.
         options: Names of the script's options, which are no metrics if it prints them.
         limit: Maximum duration, in seconds.
     """
     log, database = scratch / "output.log", scratch / "mlflow.db"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # as for a trial
     variables = {
-        **environ,
+        **secrets,
         "PATH": path,
         "WANDB_MODE": "offline",
         "PYTHONUNBUFFERED": "1",
@@ -127,9 +128,9 @@ def _printed_metrics(
     # After the reader was created, because a reader skips the content that a file has by then.
     log.write_bytes(output.encode())
     reports = metric_reader.read(time.monotonic(), ended=True)
-    result_names, series = _result_names(log, names, metric_reader.finite, folder, options)
+    result_names, stepped = _result_names(log, names, metric_reader.finite, folder, options)
     counts = collections.Counter(name for _, metrics in reports for name in metrics)
-    series |= {name for name, count in counts.items() if count >= _SERIES}
+    series = stepped | {name for name, count in counts.items() if count >= _SERIES}
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
     pair_spellings = {_spelling(name) for name in metric_reader.finite if name not in names}
@@ -197,28 +198,31 @@ def _candidates(output: str) -> tuple[str, ...]:
     return tuple(names)[:_MOST_CANDIDATES]
 
 
-def _result_names(
-    log: Path, names: Collection[str], metrics: Collection[str], folder: Path, options: Collection[str]
-) -> tuple[set[str], set[str]]:
-    """Return the names of metrics in an output that are results, and those of them that are beside a step in a line.
+class _Occurrences(NamedTuple):
+    """The names of metrics in an output, by the lines in which they occur.
 
-    Words of settings or of another list are no results. Results are the metrics that have a step, those that are named as a
-    loss or a score, unless they are single words in a line with mostly other names, and others that change from one line to
-    another with the same names, or that a print of the code names. Of these others, settings are left out: words of an
-    option, the last word of a longer name, and those that are only before the first loss, score or step.
+    Attributes:
+        stepped: Names in a line with a step.
+        crowded: Names in a line in which most names are not those of losses and scores.
+        only_early: Names that occur only before the first loss, score or step; none if there is no such line.
+        changing: Names with several values in lines with the same names.
+    """
+
+    stepped: set[str]
+    crowded: set[str]
+    only_early: set[str]
+    changing: set[str]
+
+
+def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
+    """Return the occurrences of metrics in an output.
 
     Args:
         log: File with the output.
         names: Names of losses and scores that are read in any spelling.
-        metrics: Names of all metrics that are found.
-        folder: Folder with the code.
-        options: Names of the script's options.
     """
+    stepped, crowded, early, late = set[str](), set[str](), set[str](), set[str]()
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
-    stepped: set[str] = set()  # beside a step
-    crowded: set[str] = set()  # in a line with mostly other names
-    early: set[str] = set()  # before the first loss, score or step
-    late: set[str] = set()  # from there on
     for line in Tail(log, Source(_STDOUT, names), 0).read(True, time.monotonic() + reader.END):
         measures = [name for name in line.metrics if guess.is_measure(name)]
         if line.step is not None:
@@ -231,18 +235,37 @@ def _result_names(
             early |= line.metrics.keys()
         for name, value in line.metrics.items():
             values.setdefault((frozenset(line.metrics), name), set()).add(value)
-    results = {name for name in metrics if guess.is_measure(name) and (name not in crowded or guess.names_data(name))}
-    text = log.read_text(encoding="utf-8", errors="replace")
     changing = {name for (_, name), distinct_values in values.items() if len(distinct_values) > 1}
-    only_early = early - late if late else set()  # without a loss, score or step, no name is early
+    return _Occurrences(stepped, crowded, early - late if late else set(), changing)
+
+
+def _result_names(
+    log: Path, names: Collection[str], metrics: Collection[str], folder: Path, options: Collection[str]
+) -> tuple[set[str], set[str]]:
+    """Return the names of metrics in an output that are results, not settings, and those of them that have a step.
+
+    Results are metrics in a line with a step, and those named as a loss or a score; in a crowded line, only if they name
+    their data, as `val_loss` does. So are others that change, or that a print of the code names, unless they are settings:
+    words of an option, the last word of a longer name, or names that occur only early. See `_Occurrences`.
+
+    Args:
+        log: File with the output.
+        names: Names of losses and scores that are read in any spelling.
+        metrics: Names of all metrics that are found.
+        folder: Folder with the code.
+        options: Names of the script's options.
+    """
+    stepped, crowded, only_early, changing = _occurrences(log, names)
+    measures = {name for name in metrics if guess.is_measure(name) and (name not in crowded or guess.names_data(name))}
+    text = log.read_text(encoding="utf-8", errors="replace")
     others = {
         name
-        for name in set(metrics) - results - stepped - only_early
+        for name in set(metrics) - measures - stepped - only_early
         if not guess.is_option(name, options) and not _longer_name(name).search(text)
     }
     code = "\n".join(_python_texts(folder)) if others - changing else ""  # it is read only if it decides
-    results |= {name for name in others if name in changing or _printed_name(name).search(code)}
-    return results | stepped, stepped
+    other_results = {name for name in others if name in changing or _printed_name(name).search(code)}
+    return stepped | measures | other_results, stepped
 
 
 def _longer_name(name: str) -> re.Pattern[str]:

@@ -139,7 +139,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
 
     exporting.check_installed("optuna", "sqlalchemy", "optuna_dashboard")
     job = handle.job
-    # Read before the start of the server, so that an error ends the command.
+    # Read before the start of the server, so that an error ends the command. `feed` writes it later.
     first_changes, start_position = exporting.changes_line(handle.target, handle.name, job, exporting.Position())
 
     def feed(stdin: IO[bytes]) -> None:

@@ -172,5 +172,5 @@ def _failed_workers_text(status: RunStatus) -> str:
 
 
 def _integral(value: float | None) -> float | None:
-    """Return a whole number as an integer, so that it is shown without an exponent."""
+    """Return a number as an integer if it is whole, so that it is shown without an exponent."""
     return int(value) if value is not None and value.is_integer() else value

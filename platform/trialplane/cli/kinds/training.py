@@ -22,10 +22,17 @@ if TYPE_CHECKING:
 # Metrics of a report that are not shown with the others. `training/progress.py` reports them.
 SECONDS_LEFT = "seconds_left"
 # Metrics of speed and progress, which are no results.
-_SPEED_METRICS = (
-    *(SECONDS_LEFT, "total_steps", ranks.SLOWEST_RANK, ranks.SLOWEST_RANK_FACTOR, "seconds_per_step"),
-    *("samples_per_second", "samples_per_second_and_rank", "tokens_per_second", "tokens_per_second_and_rank"),
-)
+_SPEED_METRICS = {
+    SECONDS_LEFT,
+    ranks.SLOWEST_RANK,
+    ranks.SLOWEST_RANK_FACTOR,
+    "samples_per_second",
+    "samples_per_second_and_rank",
+    "seconds_per_step",
+    "tokens_per_second",
+    "tokens_per_second_and_rank",
+    "total_steps",
+}
 _RATES = {"tokens_per_second": "tokens/s", "samples_per_second": "samples/s"}
 
 
@@ -37,9 +44,10 @@ class TrainingPresenter(Presenter):
     def job_summary(self, job: Job) -> str:
         """See `Presenter`."""
         training = cast("Training", job)
-        gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if training.nodes > 1 else ''}"
-        nodes = f"{errors.counted(training.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
-        return f"{errors.counted(job.world_size, 'rank')} on {nodes}, {presenter.goals(job)}"
+        gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}" if job.resources.gpus else "without GPUs"
+        each = " each" if job.resources.gpus and training.nodes > 1 else ""
+        nodes = errors.counted(training.nodes, "node")
+        return f"{errors.counted(job.world_size, 'rank')} on {nodes} {gpus}{each}, {presenter.goals(job)}"
 
     def finished_hint(self, job: Job) -> str:
         """See `Presenter`."""
