@@ -152,22 +152,16 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     called_script = _read_called_script(path, call, command, requested)
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
-    declared_by_name = {option.name: option for option in declared.options}
     # First, the parameters that the command line or a file has: the settings file, or else the script itself.
-    command_names = {name for _, name in arguments.placeholders(command.command)}
-    in_command = {
-        option.name: _with_declared_type(option, declared_by_name.get(option.name))
-        for option in command.options
-        if option.name in command_names
-    }
-    in_file = {option.name: option for option in command.options if option.name not in command_names}
+    in_command = _options_in_command(command, declared)
+    in_file = {option.name: option for option in command.options if option.name not in in_command}
     if called_script.style is Style.CONFIGURATOR:  # its arguments override the file, so only they are set
         in_file = {}
     has_parameters = in_command or appended or guess.space([*in_file.values(), *declared.options])
     if not has_parameters:
         in_file = {option.name: option for option in called_script.values}
         command = dataclasses.replace(command, config=called_copy.name)
-    constants = _constants(called_script, requested, {*in_command, *in_file, *declared_by_name})
+    constants = _constants(called_script, requested, [*in_command, *in_file, *(option.name for option in declared.options)])
     if constants and not set(requested) & set(in_file):  # a trial can replace the values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
@@ -194,6 +188,17 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     command = dataclasses.replace(command, shared_paths=called_script.shared_paths)
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
+
+
+def _options_in_command(command: Script, declared: Declared) -> dict[str, Option]:
+    """Return the options whose values a command line has, by name, with the types that the script declares for them."""
+    names = {name for _, name in arguments.placeholders(command.command)}
+    declared_by_name = {option.name: option for option in declared.options}
+    return {
+        option.name: _with_declared_type(option, declared_by_name.get(option.name))
+        for option in command.options
+        if option.name in names
+    }
 
 
 def _read_called_script(path: Path, call: script.Call, command: Script, requested: Collection[str]) -> Script:
@@ -386,13 +391,13 @@ def _with_file_defaults(options: Sequence[Option], folder: Path, words: Sequence
         if word.endswith(".py") and script_folder.exists(folder / word):
             file_options = script.settings_options(script_folder.source(folder / word), word)
             file_values |= {option.name: option.default for option in file_options}
-    values = {option.name: file_values.get(option.name, option.default) for option in options}
-    # The kind is that of the value, as a configurator refuses an integer for a float, and the other way round.
-    return tuple(
-        dataclasses.replace(option, default=values[option.name], kind=_OPTION_KINDS[type(values[option.name])])
-        for option in options
-        if type(values[option.name]) in _OPTION_KINDS
-    )
+    options_of_run: list[Option] = []
+    for option in options:
+        value = file_values.get(option.name, option.default)
+        # The kind is that of the value, as a configurator refuses an integer for a float, and the other way round.
+        if kind := _OPTION_KINDS.get(type(value)):
+            options_of_run.append(dataclasses.replace(option, default=value, kind=kind))
+    return tuple(options_of_run)
 
 
 def _hydra_parameters(copy: ScriptCopy, parsed_script: Script) -> Declared:
@@ -404,7 +409,7 @@ def _hydra_parameters(copy: ScriptCopy, parsed_script: Script) -> Declared:
     """
     config = hydra_config(copy.path, parsed_script)
     if config is not None:
-        groups: dict[str, dict[str, str]] = {}
+        groups: dict[str, dict[str, str]] = {}  # group of configurations → their texts, by name
         for yaml_file in sorted(config.parent.rglob("*.y*ml")):
             group = yaml_file.parent.relative_to(config.parent).as_posix()
             groups.setdefault(group, {})[yaml_file.stem] = yaml_file.read_text(encoding="utf-8", errors="replace")
@@ -433,9 +438,9 @@ def hydra_config(file: Path, parsed_script: Script) -> Path | None:
 def _advice(copy: ScriptCopy) -> str:
     """Return advice to the user for a script whose arguments are not known."""
     file, text = copy.file, script_folder.source(copy.path)
-    if "gin" in text and (flag := _GIN.search(text)):
-        more = f"--set 'arguments=[\"--{flag[1]}=FUNCTION.NAME={{FUNCTION.NAME}}\"]'"
-        command = _submit_command(file, more, space="FUNCTION.NAME")
+    if flag := _GIN.search(text):
+        argument = f"--set 'arguments=[\"--{flag[1]}=FUNCTION.NAME={{FUNCTION.NAME}}\"]'"
+        command = _submit_command(file, argument, space="FUNCTION.NAME")
         return f"{file.name} is configured by gin; this searches a value: {command}"
     if "wandb.config" in text and not script.ARGUMENTS.search(text):
         reason = "reads its parameters from wandb.config, and has no sweep that can be read"
@@ -444,26 +449,22 @@ def _advice(copy: ScriptCopy) -> str:
     return (
         f"{file.name} uses no known parser, and assigns no single value that looks worth searching. "
         f"If it takes --NAME=VALUE, this searches it: {_submit_command(file)}; if it takes NAME=VALUE, with --set "
-        "arguments=hydra; "
-        "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME has one single value in its text, with "
-        f"--set arguments=globals; or {BY_COMMAND}. If none of these holds, write `from trialplane import params` at its "
-        "top and "
-        '`params().get("NAME", VALUE)` in place of a value, and run this with --set arguments=none'
+        "arguments=hydra; if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME has one single value in "
+        f"its text, with --set arguments=globals; or {BY_COMMAND}. If none of these holds, write `from trialplane import "
+        'params` at its top and `params().get("NAME", VALUE)` in place of a value, and run this with --set arguments=none'
     )
 
 
-def _submit_command(file: Path, more: str = "", *, space: str = "NAME") -> str:
+def _submit_command(file: Path, further_options: str = "", *, space: str = "NAME") -> str:
     """Return the command, in backticks, that runs a study of a script without a job.yaml.
 
     Args:
         file: The script.
-        more: Further options of the command.
+        further_options: Further options of the command.
         space: Name of the searched parameter.
     """
-    words = (
-        f"platform submit hpo {importing.shell_path(file)} --space {space}=LOW..HIGH --objective METRIC:min --local {more}"
-    )
-    return f"`{words.strip()}`"
+    script_options = f"{importing.shell_path(file)} --space {space}=LOW..HIGH --objective METRIC:min --local"
+    return f"`{f'platform submit hpo {script_options} {further_options}'.strip()}`"
 
 
 def _probe_environment(scratch: Path) -> dict[str, str]:
