@@ -211,7 +211,7 @@ def build_with_file(
 ) -> ScriptJob:
     """Return the job of a script whose parameters are the values in a settings file. See `build` for the other arguments."""
     parsed_script = dataclasses.replace(parsed_script, style=Style.SETTINGS, config=file.name)
-    items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]
+    items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]  # braces mark placeholders
     field = {"items": items, "file": file.name} if items else file.name
     job = build(name, parsed_script, Declared(file.options), start, requested_space)
     return dataclasses.replace(job, arguments=field)

@@ -536,13 +536,10 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
     reason = ""
     if parsed_script.style is Style.HYDRA and parsed_script.config:
         # The composed configuration may have more parameters than the files that were read.
-        command = [*copy.start.words(copy.name), "--cfg", "job", *(f"{name}=1" for name in unknown_names)]
-        log = copy.scratch / "composed.log"
-        process_end = bounded.run(command, copy.folder, _probe_environment(copy.scratch), log, _LONGEST_PROBE)
-        if process_end.code == 0:
+        hydra_error = _override_error(unknown_names, copy)
+        if hydra_error is None:
             return
-        text = process_end.log.read_text(errors="replace").partition("Set the environment variable HYDRA_FULL_ERROR")[0]
-        reason = f" ({' '.join(text.split())[-_LONGEST_REASON:]})"
+        reason = f" ({hydra_error})"
     if declared.failure:
         names_text = " and no ".join(unknown_names)
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
@@ -562,6 +559,17 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
             names_with_hints.append(name if is_printed or not similar else f"{name}; {similar}")
     remedy = _file_remedy(in_files, declared, folder)
     raise InputError(f"{title} has no parameter {'; and no '.join(names_with_hints)}{reason}{remedy}; nothing was changed")
+
+
+def _override_error(names: Collection[str], copy: ScriptCopy) -> str | None:
+    """Return the end of Hydra's message if a script does not accept overrides of parameters; None if it does."""
+    command = [*copy.start.words(copy.name), "--cfg", "job", *(f"{name}=1" for name in names)]
+    log = copy.scratch / "composed.log"
+    process_end = bounded.run(command, copy.folder, _probe_environment(copy.scratch), log, _LONGEST_PROBE)
+    if process_end.code == 0:
+        return None
+    text = log.read_text(errors="replace").partition("Set the environment variable HYDRA_FULL_ERROR")[0]
+    return " ".join(text.split())[-_LONGEST_REASON:]
 
 
 def _key_in_files(name: str, folder: Path, words: Collection[str]) -> tuple[str, str] | None:
