@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from trialplane.cli import output
+from trialplane.cli.output import Decorator
 from trialplane.client import images
 from trialplane.client.images import Command
 from trialplane.errors import InputError
 from trialplane.job import load as loading
 from trialplane.job import requirements
 from trialplane.plan import plan as planning
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _tag_option: Decorator = click.option("--tag", default="dev", show_default=True, metavar="TAG", help="Tag of the images.")
 _target_option: Decorator = click.option(

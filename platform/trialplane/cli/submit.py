@@ -45,13 +45,15 @@ _source_option = click.option(
     metavar="RUN[:TRIAL]",
     help="Run whose settings and code to take; with TRIAL its parameters, in one trial. NAME can be left out.",
 )
-_checkpoint = click.option(
+_checkpoint_option = click.option(
     "--checkpoint",
     type=click.IntRange(0),
     metavar="STEP",
     help="With --from RUN:TRIAL: start from its checkpoint of this step, not from step 0.",
 )
-_other_code = click.option("--other-code", is_flag=True, help="With --from: take the code of NAME even if it differs.")
+_other_code_option = click.option(
+    "--other-code", is_flag=True, help="With --from: take the code of NAME even if it differs."
+)
 
 
 def _options(verb: Callable[..., int]) -> Callable[..., int]:
@@ -90,8 +92,8 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.argument("job", metavar="[NAME]", required=False, shell_complete=names.complete_job)
 @names.target_options(submits=True)
 @_source_option
-@_checkpoint
-@_other_code
+@_checkpoint_option
+@_other_code_option
 @click.option(
     "--space",
     "spaces",

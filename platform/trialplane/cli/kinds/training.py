@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
     from trialplane.job.kinds import Job, Training
 
-# Metrics of a report that are not shown with the others. `training/progress.py` reports them.
-SECONDS_LEFT = "seconds_left"
+# Metric with a training's own estimate of the time left, which `training/progress.py` reports.
+_SECONDS_LEFT = "seconds_left"
 # Metrics of speed and progress, which are no results.
 _SPEED_METRICS = {
-    SECONDS_LEFT,
+    _SECONDS_LEFT,
     ranks.SLOWEST_RANK,
     ranks.SLOWEST_RANK_FACTOR,
     "samples_per_second",
@@ -112,7 +112,7 @@ class TrainingPresenter(Presenter):
         """Return the estimate of the controller, or else that of the training; None while it does not run."""
         if not status.running:
             return None
-        return status.eta if status.eta is not None else _progress(status).metrics.get(SECONDS_LEFT)
+        return status.eta if status.eta is not None else _progress(status).metrics.get(_SECONDS_LEFT)
 
     def progress_when_stopped(self, status: RunStatus) -> str:
         """See `Presenter`."""
@@ -194,7 +194,7 @@ def _rate_texts(status: RunStatus) -> list[str]:
 
 def _details_text(status: RunStatus) -> str:
     """Return a text with the metrics of the newest report that no other text has."""
-    other_texts = (SECONDS_LEFT, ranks.SLOWEST_RANK, "loss", *status.objectives, *_RATES)
+    other_texts = (_SECONDS_LEFT, ranks.SLOWEST_RANK, "loss", *status.objectives, *_RATES)
     metrics = ranks.without_seconds(_progress(status).metrics)
     return ", ".join(f"{name} {output.cell(value)}" for name, value in metrics.items() if name not in other_texts)
 
