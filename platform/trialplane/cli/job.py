@@ -97,9 +97,7 @@ def _create_from(source: str, request: from_script.Request) -> int:
     file = Path(source)
     if len(source.split()) > 1 and not script_folder.exists(file):
         return from_script.make_of_command(source, request)
-    tool = importing.source_of(file)
-    if not tool and importing.is_tune(file):
-        tool = "ray"
+    tool = importing.source_of(file) or ("ray" if importing.is_tune(file) else "")
     if not tool:
         return from_script.make(file, request)
     if request.space:
