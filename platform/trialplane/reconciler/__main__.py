@@ -367,11 +367,6 @@ def allow_deep_objects() -> None:
     threading.stack_size(STACK)
 
 
-def _comma_separated(text: str) -> Sequence[str]:
-    """Return the nonempty words of a text that are separated by commas."""
-    return [word for word in text.split(",") if word]
-
-
 def main() -> int:
     """Run the operator until SIGTERM, and return its exit code.
 
@@ -380,9 +375,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trialplane.reconciler", description=__doc__)
     parser.add_argument("--lease", default="trialplane-operator", help="name of the Lease that the working operator holds")
     parser.add_argument(
-        "--namespaces",
-        type=_comma_separated,
-        help="namespaces of Runs, separated by commas; by default the operator's own",
+        "--namespaces", default="", help="namespaces of Runs, separated by commas; default: the operator's own"
     )
     arguments = parser.parse_args()
     kopf.configure()
@@ -395,9 +388,8 @@ def main() -> int:
         return errors.EXIT_BAD_INPUT
     try:
         cluster = Cluster()
-        ledgers = Ledgers(
-            url, cluster.namespace, arguments.namespaces or [cluster.namespace], os.environ.get(env.BUDGETS, "")
-        )
+        namespaces = (arguments.namespaces or cluster.namespace).split(",")
+        ledgers = Ledgers(url, cluster.namespace, namespaces, os.environ.get(env.BUDGETS, ""))
     except errors.TrialplaneError as error:
         _logger.error("%s", error)
         return error.exit_code
