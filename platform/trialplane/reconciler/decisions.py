@@ -371,12 +371,13 @@ def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
     if group["groupName"] != names.group(role.name):
         return []
     pods, is_immediate = observed.pods, observed.spec.now
+    surplus = max(0, len(pods) - role.pods)
     status = observed.record.status
     has_controller_reacted = status.parallel == width
-    if len(pods) > role.pods and not has_controller_reacted and not is_immediate:
+    if surplus and not has_controller_reacted and not is_immediate:
         return []
     removable = [pod for pod in pods if is_immediate or pod not in status.nodes]  # `nodes` has the pods with a slot
-    pods_to_remove = removable[: max(0, len(pods) - role.pods)]
+    pods_to_remove = removable[:surplus]
     # Not below the number of remaining pods, because Ray's autoscaler would remove even a pod that runs a trial.
     count = max(role.pods, len(pods) - len(pods_to_remove))
     has_autoscaler = bool(cluster_spec.get("enableInTreeAutoscaling"))
