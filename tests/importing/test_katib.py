@@ -169,6 +169,13 @@ def test_where_metrics_are(loaded, collector: str, source: str, pattern: str | N
         assert found.path == "logs/out.txt" and job.arguments.items == ("--log=logs/out.txt", "{width}")
 
 
+def test_a_folder_of_events_at_the_root(loaded) -> None:
+    template = TEMPLATE.replace("args: [", "args: [--log=/logs, /data/x.csv, ")
+    more = "metricsCollectorSpec: {collector: {kind: TensorFlowEvent}, source: {fileSystemPath: {path: /logs}}}\n"
+    job = loaded(read(more=more, template=template))
+    assert job.metrics[0].path == "logs" and job.arguments.items == ("--log=logs", "/data/x.csv", "{width}")
+
+
 def test_a_pattern_that_python_cannot_read_is_named(loaded) -> None:
     made = read(more="metricsCollectorSpec: {source: {filter: {metricsFormat: ['(\\pL+)=(\\d+)']}}}\n")
     assert loaded(made).metrics is None

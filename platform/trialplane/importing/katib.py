@@ -154,11 +154,11 @@ def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
     for index in source.indices(*field, "metricStrategies"):
         strategy_field = (*field, "metricStrategies", index)
         strategies[source.text(*strategy_field, "name")] = source.text(*strategy_field, "value"), strategy_field
-    best = "min" if direction == "minimize" else "max"
-    strategies.setdefault(metric, (best, (*field, "objectiveMetricName")))  # Katib's default
+    best_strategy = "min" if direction == "minimize" else "max"
+    strategies.setdefault(metric, (best_strategy, (*field, "objectiveMetricName")))  # Katib's default
     objective = {"metric": metric, "direction": direction}
     for name, (strategy, strategy_path) in strategies.items():
-        if name == metric and strategy == best:
+        if name == metric and strategy == best_strategy:
             objective["of"] = "best"
         elif strategy != "latest":
             source.note(
@@ -168,7 +168,7 @@ def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
 
 
 def _settings(source: Source, field: Place) -> dict[str, tuple[str, Place]]:
-    """Read the settings of an algorithm: the value of each and its path, by name."""
+    """Return the settings of the algorithm at a path: the value of each and the path of the value, by name."""
     settings = {}
     for index in source.indices(*field, "algorithmSettings"):
         setting = (*field, "algorithmSettings", index)
@@ -192,8 +192,8 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
         reason = "a trial's share of the resource is a parameter there; here bad trials are ended early, by their reports"
         source.note(reason, *field, "algorithmName")
         if "eta" in settings:
-            _, setting = settings.pop("eta")
-            pruner["reduction_factor"] = max(2, round(source.number(*setting) or 0))
+            _, eta_field = settings.pop("eta")
+            pruner["reduction_factor"] = max(2, round(source.number(*eta_field) or 0))
     elif algorithm == "pbt":
         sampler = {"name": "random"}
         reason = "population based training is not a sampler here; write population into job.yaml"
@@ -202,17 +202,16 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
         problem = f"{algorithm!r} has no counterpart" if algorithm else "is missing"
         source.note(f"{problem}; tpe is used", *field, "algorithmName")
         sampler = {"name": "tpe"}
-    for name, (value, setting) in settings.items():
+    for name, (value, value_field) in settings.items():
         option = _SAMPLER_OPTIONS.get(sampler["name"], {}).get(name)
+        is_default = name == "restart_strategy" and value.lower() == "none"
         if name == "random_state":
-            seed = source.integer(*setting)
+            seed = source.integer(*value_field)
         elif option is not None:
-            number = source.number(*setting) if option == "sigma0" else source.integer(*setting)
-            options |= {option: number}
-        elif not (name == "restart_strategy" and value.lower() == "none"):
-            source.note(
-                f"{name}: {algorithm} has no such setting here; `platform schema` lists those of {sampler['name']}", *setting
-            )
+            options[option] = source.number(*value_field) if option == "sigma0" else source.integer(*value_field)
+        elif not is_default:
+            reason = f"{algorithm} has no such setting here; `platform schema` lists those of {sampler['name']}"
+            source.note(f"{name}: {reason}", *value_field)
     return {**sampler, **options}, pruner, seed
 
 
@@ -226,19 +225,19 @@ def _early_stopping(source: Source) -> dict[str, Any] | None:
         source.note(f"{algorithm!r} has no counterpart; trials run to their end", *field, "algorithmName")
         return None
     options = {"n_startup_trials": 3, "n_warmup_steps": 4}  # Katib's defaults
-    for name, (_, setting) in settings.items():
+    for name, (_, value_field) in settings.items():
         option = {"min_trials_required": "n_startup_trials", "start_step": "n_warmup_steps"}.get(name)
         if option is None:
-            source.note(f"{name}: the median pruner has no such option", *setting)
+            source.note(f"{name}: the median pruner has no such option", *value_field)
         else:
-            options[option] = source.integer(*setting) or 0
+            options[option] = source.integer(*value_field) or 0
     return {"name": "median", **options}
 
 
 def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | None]:
     """Return the field `metrics` of the job, and a replacement of a path in the command and its arguments.
 
-    A trial writes an absolute path of a file with metrics below its own folder instead, so the path is replaced.
+    A trial must write its metrics below its own folder, so an absolute path of a file with metrics is replaced.
 
     Args:
         source: The file.
@@ -265,22 +264,23 @@ def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | Non
         return ({"from": "stdout", "pattern": patterns} if patterns else None), None
     relative_path, replacement = path, None
     if posixpath.isabs(path):
-        last_part = posixpath.basename(path.rstrip("/")) or "metrics"
-        # For events, the arguments usually name the parent of the path, so the parent is replaced.
-        moved_path = posixpath.dirname(path.rstrip("/")) if kind == "TensorFlowEvent" else path
-        replacement = (moved_path, posixpath.basename(moved_path.rstrip("/")) if moved_path != "/" else last_part)
+        moved_path, parent = path.rstrip("/"), posixpath.dirname(path.rstrip("/"))
+        if kind == "TensorFlowEvent" and parent != "/":
+            moved_path = parent  # because the arguments usually name the parent of the folder with events
+        replacement = (moved_path, posixpath.basename(moved_path))
         relative_path = replacement[1] + path[len(moved_path) :]
         source.note(f"must lie below the trial's folder: it becomes {relative_path}, in the arguments too", *files, "path")
     if kind == "TensorFlowEvent":
         return {"from": "tensorboard", "path": relative_path}, replacement
-    if file_format == "JSON" and not patterns:  # a pattern that also finds numbers in quotes, as Katib's logger writes them
+    if file_format == "JSON" and not patterns:
+        # Katib's logger writes numbers in quotes, so the pattern also finds these.
         names = [objective, *source.texts("spec", "objective", "additionalMetricNames")]
         patterns = [rf'"({"|".join(map(re.escape, names))})"\s*:\s*"?([-+.\deE]+)']
     return {"from": "file", "path": relative_path} | ({"pattern": patterns} if patterns else {}), replacement
 
 
 def _patterns(source: Source, field: Place) -> Iterator[str]:
-    """Yield the filters of metrics that a job can use: regular expressions with two groups, for the name and the value.
+    """Yield the regular expressions at a path that a job can use: those with two groups, for the name and the value.
 
     Add a note on any other, such as one that only Go understands.
     """
