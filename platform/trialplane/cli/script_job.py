@@ -211,7 +211,7 @@ def build_with_file(
 ) -> ScriptJob:
     """Return the job of a script whose parameters are the values in a settings file. See `build` for the other arguments."""
     parsed_script = dataclasses.replace(parsed_script, style=Style.SETTINGS, config=file.name)
-    items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]  # braces mark placeholders
+    items = [arguments.escaped(text) for text in file.arguments or ()]
     field = {"items": items, "file": file.name} if items else file.name
     job = build(name, parsed_script, Declared(file.options), start, requested_space)
     return dataclasses.replace(job, arguments=field)
@@ -577,7 +577,7 @@ def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -
         reason = f"no metric that it printed has the name of an objective ({', '.join(smoke.shown_names([metrics]))})"
     else:
         reason = "it printed no metric"
-    if last := guess.unnamed(metrics):
+    if last := guess.possible_objective(metrics):
         folder = importing.shell_path(Path(file).parent)
         reason += f"; `platform submit hpo {folder} --objective {last}:min --local` minimizes {last}"
     verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"

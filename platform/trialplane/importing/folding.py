@@ -1,6 +1,7 @@
-"""Folding of later changes into the dicts of a Python file: `space["lr"] = …`, `space.update({…})`.
+"""Folding of changes of dicts, such as `space["lr"] = …` and `space.update({…})`, in the syntax tree of a Python file.
 
-A reader of the syntax tree then finds the whole content of a dict at its creation.
+To fold a change means to write it into the expression that creates the dict, where a reader of the tree then finds the whole
+content.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ _CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "append", "extend
 
 
 def fold(tree: ast.Module) -> dict[str, int]:
-    """Fold changes of dicts into the dicts, if both are in the same block.
+    """Fold each change of a dict that is in the same block as the dict's creation.
 
     Args:
         tree: Tree of the file, which is changed.
 
     Returns:
-        Names of the dicts and lists that other statements change too, so that their contents are unknown → line of the last
-        change. No change of a list is folded.
+        Names of the dicts and lists with a change that is not folded, so that their contents are unknown → line of the last
+        such change. No change of a list is folded.
     """
     folded: set[ast.stmt] = set()
-    names: set[str] = set()
-    for node in list(ast.walk(tree)):
-        for field in ("body", "orelse", "finalbody"):
-            block = getattr(node, field, None)
+    names: set[str] = set()  # of dicts and lists
+    for node in list(ast.walk(tree)):  # a list, because folding changes the tree
+        for attribute in ("body", "orelse", "finalbody"):
+            block = getattr(node, attribute, None)
             if isinstance(block, list):  # and not the expression that is the body of a lambda or a conditional expression
                 block_dicts: dict[str, ast.Dict] = {}
                 for statement in block:
@@ -34,17 +35,13 @@ def fold(tree: ast.Module) -> dict[str, int]:
                 names |= set(block_dicts)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    changes = (
-        (name, line)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and node not in folded
-        for name, line in _changed_names(node)
-    )
+    other_statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node not in folded]
+    changes = [change for statement in other_statements for change in _changed_names(statement)]
     return {name: line for name, line in changes if name in names}
 
 
 def _fold_statement(statement: ast.stmt, dicts: dict[str, ast.Dict]) -> bool:
-    """Fold a statement into the dict that it changes. Return whether it was folded.
+    """Fold a statement into the dict that it changes. Return False if it changes none, or if it cannot be folded.
 
     Args:
         statement: The statement.
@@ -60,31 +57,40 @@ def _fold_statement(statement: ast.stmt, dicts: dict[str, ast.Dict]) -> bool:
         elif isinstance(target, ast.Subscript) and (target_dict := _find_dict(target.value, dicts)):
             return _set_item(target_dict, target.slice, value)
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        call = statement.value
-        updated = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "update" else None
-        if updated is not None and (target_dict := _find_dict(updated, dicts)):
-            arguments = [_find_dict(argument, dicts) for argument in call.args]
-            if all(arguments) and all(word.arg for word in call.keywords):  # none of them is unknown, or `**unknown`
-                pairs = [
-                    pair for argument in arguments if argument for pair in zip(argument.keys, argument.values, strict=True)
-                ]
-                pairs += [(ast.copy_location(ast.Constant(word.arg), word), word.value) for word in call.keywords]
-                return all(key is not None and _set_item(target_dict, key, _as_display(value)) for key, value in pairs)
+        return _fold_update(statement.value, dicts)
     return False
+
+
+def _fold_update(call: ast.Call, dicts: Mapping[str, ast.Dict]) -> bool:
+    """Fold a call of a dict's `update`. Return False if it is another call, or if not all of its keys are in the text."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "update":
+        return False
+    target_dict = _find_dict(call.func.value, dicts)
+    argument_dicts = [found for argument in call.args if (found := _find_dict(argument, dicts))]
+    has_unknown_items = len(argument_dicts) < len(call.args) or any(
+        word.arg is None for word in call.keywords
+    )  # `**unknown`
+    if target_dict is None or has_unknown_items:
+        return False
+    pairs: list[tuple[ast.expr | None, ast.expr]] = []
+    for argument in argument_dicts:
+        pairs += zip(argument.keys, argument.values, strict=True)
+    pairs += [(ast.copy_location(ast.Constant(word.arg), word), word.value) for word in call.keywords]
+    return all(key is not None and _set_item(target_dict, key, _as_display(value)) for key, value in pairs)
 
 
 def _as_display(value: ast.expr) -> ast.expr:
     """Return the call `dict(a=1)` as the display `{"a": 1}`, and any other expression unchanged."""
     if not isinstance(value, ast.Call) or ast.unparse(value.func) != "dict" or value.args:
         return value
-    if not all(word.arg for word in value.keywords):
+    if any(word.arg is None for word in value.keywords):  # `**unknown`
         return value
     keys: list[ast.expr | None] = [ast.copy_location(ast.Constant(word.arg), word) for word in value.keywords]
     return ast.copy_location(ast.Dict(keys, [word.value for word in value.keywords]), value)
 
 
 def _find_dict(node: ast.expr, dicts: Mapping[str, ast.Dict]) -> ast.Dict | None:
-    """Return the dict that an expression stands for: a name, a subscript of a dict, or a dict. None if unknown."""
+    """Return the dict that an expression stands for: a name, a subscript of a dict, or a dict's display. None if unknown."""
     if isinstance(node, ast.Name):
         return dicts.get(node.id)
     if isinstance(node, ast.Subscript) and (outer := _find_dict(node.value, dicts)):
@@ -99,7 +105,7 @@ def _is_same_key(key: ast.expr | None, other: ast.expr) -> bool:
 
 
 def _set_item(node: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
-    """Set an item of a dict's display. Return False, without a change, if the key is not a constant."""
+    """Set or replace an item of a dict's display. Return False, without a change, if the key is not a constant."""
     if not isinstance(key, ast.Constant):
         return False
     position = next((index for index, existing in enumerate(node.keys) if _is_same_key(existing, key)), len(node.keys))
@@ -109,7 +115,8 @@ def _set_item(node: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
 
 
 def _changed_names(statement: ast.stmt) -> Iterator[tuple[str, int]]:
-    """Yield the name of each dict or list that a statement changes, and its line, without the statements inside of it."""
+    """Yield the name of each dict or list that a statement changes, and its line. Statements inside of it are ignored."""
+    # Assignments and `del` have targets; a loop, `+=` and an annotated assignment have one target.
     targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
     changed_nodes = [target.value for target in targets if isinstance(target, ast.Subscript)]
     if isinstance(statement, ast.AugAssign):

@@ -21,12 +21,12 @@ def _word_set(words: str) -> frozenset[str]:
 
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_ABBREVIATED = re.compile(r"mAP|m?IoU")
+_ABBREVIATED = re.compile(r"mAP|m?IoU")  # words that `_WORDS` would split at their capital letters
 # Sizes of a model whose names are written as one word, as `nhid`, `netwidth` and `ksize`: a prefix and a known word.
 _SIZE = r"hid|hidden|layers?|levels?|heads?|width|depth|embd?|units|filters|channels|blocks|factors?|neurons"
 _COMPOUND = re.compile(rf"(?:net|num|n)({_SIZE})|k(?:ernel)?size|em(?:bed|b)?size|batchsize|bsz?")
 _OF_MODEL = re.compile(r"(?<![^\W_])d_(model|ff|ffn|inner|hid|hidden|state|emb|embed)(?![^\W_])")  # sizes of a transformer
-_NUMBERED = re.compile(r"(?<![^\W_])(l1|l2|f1|r2|top1)(?![^\W_])")
+_NUMBERED = re.compile(r"(?<![^\W_])(l1|l2|f1|r2|top1)(?![^\W_])")  # words that `_WORDS` would split before the digit
 # Words of arguments that do not affect what a script learns, but where and how it runs, for how long, and what it prints.
 _NO_SEARCH = _word_set(
     "seed device devices cuda gpu gpus cpu mps tpu xpu num_workers workers jobs threads port host rank local world backend "
@@ -103,8 +103,9 @@ class Monitored:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name: weight and decay for `--weightDecay`, `weight_decay` and `weight-decay`."""
-    name = _OF_MODEL.sub("dim", _ABBREVIATED.sub(lambda match: match[0].lower(), name))
+    """Return the words of a name in lower case: weight and decay for `--weightDecay`, `weight_decay` and `weight-decay`."""
+    name = _ABBREVIATED.sub(lambda match: match[0].lower(), name)
+    name = _OF_MODEL.sub("dim", name)
     words = [*_NUMBERED.findall(name.lower()), *(word.lower() for word in _WORDS.findall(name))]
     return [_whole_word(word) for word in words]
 
@@ -114,49 +115,56 @@ def _whole_word(word: str) -> str:
     match = _COMPOUND.fullmatch(word)
     if match is None:
         return word
-    return match[1] or {"k": "kernel", "e": "embed", "b": "batch"}[word[0]]
+    return match[1] or {"k": "kernel", "e": "embed", "b": "batch"}[word[0]]  # `ksize`, `embsize`, `batchsize` and `bs`
 
 
 def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
     """Return the parameters that may be worth a search, by name, the likeliest first. Each has the reason for its range."""
-    guesses = [(option, guess) for option in options if (guess := parameter(option))]
 
-    def order(entry: tuple[Option, Any]) -> tuple[int, int]:
-        """Return the key to sort by: the rank of the option, then the number of words in its name."""
-        words = _words(entry[0].name)
-        return _rank(entry[0], words), len(words)
+    def rank_and_length(option: Option) -> tuple[int, int]:
+        """Return the rank of an option, and the number of words in its name."""
+        words = _words(option.name)
+        return _rank(option, words), len(words)
 
-    # The sort is stable: parameters with equal keys stay in the script's order.
-    return {option.name: guess for option, guess in sorted(guesses, key=order)}
+    # The sort is stable: options with equal keys stay in the script's order.
+    return {
+        option.name: range_and_reason
+        for option in sorted(options, key=rank_and_length)
+        if (range_and_reason := parameter(option)) is not None
+    }
 
 
 def without_variants(names: Collection[str]) -> list[str]:
     """Return the names of parameters without variants of others, as `netwidth_fine` is of `netwidth`, in their order.
 
-    A variant is a size or a number whose name is that of another parameter with further words.
+    A variant's name has all words of another parameter's name, which is a size or a count, and further ones.
     """
     words_by_name = {name: set(_words(name)) for name in names}
-    sizes = [words for words in words_by_name.values() if words & (_SIZES | _COUNTS)]
-    return [name for name, words in words_by_name.items() if not any(size < words for size in sizes)]
+    size_words = [words for words in words_by_name.values() if words & (_SIZES | _COUNTS)]
+    return [name for name, words in words_by_name.items() if not any(words > of_size for of_size in size_words)]
 
 
 def any_float(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return parameters for the positive floats of a script in which `space` finds none, as `space` returns them.
+    """Return parameters for the positive floats of a script, in the form of `space`, if that finds no parameter.
 
     A float whose name shows that it does not affect what a script learns is left out.
     """
     parameters: dict[str, tuple[dict[str, Any], str]] = {}
     for option in options:
         words, default = set(_words(option.name)), option.default
-        is_other = words & (_NO_SEARCH - {"step", "iteration"}) or option.choices or option.lists
-        if isinstance(default, float) and 0 < default < math.inf and not is_other:
+        # A float called `step` is the size of a step, and not a number of steps.
+        is_excluded = words & (_NO_SEARCH - {"step"}) or option.choices or option.lists
+        if isinstance(default, float) and 0 < default < math.inf and not is_excluded:
             low, high = _round(default / 10), min(_round(default * 10), 1.0 if default <= 1 else math.inf)
             parameters[option.name] = search.span("float", low, high, log=True), f"around {default:g}, which has a point"
     return parameters
 
 
 def _rank(option: Option, words: Collection[str]) -> int:
-    """Return the rank of an option among proposals, from 0: a learning rate, then regularization, sizes, others."""
+    """Return the rank of an option among the parameters to search; 0, for learning rates, is the first.
+
+    Then follow regularization, batch sizes, parts and sizes of the model, others, numbers of heads, and switches.
+    """
     word_set = set(words)
     if _is_rate(word_set) and not word_set & _SCHEDULED:
         return 0
@@ -168,7 +176,7 @@ def _rank(option: Option, words: Collection[str]) -> int:
         return 3
     if option.kind == "bool" or option.choices:
         return 6
-    if word_set & {"head", "heads"}:  # which rarely matter as much as the width that they divide
+    if word_set & {"head", "heads"}:  # their number rarely matters as much as the width that they divide
         return 5
     return 3 if word_set & (_SIZES | _COUNTS | _FACTORS | {"momentum", "temperature"}) else 4
 
@@ -184,17 +192,16 @@ def _is_rate(words: Collection[str]) -> bool:
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     """Return a parameter for an argument, with the reason for its range. None if the argument is not worth a search."""
     words = set(_words(option.name))
-    last_words = set(_words(option.name.rpartition(".")[2]))  # without the section: only dropout for `train.dropout`
     # A small number of samples is that of one item; see `_MOST_SAMPLES`.
     if words in ({"samples"}, {"n", "samples"}, {"num", "samples"}) and isinstance(option.default, int):
         low, high = max(1, option.default // 2), 2 * option.default
         reason = f"from half of {option.default} to twice that"
         return (search.span("int", low, high), reason) if 1 < option.default <= _MOST_SAMPLES else None
-    if option.lists or (last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
-        return None
-    if words & (_SIZES | _COUNTS) and words & _DATA_SIZES:
-        return None
-    if words & {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}:
+    last_words = set(_words(option.name.rpartition(".")[2]))  # without the section: only dropout for `train.dropout`
+    is_unrelated = last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)
+    is_set_by_data = words & (_SIZES | _COUNTS) and words & _DATA_SIZES
+    never_searched = {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}
+    if option.lists or is_unrelated or is_set_by_data or words & never_searched:
         return None
     if option.choices:
         return (search.categorical(list(option.choices)), "its choices") if 2 <= len(option.choices) <= 10 else None
@@ -231,13 +238,14 @@ def with_choices(option: Option, compared: Mapping[str, Sequence[str]]) -> Optio
 
 
 def value(option: Option, files: Sequence[str]) -> Any:
-    """Return a value for an argument that needs one and has no default, by its name. None if the name says nothing.
+    """Return a value for an argument that needs one and has no default, by its name. None if no word of it is known.
 
     Args:
         option: The argument.
         files: Files of the script's folder that could be its data.
     """
     words = set(_words(option.name))
+    # Known words → value for a name with one of them; the first match counts.
     if option.kind == "float":
         by_words: tuple[tuple[frozenset[str], Any], ...] = (
             (_word_set("lr lrate learningrate learning eta step"), 0.01),
@@ -255,7 +263,7 @@ def value(option: Option, files: Sequence[str]) -> Any:
             (_SIZES, 32),
         )
     else:
-        data = next(iter(files), None)
+        first_file = next(iter(files), None)
         by_words = (
             (
                 _word_set(
@@ -264,11 +272,12 @@ def value(option: Option, files: Sequence[str]) -> Any:
                 "out",
             ),
             (_word_set("name exp experiment run project tag"), "trial"),
-            (_word_set("data dataset input train file path csv tsv root corpus text filename datafile infile"), data),
+            (_word_set("data dataset input train file path csv tsv root corpus text filename datafile infile"), first_file),
         )
-    if option.kind == "str" and _is_rate(words):  # of a shell script, whose arguments have no types
+    if option.kind == "str" and _is_rate(words):  # an argument of a shell script, which has no types
         return 0.01
-    if "model" in words and not words & {"dir", "out", "output", "save"}:  # an existing model, which cannot be guessed
+    names_existing_model = "model" in words and not words & {"dir", "out", "output", "save"}
+    if names_existing_model:
         return None
     return next((guessed for known_words, guessed in by_words if known_words & words), None)
 
@@ -279,31 +288,29 @@ def _integer_range(words: Collection[str], default: int) -> tuple[dict[str, Any]
         return None
     if {"head", "heads"} & set(words) and default % 2 == 0:  # they must divide a width, which is halved and doubled too
         return search.categorical([default // 2, default, 2 * default]), f"half of {default}, and twice that"
-    if _SIZES & set(words) and default >= 4 and default % 2 == 0:
-        half = default // 2
-        return search.span("int", half, 2 * default, step=half), f"from half of {default} to twice that"
     has_factors = bool(_FACTORS & set(words)) and bool({"num", "n", "latent", "factors"} & set(words))
-    if has_factors and default >= 4 and default % 2 == 0:
-        half = default // 2
-        return search.span("int", half, 2 * default, step=half), f"from half of {default} to twice that"
-    if (_SIZES | _COUNTS) & set(words) or has_factors:
-        return search.span("int", max(1, default // 2), 2 * default), f"from half of {default} to twice that"
-    return None
+    is_size = has_factors or bool(_SIZES & set(words))
+    if not (is_size or _COUNTS & set(words)):
+        return None
+    # An even size stays even: the step is half of it.
+    step = default // 2 if is_size and default >= 4 and default % 2 == 0 else None
+    return search.span("int", max(1, default // 2), 2 * default, step=step), f"from half of {default} to twice that"
 
 
 def _float_range(words: Collection[str], default: float) -> tuple[dict[str, Any], str] | None:
     """Return the range of a float by the words of its name and its default, and the reason. None if it has none."""
     word_set = set(words)
     is_factor = bool(word_set & {"gamma", "temperature", "margin"})
-    is_average = "lambda" in word_set and 0.5 <= default <= 1  # of TD(λ), for example: at most 1
+    is_average = "lambda" in word_set and 0.5 <= default <= 1  # a weight of an average, as in TD(λ): at most 1
     if word_set & _SHARES and not _is_rate(word_set) and "decay" not in word_set:
         if "momentum" in word_set:
             return (search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
-        low = 0.1 if word_set & {"fraction", "subsample"} else 0.0  # a share of data that must not be empty
+        low = 0.1 if word_set & {"fraction", "subsample"} else 0.0  # a share of data, which must not be empty
         return search.span("float", low, 0.6 if low <= default <= 0.6 else 1.0), f"a share; {default:g} by default"
     if not (is_factor or word_set & _LOGARITHMIC):
         return None
-    if "decay" in word_set and not word_set & _DECAYS and default >= 0.5:  # of an average or a schedule, which is nearly 1
+    is_other_decay = "decay" in word_set and not word_set & _DECAYS and default >= 0.5  # of an average or a schedule
+    if is_other_decay:
         return None
     if default == 0:
         return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range cannot include"
@@ -341,8 +348,9 @@ def monitored(options: Sequence[Option]) -> Monitored | None:
         section, dot, last_part = name.rpartition(".")
         match = _MONITORED.fullmatch(text)
         if last_part in _MONITORS and match:
-            mode = match[1] or next((texts[f"{section}{dot}{key}"] for key in _MODES if f"{section}{dot}{key}" in texts), "")
-            known_direction = {"min": "minimize", "max": "maximize"}.get(mode[:3])
+            modes = [texts[f"{section}{dot}{key}"] for key in _MODES if f"{section}{dot}{key}" in texts]
+            mode = match[1] or (modes[0] if modes else "")
+            known_direction = {"min": "minimize", "max": "maximize"}.get(mode[:3])  # of `min`, `minimize` or `minimum`
             return Monitored(name, match[2], known_direction or direction(match[2]))
     return None
 
@@ -350,8 +358,8 @@ def monitored(options: Sequence[Option]) -> Monitored | None:
 def objective_rank(metric: str) -> tuple[int, bool, bool, int]:
     """Return the rank of a metric as an objective; the highest is the best.
 
-    A metric of validation is preferred to one of a test, this to one that names no data, and this to one of training. Of
-    the same data, a score is preferred to a loss, a value of an epoch to one of a step, and an outer object's to an inner's.
+    A metric of validation is preferred to one of a test, then one that names no data, then one of training. For the same
+    data, a score is preferred to a loss, then a value of an epoch to one of a step, then `loss` to `encoder.loss`.
     """
     words = set(_words(metric))
     if words & set(_VALIDATION):
@@ -363,8 +371,11 @@ def objective_rank(metric: str) -> tuple[int, bool, bool, int]:
     return data_rank, bool(words & _SCORES), "step" not in words, -metric.count(".")
 
 
-def unnamed(metrics: Sequence[str]) -> str:
-    """Return the last of several metrics whose name is not that of a time, a count or an argument; "" if there is none."""
+def possible_objective(metrics: Sequence[str]) -> str:
+    """Return the last of several metrics whose name is not that of a time, a count or an argument; "" if there is none.
+
+    It could be an objective although its name is not that of a loss or a score.
+    """
     others = _NO_SEARCH | _LOGARITHMIC | _word_set("time dur duration seconds total eps memory")
     return next((name for name in reversed(metrics) if not set(_words(name)) & others), "")
 
@@ -374,8 +385,10 @@ def candidates(text: str) -> list[str]:
 
     Characters other than letters, digits and `_` become `_`: `Acc_1` for `Acc@1 55.2`.
     """
-    pairs = ((prefix.lower().replace("'s", ""), name) for prefix, name in _METRIC.findall(text))
-    names = dict.fromkeys(re.sub(r"\W+", "_", prefix + name).strip("_") for prefix, name in pairs)
+    names: dict[str, None] = {}
+    for data_prefix, word in _METRIC.findall(text):
+        name = data_prefix.lower().replace("'s", "") + word
+        names[re.sub(r"\W+", "_", name).strip("_")] = None
     return [name for name in names if is_measure(name)]
 
 
@@ -390,15 +403,18 @@ def is_held_out(metric: str) -> bool:
 
 
 def is_option(metric: str, options: Collection[str]) -> bool:
-    """Return whether the words of a metric's name, without those of a set of data, are among those of an option's name."""
+    """Return whether a metric is only an option that the script prints, as `train_lr` is for the option `lr`.
+
+    Then all words of the metric's name, without `train`, `val` and the like, are in the name of an option.
+    """
     words = set(_words(metric)) - {*_HELD_OUT, *_TRAINING}
     return any(words and words <= set(_words(option)) for option in options)
 
 
 def is_measure(metric: str) -> bool:
-    """Return whether a metric is named as a loss or a score. A variable such as `HYDRA_FULL_ERROR` is not."""
+    """Return whether a metric is named as a loss or a score. An environment variable such as `HYDRA_FULL_ERROR` is not."""
     words, is_variable = set(_words(metric)), "_" in metric and metric.isupper()
-    norms = _NORMS if is_held_out(metric) else set()
+    norms = _NORMS if is_held_out(metric) else set()  # otherwise `l1` is more likely an argument
     return not is_variable and "seed" not in words and bool(words & (_LOSSES | _SCORES | norms))
 
 

@@ -117,6 +117,7 @@ def has_sweep(text: str, name: str) -> bool:
 
 def _sweeper(source: Source) -> str:
     """Return the name of the sweeper: ax, nevergrad, optuna, or basic, which is Hydra's own."""
+    # The class of the sweeper, and the list of defaults, which may have `override hydra/sweeper: optuna`.
     description = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower()
     if "nevergrad" in description or source.look(*_NEVERGRAD) is not None:
         return "nevergrad"
@@ -171,8 +172,9 @@ def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
         return {"name": "tpe"}, source.integer(*_AX, "client", "random_seed")
     if sweeper == "nevergrad":
         optimizer = source.text(*_NEVERGRAD, "optimizer")
-        names_in_optimizer = {"cma": "cmaes", "random": "random"}
-        name = next((name for part, name in names_in_optimizer.items() if part in optimizer.lower()), "tpe")
+        name = "random" if "random" in optimizer.lower() else "tpe"
+        if "cma" in optimizer.lower():
+            name = "cmaes"
         if optimizer:
             source.note(f"{optimizer} becomes the sampler {name}", *_NEVERGRAD, "optimizer")
         return {"name": name}, source.integer(*_NEVERGRAD, "seed")
@@ -199,7 +201,9 @@ def _add_parameter(
     params: dict[str, Any],
     items: list[str],
 ) -> None:
-    """Add a parameter of the sweep to `space`, or to `params` if it has one value. Add an issue if it cannot be read.
+    """Read a parameter of the sweep, and add it to `space`, or to `params` if it has one value.
+
+    Add an issue if it cannot be read.
 
     Args:
         source: The file.
@@ -208,11 +212,12 @@ def _add_parameter(
         sweeper: Sweeper, as of `_sweeper`.
         space: Parameters to search, by name.
         params: Fixed parameters, by name.
-        items: Arguments of the script. If the parameter gets another name, the argument with its own is added.
+        items: Arguments of the script. If the job needs another name for the parameter, an argument with the name in the
+            file is added.
     """
     name = source.name(key, *field)
     if name != key:
-        items.append(f"{key.replace('{', '{{').replace('}', '}}')}={{{name}}}")
+        items.append(f"{arguments.escaped(key)}={{{name}}}")
     value = source.look(*field)
     if isinstance(value, dict):
         parameter = _MAPPING_READERS.get(sweeper, _optuna_parameter)(source, field)
@@ -226,7 +231,7 @@ def _add_parameter(
         except (SpecError, ValueError, TypeError, ArithmeticError, LookupError):
             source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
             return
-    if parameter is None:  # it has an issue
+    if parameter is None:  # the function that reads it has added an issue
         return
     if "type" in parameter:
         space[name] = parameter
@@ -288,7 +293,7 @@ def _nevergrad_parameter(source: Source, field: Place) -> dict[str, Any] | None:
     parameter = search.normal(mean, deviation or 1.0, log=is_log, step=1.0 if is_integer else None)
     if parameter is None:
         source.refuse("init and step give values that are too large", *field)
-    elif is_integer:
+    elif is_integer:  # with a step, `normal` returns a range of floats
         low_bound = max(1, int(parameter["low"])) if is_log else int(parameter["low"])
         return search.span("int", low_bound, max(low_bound, int(parameter["high"])), log=is_log)
     return parameter
@@ -303,7 +308,7 @@ def _parse_value(value: Any, *, includes_end: bool, depth: int = 0) -> dict[str,
     Args:
         value: The value. One that is not a text is a single value.
         includes_end: Whether the end of a range is one of its values.
-        depth: Number of calls around the value.
+        depth: Number of function calls around the value.
 
     Raises:
         SpecError, ValueError, TypeError, ArithmeticError, LookupError: The text is not in the grammar, or not supported.
@@ -323,6 +328,7 @@ def _parse_value(value: Any, *, includes_end: bool, depth: int = 0) -> dict[str,
     if function == "choice":
         return search.categorical([document.scalar(argument, "") for argument in positional])
     if function in ("shuffle", "sort", "tag", "int", "float"):
+        # A tag or a conversion is of its last argument, as in tag(log, interval(1, 8)); the others take a list or a call.
         inner = positional[-1] if function in ("tag", "int", "float") else ",".join(positional)
         parameter = _parse_value(inner, includes_end=includes_end, depth=depth + 1)
         if function == "int" and parameter.get("type") == "float":
@@ -335,11 +341,13 @@ def _parse_value(value: Any, *, includes_end: bool, depth: int = 0) -> dict[str,
     if function == "range":
         limits = dict(zip(("start", "stop", "step"), numbers, strict=False))
         limits |= {key: document.scalar(text, "") for key, text in keywords.items()}
+        # As in Python, a single number is the end: `range(5)`.
         start, stop = (limits["start"], limits["stop"]) if "stop" in limits else (0, limits["start"])
         step = limits.get("step", 1)
         is_int = all(isinstance(number, int) for number in (start, stop, step))
         # Without the end, the highest value is the last one below `stop`. The small number makes up for rounding errors.
-        high = stop if includes_end else start + ((stop - start) / step - 1e-9) // 1 * step
+        steps_below_stop = ((stop - start) / step - 1e-9) // 1
+        high = stop if includes_end else start + steps_below_stop * step
         return search.span("int" if is_int else "float", start, high, step=step)
     raise ValueError(f"{function} is not known")
 

@@ -11,9 +11,9 @@ from typing import Any
 from trialplane.errors import Place
 from trialplane.importing import search
 from trialplane.importing.source import Source
-from trialplane.job import credentials, values
+from trialplane.job import arguments, credentials, values
 
-_MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")
+_MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")  # the group is NAME; a single brace has none
 _TRIAL_SPEC_FIELD = re.compile(r"\$\{trialSpec\.(\w+)(?:\[(.+)\])?\}")
 _TEMPLATE = ("spec", "trialTemplate")
 _TRIAL = (*_TEMPLATE, "trialSpec")
@@ -40,7 +40,7 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
         source: The file.
         space: Parameters to search, by name.
     """
-    references = _references(source, space)
+    replacements = _replacements(source, space)
     kind = source.text(*_TRIAL, "kind")
     source.take(*_TRIAL, "apiVersion")
     if source.look(*_TEMPLATE, "configMap") is not None:
@@ -53,15 +53,15 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
             source.note("has no container with a command: write the command into job.yaml", *_TRIAL)
         return {"command": [_UNKNOWN_PROGRAM], "arguments": [f"--{name}={{{name}}}" for name in space]}
     fields: dict[str, Any] = {}
-    command = _read_items(source, (*container, "command"), references)
-    argument_items = _read_items(source, (*container, "args"), references)
+    command = _read_items(source, (*container, "command"), replacements)
+    argument_items = _read_items(source, (*container, "args"), replacements)
     if not command:
         source.note(
             f"runs the image's own program, which the file does not name: write it in place of {_UNKNOWN_PROGRAM}",
             *container,
         )
         command = [_UNKNOWN_PROGRAM]
-    variables = list(_environment(source, (*container, "env"), references))
+    variables = list(_environment(source, (*container, "env"), replacements))
     if variables:
         command = ["env", *variables, *command]
     for name in space:
@@ -78,23 +78,23 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     fields |= {"command": command, "arguments": argument_items, "resources": _resources(source, container)}
     nodes = _nodes(source, kind, container)
     gpus = fields["resources"].get("gpus", 0)
-    ranks_field = (*_TRIAL, "spec", "nprocPerNode")
+    ranks_field = (*_TRIAL, "spec", "nprocPerNode")  # a number, or a word such as `auto`
     ranks = source.integer(*ranks_field) if str(source.look(*ranks_field)).isdigit() else None
     if ranks is not None or gpus > 1:
-        fields["ranks"] = ranks or 1
+        fields["ranks"] = ranks or 1  # by default, a job has a rank for each GPU
     if nodes > 1:
         fields["nodes"] = nodes
     return fields
 
 
-def _read_items(source: Source, field: Place, references: Mapping[str, str]) -> list[str]:
-    """Read the items of a command or of arguments, with the placeholders of a job."""
+def _read_items(source: Source, field: Place, replacements: Mapping[str, str]) -> list[str]:
+    """Return the items of a command or of arguments, with placeholders of a job in place of those of the template."""
     is_text = isinstance(source.look(*field), str)  # Argo allows a text instead of a list
     item_fields = [field] if is_text else [(*field, index) for index in source.indices(*field)]
-    return [_fill_placeholders(source, source.text(*item), references, item) for item in item_fields]
+    return [_replace_macros(source, source.text(*item), replacements, item) for item in item_fields]
 
 
-def _references(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
+def _replacements(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
     """Return the text that replaces each `${trialParameters.NAME}` of the template, by NAME.
 
     It is the placeholder of a parameter to search or of the trial's name, or a fixed text from the file.
@@ -115,41 +115,36 @@ def _references(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
         if field == "Name":
             replacements[name] = "{run}-{trial}"
         elif field in ("Kind", "APIVersion"):
-            replacements[name] = _escape(source.text(*_TRIAL, "kind" if field == "Kind" else "apiVersion"))
+            replacements[name] = arguments.escaped(source.text(*_TRIAL, "kind" if field == "Kind" else "apiVersion"))
         elif field in ("Labels", "Annotations") and source.look(*_TRIAL, "metadata", field.lower(), key or "") is not None:
-            replacements[name] = _escape(source.text(*_TRIAL, "metadata", field.lower(), key or ""))
+            replacements[name] = arguments.escaped(source.text(*_TRIAL, "metadata", field.lower(), key or ""))
         elif field == "Namespace" and (namespace := source.look("metadata", "namespace")):
-            replacements[name] = _escape(str(namespace))
+            replacements[name] = arguments.escaped(str(namespace))
             source.note("is the namespace that the Experiment names, wherever the job runs", *parameter_field, "reference")
         else:
             source.note(f"{reference} is not known here; it stays as text", *parameter_field, "reference")
-            replacements[name] = _escape(reference)
+            replacements[name] = arguments.escaped(reference)
     return replacements
 
 
-def _escape(text: str) -> str:
-    """Return a text with its braces doubled, so that a job does not take them for those of a placeholder."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-def _fill_placeholders(source: Source, text: str, references: Mapping[str, str], field: Place) -> str:
-    """Return an argument with the parameters of the template replaced, and with any other braces doubled.
+def _replace_macros(source: Source, text: str, replacements: Mapping[str, str], field: Place) -> str:
+    """Return an argument with each `${trialParameters.NAME}` replaced, and with any other braces doubled.
 
     Args:
         source: The file, for notes.
         text: The argument.
-        references: Replacement of each parameter, by name.
+        replacements: Replacement of each parameter of the template, by NAME.
         field: Path of the argument in the file.
     """
 
     def replacement(match: re.Match[str]) -> str:
         """Return the text for a parameter or a single brace. An unknown parameter stays as text, with a note."""
-        if match[1] is None:  # a single brace
-            return match[0] * 2
-        if match[1] not in references:
+        if match[1] is None:
+            return arguments.escaped(match[0])
+        if match[1] not in replacements:
             source.note(f"{match[0]} is not one of trialParameters; it stays as text", *field)
-            return _escape(match[0])
-        return references[match[1]]
+            return arguments.escaped(match[0])
+        return replacements[match[1]]
 
     return _MACRO.sub(replacement, text)
 
@@ -157,8 +152,8 @@ def _fill_placeholders(source: Source, text: str, references: Mapping[str, str],
 def _container(source: Source, name: str) -> Place | None:
     """Return the path of the primary container; None if there is no container.
 
-    It is the first container of the first kind that exists: with the name of the primary container and a parameter of the
-    template; with the name; with a parameter; any.
+    It is the first container with the name of the primary container that uses a parameter of the template, or else the first
+    one with the name, or else one that uses a parameter, or else any.
     """
     containers = list(_containers(source.look(*_TRIAL), _TRIAL))
     accepted_names = (name, name.removeprefix("step-"))  # Tekton adds this prefix to the name of a step
@@ -188,8 +183,8 @@ def _containers(value: Any, field: Place) -> Iterator[Place]:
             yield from _containers(child, (*field, index))
 
 
-def _environment(source: Source, field: Place, references: Mapping[str, str]) -> Iterator[str]:
-    """Yield the variables of the container as arguments of `env`, NAME=VALUE.
+def _environment(source: Source, field: Place, replacements: Mapping[str, str]) -> Iterator[str]:
+    """Yield the environment variables of the container as arguments of `env`, NAME=VALUE.
 
     A secret, or a value that is not in the file, is left out, with a note.
     """
@@ -207,7 +202,7 @@ def _environment(source: Source, field: Place, references: Mapping[str, str]) ->
         if credentials.is_secret(name, source.look(*value_field)):
             source.skip(f"{name} looks like a secret, and everyone who may see a run sees its job", *value_field)
             continue
-        yield f"{name}={_fill_placeholders(source, source.text(*value_field), references, value_field)}"
+        yield f"{name}={_replace_macros(source, source.text(*value_field), replacements, value_field)}"
 
 
 def _resources(source: Source, container: Place) -> dict[str, Any]:
@@ -238,19 +233,21 @@ def _nodes(source: Source, kind: str, container: Place) -> int:
     if kind == "TrainJob":
         return source.integer(*_TRIAL, "spec", "trainer", "numNodes") or 1
     replicas = (*_TRIAL, "spec", _REPLICAS.get(kind, ""))
-    counts = {role: source.integer(*replicas, role, "replicas") or 1 for role in source.keys(*replicas)}
-    for role in counts:
-        for other in _containers(source.look(*replicas, role), (*replicas, role)):
+    types = source.keys(*replicas)  # such as Master and Worker
+    pods = sum(source.integer(*replicas, replica_type, "replicas") or 1 for replica_type in types)
+    for replica_type in types:
+        for other in _containers(source.look(*replicas, replica_type), (*replicas, replica_type)):
             if other != container and _is_same_program(source, other, container):
                 source.take(*other)
-    if kind in ("PyTorchJob", "XGBoostJob", "PaddleJob"):
-        if kind != "PyTorchJob":
-            reason = f"nodes find each other by torchrun's variables here (MASTER_ADDR, RANK, …), not by those of {kind}"
-            source.note(reason, *replicas)
-        return sum(counts.values())
-    if sum(counts.values()) > 1:
-        variable = "TF_CONFIG" if kind == "TFJob" else "mpirun's hosts" if kind == "MPIJob" else "the job's own variables"
-        source.note(f"{sum(counts.values())} pods become one node: nothing here sets {variable}", *replicas)
+    if kind == "PyTorchJob":
+        return pods
+    if kind in ("XGBoostJob", "PaddleJob"):
+        reason = f"nodes find each other by torchrun's variables here (MASTER_ADDR, RANK, …), not by those of {kind}"
+        source.note(reason, *replicas)
+        return pods
+    if pods > 1:
+        variable = {"TFJob": "TF_CONFIG", "MPIJob": "mpirun's hosts"}.get(kind, "the job's own variables")
+        source.note(f"{pods} pods become one node: nothing here sets {variable}", *replicas)
     return 1
 
 
@@ -273,20 +270,22 @@ def with_script(job: dict[str, Any], scripts: Mapping[str, str], source: Source)
         scripts: Texts of the Python files in the same folder, by name.
         source: The file, for notes.
     """
-    variables = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))
-    command = job["command"][len(variables) :]
+    prefix = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))  # `env NAME=VALUE`
+    command = job["command"][len(prefix) :]
     named_script = command[1] if len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0]) else ""
-    script, remaining = named_script.removeprefix("./"), command[2:]
-    if named_script.startswith("/") and (script := posixpath.basename(named_script)) in scripts:
-        source.note(f"{named_script} lies in the image there; {script} beside the file travels with the run here", *_TRIAL)
-    if script in scripts and variables:
-        return {**job, "command": [*variables, command[0], script, *remaining]}, [script]
+    script = named_script.removeprefix("./")
+    if named_script.startswith("/"):
+        script = posixpath.basename(named_script)
+        if script in scripts:
+            reason = f"{named_script} lies in the image there; {script} beside the file travels with the run here"
+            source.note(reason, *_TRIAL)
+    if script in scripts and prefix:
+        return {**job, "command": [*prefix, command[0], script, *command[2:]]}, [script]
     if script in scripts:
-        fields = {"script": script, "arguments": [*remaining, *job["arguments"]] or "none"}
-        return {**{key: value for key, value in job.items() if key not in ("command", "arguments")}, **fields}, [script]
-    relative = [item for item in command[1:2] if "." in item and not item.startswith(("/", "-"))]
-    if relative:
-        source.note(
-            f"{relative[0]} lies in the image's folder there; the command runs in a copy of the job's folder here", *_TRIAL
-        )
+        other_fields = {key: value for key, value in job.items() if key not in ("command", "arguments")}
+        return {**other_fields, "script": script, "arguments": [*command[2:], *job["arguments"]] or "none"}, [script]
+    is_relative_file = len(command) > 1 and "." in command[1] and not command[1].startswith(("/", "-"))
+    if is_relative_file:
+        reason = f"{command[1]} lies in the image's folder there; the command runs in a copy of the job's folder here"
+        source.note(reason, *_TRIAL)
     return job, []

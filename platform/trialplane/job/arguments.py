@@ -45,6 +45,11 @@ def placeholders(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
                 yield index, match[1]
 
 
+def escaped(text: str) -> str:
+    """Return a text with its braces doubled, so that an argument has the text unchanged, and no placeholder."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def is_known(name: str, argument: str, parameters: Collection[str]) -> bool:
     """Whether a placeholder has a value.
 
