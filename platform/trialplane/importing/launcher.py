@@ -23,7 +23,7 @@ from trialplane import errors
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import guess
 from trialplane.importing.script import Call, Script, Style
-from trialplane.job import credentials, document, settings
+from trialplane.job import arguments, credentials, document, settings
 from trialplane.wire.declared import Option
 
 _MLPROJECT = "MLproject"
@@ -82,27 +82,30 @@ def read(text: str, name: str) -> Script:
 
     Args:
         text: Text of the file.
-        name: Name of the file, by which its kind is chosen.
+        name: Path of the file. Its last part shows the kind of the file.
 
     Raises:
         SpecError: The file has no parameters that a job could set, is a Makefile without a target that trains, or cannot be
             read.
     """
-    if PurePath(name).name == _MLPROJECT:
+    file = PurePath(name)
+    if file.name == _MLPROJECT:
         options, command = _read_mlproject(text, name)
         remedy = "an entry point needs `parameters:` and a command with {NAME}"
-    elif is_makefile(PurePath(name)):
+    elif is_makefile(file):
         options, command = _read_makefile(text, name)
-        if not options and (line := _recipe_command(text, command[-1])):
-            return parse_command_line(line)
+        if not options:
+            target = command[-1]
+            if line := _recipe_command(text, target):
+                return parse_command_line(line)
         remedy = (
             "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
             "`platform init --from 'make train LR=0.1'`"
         )
     elif loops := _loop_values(text):
-        return _loop_script(text, PurePath(name), loops)
+        return _loop_script(text, file, loops)
     else:
-        options, command = _read_shell_script(text, PurePath(name))
+        options, command = _read_shell_script(text, file)
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
     text_options: tuple[Option, ...] = ()
     if not guess.space(options):  # nothing to search so far
@@ -110,7 +113,7 @@ def read(text: str, name: str) -> Script:
         text_options = tuple(option for option in _text_options(text, name) if option.name not in names)
     if not options and not text_options:
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
-    config = PurePath(name).name if text_options else ""  # trials replace the values in a copy of the script
+    config = file.name if text_options else ""  # trials replace the values in a copy of the script
     paths = tuple(dict.fromkeys(_PATH.findall(text)))
     notes = tuple(_secret_notes(text))
     return Script(Style.COMMAND, (*options, *text_options), config, command=tuple(command), paths=paths, notes=notes)
@@ -133,8 +136,10 @@ def script_without_arguments(text: str) -> str:
 
     "" if it has arguments, or starts another program.
     """
-    words = _split_words(text)
-    words = [word for word in words[1:] if word != "-u"] if re.fullmatch(r"python[\d.]*", words[0]) else []
+    program, *words = _split_words(text)
+    if not re.fullmatch(r"python[\d.]*", program):
+        return ""
+    words = [word for word in words if word != "-u"]  # which has no effect on a trial
     if len(words) == 2 and words[0] == "-m":
         return f"{words[1].replace('.', '/')}.py"
     return words[0] if len(words) == 1 and words[0].endswith(".py") else ""
@@ -151,9 +156,10 @@ def executed_notebook(text: str) -> str:
         return ""
     names = [
         word
-        for before, word in itertools.pairwise(["", *words])
-        if word.endswith(".ipynb") and not word.startswith("-") and before not in ("--output", "-o")
+        for previous_word, word in itertools.pairwise(["", *words])
+        if word.endswith(".ipynb") and not word.startswith("-") and previous_word not in ("--output", "-o")
     ]
+    # The second notebook of `papermill INPUT OUTPUT` is the executed copy.
     return names[0] if len(names) == 1 or (names and program["papermill"]) else ""
 
 
@@ -171,20 +177,23 @@ def last_call(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Cal
 
     Args:
         text: Command line.
-        call_in: Function that returns the call in a simple command. It takes the words, each with its end in the command
-            line, and the folder in which the command is started.
+        call_in: Function that returns the call in a simple command, one without operators such as `&&`. It takes the words,
+            each with its end in the command line, and the folder in which the command is started.
     """
-    folder, calls, exported = PurePath(), list[Call](), dict[str, str]()
+    folder = PurePath()
+    calls: list[Call] = []
+    exported: dict[str, str] = {}
     tokens = [*_TOKEN.finditer(text), None]  # None ends the last command
-    words: list[tuple[str, int]] = []  # words of one simple command and their ends in the text, without redirections
+    words: list[tuple[str, int]] = []  # of the current simple command, without redirections, and their ends in the text
     is_redirected = False
     for token in tokens:
         if token is not None and token[0] not in _SEPARATORS:
             is_redirected = is_redirected or token[0] in "<>"
             is_descriptor = token[0].isdigit() and text[token.end() : token.end() + 1] == ">"  # the 2 of `2>log`
             if not is_redirected and not is_descriptor:
-                words.append(("".join(_split_words(token[0])), token.end()))
+                words.append(("".join(_split_words(token[0])), token.end()))  # without quotation marks
             continue
+        # The simple command is complete.
         if len(words) > 1 and words[0][0] == "cd":
             folder = folder / words[1][0]
         elif words and words[0][0] == "export":
@@ -205,20 +214,22 @@ def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
         folder: Folder in which it is started.
     """
     texts = [word for word, _ in words]
-    is_python = any(re.fullmatch(r"(?:\S*/)?python[\d.]*", word) for word in texts)
+    has_python = any(re.fullmatch(r"(?:\S*/)?python[\d.]*", word) for word in texts)
     prefix = itertools.takewhile(lambda word: word == "env" or _ASSIGNMENT.fullmatch(word), texts)
     variables = _assignments(word for word in prefix if word != "env")
     for index, word in enumerate(texts):
-        arguments = tuple(texts[index + 1 :])
-        if word.endswith(".py") and (index > 0 or word.startswith("./")):
-            return Call(os.path.normpath(word), folder, "", arguments, words[-1][1], variables)
-        if index > 0 and texts[index - 1] == "-m" and is_python and not word.startswith("torch.distributed."):
-            return Call(f"{word.replace('.', '/')}.py", folder, word, arguments, words[-1][1], variables)
+        script_arguments = tuple(texts[index + 1 :])
+        is_script = word.endswith(".py") and (index > 0 or word.startswith("./"))
+        if is_script:
+            return Call(os.path.normpath(word), folder, "", script_arguments, words[-1][1], variables)
+        is_module = index > 0 and texts[index - 1] == "-m" and has_python
+        if is_module and not word.startswith("torch.distributed."):  # whose arguments name the script
+            return Call(f"{word.replace('.', '/')}.py", folder, word, script_arguments, words[-1][1], variables)
     return None
 
 
 def _assignments(words: Iterable[str]) -> dict[str, str]:
-    """Return the variables that words like `NAME=VALUE` set, by name. $NAME in a value is replaced by this environment's."""
+    """Return the variables that words like `NAME=VALUE` set, by name. `$NAME` in a value is replaced from `os.environ`."""
     matches = (_ASSIGNMENT.fullmatch(word) for word in words)
     return {match[1]: os.path.expandvars(match[2]) for match in matches if match}
 
@@ -238,18 +249,18 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
     Raises:
         SpecError: There are no parameters, and no script that could declare some.
     """
-    needs_shell = bool(_SHELL_SYNTAX.search(text))
-    if call is not None and needs_shell:  # the shell gets the further arguments, and passes them on as "$@"
+    passes_arguments = call is not None and bool(_SHELL_SYNTAX.search(text))
+    if call is not None and passes_arguments:  # the shell gets the further arguments, and passes them on as "$@"
         text = f'{text[: call.end]} "$@"{text[call.end :]}'
     options: dict[str, Option] = {}
-    pieces, end = [], 0
-    for name, (start, stop) in settings.named_numbers(text):
+    pieces, copied = [], 0  # pieces of the command, which stand for `text` up to the index `copied`
+    for name, (start, end) in settings.named_numbers(text):
         if _SYSTEM_VARIABLE.fullmatch(name):
             continue
-        options.setdefault(name, _option(name, text[start:stop]))
-        pieces += [_with_placeholders(text[end:start]), f"{{{name}}}"]
-        end = stop
-    command = "".join([*pieces, _with_placeholders(text[end:])])
+        options.setdefault(name, _option(name, text[start:end]))
+        pieces += [_with_placeholders(text[copied:start]), f"{{{name}}}"]
+        copied = end
+    command = "".join([*pieces, _with_placeholders(text[copied:])])
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
@@ -257,9 +268,8 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
     if options and call is None:
         config, values = "", ()
     words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split_words(command)
-    words += (
-        ["bash"] if call is not None and needs_shell else []
-    )  # $0 of the shell, which comes before the arguments of "$@"
+    if passes_arguments:
+        words.append("bash")  # $0 of the shell, which comes before the arguments of "$@"
     if re.match(r"\w+=", words[0]):  # an assignment before the program, which only `env` understands without a shell
         words = ["env", *words]
     file_options = [option for option in values if option.name not in options]
@@ -283,17 +293,17 @@ def _loop_values(text: str) -> dict[str, tuple[Any, ...]]:
     lines = shell_lines(text)
     variables = {match["name"]: match["value"] for line in lines if (match := _SET.match(line))}
     loops = {}
-    for name, words in _LOOP.findall("\n".join(lines)):
-        if array := _ARRAY_VALUES.fullmatch(words):
-            words = arrays.get(array[1], words)
-        elif (limits := _RANGE.fullmatch(words)) is not None:
+    for name, values_text in _LOOP.findall("\n".join(lines)):
+        if array := _ARRAY_VALUES.fullmatch(values_text):
+            values_text = arrays.get(array[1], values_text)
+        elif (limits := _RANGE.fullmatch(values_text)) is not None:
             numbers = [int(number) for number in limits.groups() if number is not None]
-            first = 1 if len(numbers) == 1 else numbers[0]  # $(seq 5)
-            words = " ".join(map(str, range(first, min(numbers[-1] + 1, first + _MOST_VALUES))))
-        words = with_variable_values(words, variables)
-        if set(words) & set("$*{}`"):  # only the shell knows the values
+            first = 1 if len(numbers) == 1 else numbers[0]  # $(seq 5) begins at 1
+            values_text = " ".join(map(str, range(first, min(numbers[-1] + 1, first + _MOST_VALUES))))
+        values_text = with_variable_values(values_text, variables)
+        if set(values_text) & set("$*{}`"):  # only the shell knows the values
             return {}
-        loops[name] = tuple(_option("", word).default for word in words.split())
+        loops[name] = tuple(_option("", word).default for word in values_text.split())
     return loops if any(len(values) > 1 for values in loops.values()) else {}
 
 
@@ -311,35 +321,38 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     Raises:
         SpecError: No command uses the variables of the loops.
     """
+    # Values of variables. That of a loop's variable is a parameter of the command line, as {lr=0.1}.
     variables = {name: f"{{{name}={values[0]}}}" for name, values in loops.items()}
-    exported: list[str] = []
-    folders: list[str] = []
+    exports: list[str] = []  # assignments before each command
+    folder_changes: list[str] = []  # the `cd` commands
     commands: list[str] = []
     for line in shell_lines(text):
-        if (assignment := _SET.match(line)) is not None:
-            variables[assignment["name"]] = with_variable_values(assignment["value"], variables)
-            exported += [f"{assignment['name']}={variables[assignment['name']]} "] if assignment["export"] else []
+        if (match := _SET.match(line)) is not None:
+            name, value = match["name"], with_variable_values(match["value"], variables)
+            variables[name] = value
+            if match["export"]:
+                exports.append(f"{name}={value} ")
         elif re.match(r"\s*cd\b", line):
-            folders.append(with_variable_values(line.strip().rstrip(";"), variables))
+            folder_changes.append(with_variable_values(line.strip().rstrip(";"), variables))
         elif not _NO_PROGRAM.match(line):
             command = with_variable_values(re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip(), variables)
-            commands += [command] if any(f"{{{name}=" in command for name in loops) else []
+            if any(f"{{{name}=" in command for name in loops):
+                commands.append(command)
     if not commands:
         raise SpecError([Issue(("script",), "has loops whose variables no command uses", str(file))])
-    line = " && ".join([*folders, *("".join([*exported, command]) for command in dict.fromkeys(commands))])
-    line, secrets = credentials.extract(line)
-    call = find_call(line)
+    prefix = "".join(exports)
+    command_line = " && ".join([*folder_changes, *(prefix + command for command in dict.fromkeys(commands))])
+    command_line, secrets = credentials.extract(command_line)
+    call = find_call(command_line)
     if call is not None:  # its arguments get the first values of the loops
         call = dataclasses.replace(call, arguments=tuple(_NAMED.sub(r"\2", word) for word in call.arguments))
-    script = parse_command_line(line, call=call)
-    options = [
-        dataclasses.replace(option, choices=loops[option.name] if len(loops[option.name]) > 1 else ())
-        if option.name in loops
-        else option
-        for option in script.options
-    ]
+    script = parse_command_line(command_line, call=call)
+    options = []
+    for option in script.options:
+        values = loops.get(option.name, ())
+        options.append(dataclasses.replace(option, choices=values) if len(values) > 1 else option)
     words = list(script.command)
-    if folders:  # words are `bash -c COMMAND $0`; a `cd $(dirname $0)` in the command needs the name of the script
+    if folder_changes:  # words are `bash -c COMMAND $0`; a `cd $(dirname $0)` in the command needs the name of the script
         words[3:] = [file.name]
     paths, notes = tuple(dict.fromkeys(_PATH.findall(text))), tuple(_secret_notes(text, secrets))
     return dataclasses.replace(script, options=tuple(options), command=tuple(words), paths=paths, notes=notes)
@@ -352,10 +365,10 @@ def _secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({}
         text: Text of the file.
         in_command: Secrets of the command that is made of it, by the environment variable from which it reads each one.
     """
-    variables = {value: variable for variable, value in in_command.items()}
     names = {value: name for name, value in credentials.extract(text)[1].items()}
-    for value in dict.fromkeys([*names, *variables]):
-        name, variable = names.get(value) or variables[value], variables.get(value) or names[value]
+    command_variables = {value: variable for variable, value in in_command.items()}
+    for value, variable in {**names, **command_variables}.items():
+        name = names.get(value, variable)
         yield (
             f"sets {name}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
             f"`export {variable}=…` before `platform submit`"
@@ -387,15 +400,15 @@ def with_variable_values(text: str, variables: Mapping[str, str]) -> str:
 
 def _with_placeholders(text: str) -> str:
     """Return a part of a command line as a part of a job's command: {lr=0.1} becomes {lr}, and other braces are doubled."""
-    pieces, end = [], 0
+    pieces, copied = [], 0  # pieces of the command, which stand for `text` up to the index `copied`
     for match in _NAMED.finditer(text):
-        pieces += [text[end : match.start()].replace("{", "{{").replace("}", "}}"), f"{{{match[1]}}}"]
-        end = match.end()
-    return "".join([*pieces, text[end:].replace("{", "{{").replace("}", "}}")])
+        pieces += [arguments.escaped(text[copied : match.start()]), f"{{{match[1]}}}"]
+        copied = match.end()
+    return "".join([*pieces, arguments.escaped(text[copied:])])
 
 
 def _text_options(text: str, name: str) -> Iterator[Option]:
-    """Yield the numbers in the text of a shell script, which trials can replace there; none for other launchers."""
+    """Yield the numbers in the text of a shell script, which trials can replace in a copy; none for other launchers."""
     if PurePath(name).suffix in settings.SHELLS:
         yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
 
@@ -404,12 +417,13 @@ def _recipe_command(text: str, target: str) -> str:
     """Return the first command in a Makefile target's recipe with named numbers and without variables; "" without one."""
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     start = next((index for index, line in enumerate(lines) if re.match(rf"{re.escape(target)}\s*:", line)), len(lines))
-    recipe = (line.strip().lstrip("@-") for line in itertools.takewhile(lambda line: line[:1] == "\t", lines[start + 1 :]))
+    recipe_lines = itertools.takewhile(lambda line: line.startswith("\t"), lines[start + 1 :])
+    recipe = (line.strip().lstrip("@-") for line in recipe_lines)  # make removes these marks, too
     return next((line for line in recipe if "$" not in line and list(settings.named_numbers(line))), "")
 
 
 def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
-    """Return the numeric variables of a Makefile, and the command that makes the target that trains, by its name.
+    """Return the numeric variables of a Makefile, and the command that makes the first target with a name in `_TARGETS`.
 
     Raises:
         SpecError: No target has a name in `_TARGETS`. A target with another name could deploy or delete something.
@@ -422,9 +436,18 @@ def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
         raise SpecError(
             [Issue(("script",), f"has no target {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}{choice}; {remedy}", name)]
         )
-    options = [_option(name, value) for name, value in dict(reversed(_MAKE_VARIABLE.findall(text))).items()]
-    options = [option for option in reversed(options) if option.kind in ("int", "float")]
+    value_by_name = _first_values(_MAKE_VARIABLE.findall(text))
+    options = [_option(name, value) for name, value in value_by_name.items()]
+    options = [option for option in options if option.kind in ("int", "float")]
     return options, ["make", target, *(f"{option.name}={{{option.name}}}" for option in options)]
+
+
+def _first_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the first value of each name."""
+    value_by_name: dict[str, str] = {}
+    for name, value in pairs:
+        value_by_name.setdefault(name, value)
+    return value_by_name
 
 
 def _read_shell_script(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
@@ -432,20 +455,20 @@ def _read_shell_script(text: str, file: PurePath) -> tuple[list[Option], list[st
 
     The parameters are variables with a default, as ${LR:-0.1}, and arguments that are assigned to variables, as LR=$1.
     """
-    arguments: dict[int, Option] = {}
+    by_position: dict[int, Option] = {}
     for name, position, default in _ARGUMENT.findall(text):
         if int(position) > 0:
-            arguments.setdefault(int(position), _option(name, default, required=not default))
-    positional = [arguments[index] for index in range(1, len(arguments) + 1) if index in arguments]
-    names = {option.name for option in positional}
-    defaults = dict(reversed([(name, default) for name, default in _VARIABLE.findall(text) if not name.isdigit()]))
-    variables = [_option(name, defaults[name]) for name in reversed(defaults) if name not in names]
-    shell = "sh" if re.match(r"#!\S*(?:/|env )sh\b", text) else "bash"
-    command = [
-        *(["env", *(f"{option.name}={{{option.name}}}" for option in variables)] if variables else []),
-        shell,
-        file.name,
+            by_position.setdefault(int(position), _option(name, default, required=not default))
+    positional = [by_position[index] for index in range(1, len(by_position) + 1) if index in by_position]
+    positional_names = {option.name for option in positional}
+    defaults = _first_values(_VARIABLE.findall(text))
+    variables = [
+        _option(name, default)
+        for name, default in defaults.items()
+        if name not in positional_names and not name.isdigit()  # ${1:-0.1} is an argument
     ]
+    command = ["env", *(f"{option.name}={{{option.name}}}" for option in variables)] if variables else []
+    command += ["sh" if re.match(r"#!\S*(?:/|env )sh\b", text) else "bash", file.name]
     return [*variables, *positional], [*command, *(f"{{{option.name}}}" for option in positional)]
 
 
@@ -465,27 +488,28 @@ def _read_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
         return [], []
     options = list(_declared_options(parameters, command))
     placeholder_names = set(re.findall(r"\{(\w+)\}", command))
-    if placeholder_names - {option.name for option in options}:
+    if placeholder_names - {option.name for option in options}:  # placeholders that a job could not fill
         return [], []
     return options, ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else shlex.split(command)
 
 
 def _declared_options(parameters: dict[str, Any], command: str) -> Iterator[Option]:
-    """Yield the options that an MLproject declares and its command uses."""
+    """Yield the parameters that an MLproject declares and its command uses, as options."""
     for name, declaration in parameters.items():
-        fields = declaration if isinstance(declaration, dict) else {"type": declaration}
+        fields = declaration if isinstance(declaration, dict) else {"type": declaration}  # `lr: float` is a short form
         if f"{{{name}}}" in command:
-            yield _option(name, fields.get("default"), required="default" not in fields, kind=str(fields.get("type", "")))
+            declared_type = str(fields.get("type", ""))
+            yield _option(name, fields.get("default"), required="default" not in fields, declared_type=declared_type)
 
 
-def _option(name: str, default: Any, *, required: bool = False, kind: str = "") -> Option:
+def _option(name: str, default: Any, *, required: bool = False, declared_type: str = "") -> Option:
     """Return an option whose kind is that of its default. A text that stands for a number becomes the number.
 
     Args:
         name: Name of the option.
         default: Default, often a text from a launcher. A boolean, list or mapping is left out.
         required: Whether the option needs a value.
-        kind: Type that an MLproject declares for it; "" if it declares none.
+        declared_type: Type that an MLproject declares for it; "" if it declares none.
     """
     if isinstance(default, str):
         with contextlib.suppress(yaml.YAMLError):
@@ -494,7 +518,9 @@ def _option(name: str, default: Any, *, required: bool = False, kind: str = "") 
         with contextlib.suppress(ValueError):
             default = float(default)  # such as 1e-3, which is a text in YAML 1.1
     default = default if isinstance(default, (int, float, str)) and not isinstance(default, bool) else None
-    number = "int" if isinstance(default, int) else "float" if isinstance(default, float) else "str"
-    if isinstance(default, int) and kind == "float":
-        number, default = "float", float(default)
-    return Option(name, default, kind if kind in _NUMBER_TYPES else number, required=required)
+    if isinstance(default, int) and declared_type == "float":
+        default = float(default)
+    kind = "str" if default is None else type(default).__name__  # int, float or str
+    if declared_type in _NUMBER_TYPES:
+        kind = declared_type
+    return Option(name, default, kind, required=required)
