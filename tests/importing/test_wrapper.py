@@ -56,6 +56,7 @@ def call(text: str, command_line: str) -> Call | None:
         (CASES, "sh run.sh test", "other.py", ("--size", "4")),
         (DISTRIBUTED, "bash tools/run.sh a.py 8 --x 1", "tools/train.py", ("a.py", "--launcher", "pytorch", "--x", "1")),
         ("python train.py $*", "bash run.sh --out a", "train.py", ("--out", "a")),
+        (f"OUT=/{'x' * 99}/$(date)\npython train.py $*", "bash run.sh --out a", "train.py", ("--out", "a")),
         ("if [ -z $X ]; then python train.py $@; fi", "bash run.sh --out a", "train.py", ("--out", "a")),
         ("if [ $1 = a ]\nthen python a.py $@\nelse python b.py $@\nfi", "bash run.sh b", "b.py", ("b",)),
         ("python train.py --lr 0.1", "bash run.sh --out a", None, ()),

@@ -37,7 +37,7 @@ _ARRAY = re.compile(r"^\s*(\w+)=\(([^()]*)\)", re.MULTILINE)  # rates=(0.1 0.01)
 _ARRAY_VALUES = re.compile(r"""["']?\$\{(\w+)\[[@*]\]\}["']?""")  # "${rates[@]}"
 _RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)\}|(?:\$\(|`)seq\s+(-?\d+)(?:\s+(-?\d+))?(?:\)|`)")  # {1..5}, $(seq 5), $(seq 1 5)
 _MOST_VALUES = 100  # of a range
-_QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"]+)*"""
+_QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"])*"""
 _SET = re.compile(rf"\s*(?P<export>export\s+)?(?P<name>\w+)=(?P<value>{_QUOTED})\s*;?\s*(?:#.*)?$")
 # Lines of a shell script that start no program to train.
 _NO_PROGRAM = re.compile(
