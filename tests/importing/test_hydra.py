@@ -157,7 +157,6 @@ def test_a_script_that_is_not_clear_is_named() -> None:
         ("hydra: {sweeper: {params: {a: 'range(1, 2, 0)'}}}", "is not understood"),
         ("hydra: {sweeper: {params: {a: 'range(stop=3)'}}}", "is not understood"),
         ("hydra: {sweeper: {params: {a: 'tag()'}}}", "is not understood"),
-        (f"hydra: {{sweeper: {{params: {{a: '{'tag(log, ' * 20}interval(1, 2){')' * 20}'}}}}}}", "is not understood"),
         ("hydra: {sweeper: {params: {a: {type: float}}}}", "needs type int or float"),
         ("hydra: {sweeper: {ax_config: {params: {a: {type: range}}}}}", "needs type range with bounds"),
         ("hydra: {sweeper: {optim: {budget: 3}, params: {a: {lower: 1}}}}", "needs lower and upper, or init"),

@@ -28,7 +28,6 @@ _PARAMETERS: tuple[Place, ...] = (
 )
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _TOKENS = re.compile(r"""[,=]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\]{}]|[^,='"()\[\]{}]+""", re.DOTALL)
-_MAX_DEPTH = 10  # levels of calls in calls; tag(log, int(interval(1, 8))) has three
 OBJECTIVE = "objective"  # metric of the returned number, as in `capture: hydra`
 # Options of Optuna's samplers that a job has under the same name.
 _SAMPLER_OPTIONS = (
@@ -302,13 +301,12 @@ def _nevergrad_parameter(source: Source, field: Place) -> dict[str, Any] | None:
 _MAPPING_READERS = {"ax": _ax_parameter, "nevergrad": _nevergrad_parameter}
 
 
-def _parse_value(value: Any, *, includes_end: bool, depth: int = 0) -> dict[str, Any]:
+def _parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
     """Return a value in Hydra's grammar as a parameter of a job, or `{"value": …}` if it is a single value.
 
     Args:
         value: The value. One that is not a text is a single value.
         includes_end: Whether the end of a range is one of its values.
-        depth: Number of function calls around the value.
 
     Raises:
         SpecError, ValueError, TypeError, ArithmeticError, LookupError: The text is not in the grammar, or not supported.
@@ -319,8 +317,6 @@ def _parse_value(value: Any, *, includes_end: bool, depth: int = 0) -> dict[str,
     if call is None:
         values = [document.scalar(part, "") for part in _split(value)]
         return search.categorical(values) if len(values) > 1 else {"value": values[0] if values else ""}
-    if depth > _MAX_DEPTH:
-        raise ValueError("is nested too deeply")
     function, parts = call[1], _split(call[2])
     positional = [part for part in parts if not re.match(r"\w+\s*=", part)]
     named_parts = [part.partition("=") for part in parts if part not in positional]
@@ -330,7 +326,7 @@ def _parse_value(value: Any, *, includes_end: bool, depth: int = 0) -> dict[str,
     if function in ("shuffle", "sort", "tag", "int", "float"):
         # A tag or a conversion is of its last argument, as in tag(log, interval(1, 8)); the others take a list or a call.
         inner = positional[-1] if function in ("tag", "int", "float") else ",".join(positional)
-        parameter = _parse_value(inner, includes_end=includes_end, depth=depth + 1)
+        parameter = _parse_value(inner, includes_end=includes_end)
         if function == "int" and parameter.get("type") == "float":
             parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
         is_log = function == "tag" and "log" in [argument.strip() for argument in positional[:-1]]

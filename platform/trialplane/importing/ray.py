@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
@@ -21,9 +21,8 @@ from trialplane.importing import flags, folding, search
 from trialplane.importing.source import CALL, ImportResult, Source
 from trialplane.job.document import Document
 
-_MOST_NODES = (
-    50_000  # values in the data of a call; each use of a name repeats its value, so they can be more than in the file
-)
+# Limit of the values in the data of a call. Each use of a name repeats its value, so they can be more than in the file.
+_MOST_NODES = 50_000
 _MAX_DEPTH = 50
 _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ASHAScheduler": ("successive_halving", {"grace_period": "min_resource", "reduction_factor": "reduction_factor"}),
@@ -78,27 +77,26 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """
     tree = _parse(text, name)
     source, is_tuner = _read_call(tree, name)
-    config = ("tune_config",) if is_tuner else ()
-    for call_field in ((), config, ("run_config",)):
+    settings: Place = ("tune_config",) if is_tuner else ()  # path of the arguments that configure the search
+    for call_field in ((), settings, ("run_config",)):
         source.take(*call_field, CALL)
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
     space_field = ("param_space",) if is_tuner else ("config",)
-    sampler, parallel, space_function = _sampler(source, (*config, "search_alg"))
-    grids = _parameters(source, space_field, (), space, params) if source.look(*space_field) is not None else []
+    sampler, parallel, space_function = _sampler(source, (*settings, "search_alg"))
+    grids = _parameters(source, space_field, (), space, params) if source.look(*space_field) is not None else {}
     function, resources = _trainable(source, ("trainable" if is_tuner else "run_or_experiment",))
-    if grids and len(grids) == len(space) and source.look(*config, "search_alg") is None:
+    if grids and len(grids) == len(space) and source.look(*settings, "search_alg") is None:
         sampler = {"name": "grid"}
-    elif grids:
-        for grid_field in grids:
+    else:
+        for grid_field in grids.values():
             source.note("every value is tried num_samples times there; here values are drawn", *grid_field)
-    pruner = _pruner(source, (*config, "scheduler"))
-    stop, budget = _stop_rules(source, (*config, "scheduler"), ("run_config", "stop") if is_tuner else ("stop",))
-    if (limit := source.number(*config, "time_budget_s")) is not None:
+    pruner = _pruner(source, (*settings, "scheduler"))
+    stop, budget = _stop_rules(source, (*settings, "scheduler"), ("run_config", "stop") if is_tuner else ("stop",))
+    if (limit := source.number(*settings, "time_budget_s")) is not None:
         budget["time"] = limit
-    objectives = _objectives(source, config)
-    names = [source.name(".".join(path)) for path in map(_path, grids)]
-    trials = _trials(source, (*config, "num_samples"), [space[grid]["choices"] for grid in names], sampler, space)
+    objectives = _objectives(source, settings)
+    trials = _trials(source, (*settings, "num_samples"), [space[grid]["choices"] for grid in grids], sampler, space)
     defined_names = {name for node in tree.body for name in _defined_names(node)}
     if _imported_names(tree).get(function, "").startswith("ray."):
         source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
@@ -120,7 +118,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "sampler": search.short_form(sampler),
         "pruner": pruner,
         "trials": trials,
-        "parallel": source.integer(*config, "max_concurrent_trials") or parallel,
+        "parallel": source.integer(*settings, "max_concurrent_trials") or parallel,
         "stop": stop,
         "budget": budget,
         "resources": resources,
@@ -134,7 +132,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
 
 
 def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:
-    """Return the arguments of the first search in a file as data, and whether it is a Tuner, and not tune.run.
+    """Return the arguments of the first search in a file as a source, and whether the search is a Tuner, and not tune.run.
 
     Raises:
         SpecError: The file has no search.
@@ -144,10 +142,10 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:
         raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
     reader = _Reader(tree, name, calls[0], folding.fold(tree))
     source = Source(Document(reader.data(calls[0], ()), reader.lines, name))
-    for field, text in reader.assumed:
-        source.note(f"{text} is taken, as only running the file would show whether another value is used", *field)
-    for field, text in reader.changed:
-        source.note(f"{text}, and only running the file would show how: write that into job.yaml", *field)
+    for field, value_text in reader.assumed:
+        source.note(f"{value_text} is taken, as only running the file would show whether another value is used", *field)
+    for field, remark in reader.changed:
+        source.note(f"{remark}, and only running the file would show how: write that into job.yaml", *field)
     for call in calls[1:]:
         source.note(f"only the first search in the file is taken; that of line {call.lineno} is not")
     return source, _last_name(calls[0].func) == "Tuner"
@@ -166,7 +164,7 @@ def _trials(
         space: Space of the job.
     """
     samples = source.integer(*field)
-    is_unlimited = source.look(*field) is not None and (samples is None or samples < 1)
+    is_unlimited = source.look(*field) is not None and (samples is None or samples < 1)  # -1 stands for no limit
     points = math.prod(map(len, grids))
     requested = None if is_unlimited and not grids else max(1, samples or 1) * points
     trials = search.trials(requested, sampler, space)
@@ -241,11 +239,6 @@ def _is_search(name: str) -> bool:
     return name in ("tune.run", "ray.tune.run") or name.rpartition(".")[2] == "Tuner"
 
 
-def _path(field: Place) -> tuple[str, ...]:
-    """Return the keys of a parameter in the configuration. The first step of `field` is the configuration itself."""
-    return tuple(map(str, field[1:]))
-
-
 def _parse(text: str, name: str) -> ast.Module:
     """Return the tree of a Python file.
 
@@ -284,6 +277,20 @@ def _last_name(node: ast.expr) -> str:
     return _dotted_name(node).rpartition(".")[2]
 
 
+class _Assignment(NamedTuple):
+    """An assignment to a name.
+
+    Attributes:
+        block: Number of the block of statements that has it; -1 for an argument of a function.
+        line: Its line.
+        value: Expression of the value.
+    """
+
+    block: int
+    line: int
+    value: ast.expr
+
+
 class _Reader:
     """Reader of a call as data, with the values of names in it.
 
@@ -300,24 +307,19 @@ class _Reader:
     """
 
     def __init__(self, tree: ast.Module, file_name: str, call: ast.Call, changes: Mapping[str, int]) -> None:
-        self.changed: list[tuple[Place, str]] = []
-        self._changes = changes
         self.lines: dict[Place, int] = {}
+        self.changed: list[tuple[Place, str]] = []
         self.assumed: list[tuple[Place, str]] = []
         self._file_name = file_name
-        self._count = 0
-        self._values: dict[str, list[tuple[int, int, ast.expr]]] = {}  # by name: the block, the line, and the value
+        self._changes = changes
+        self._count = 0  # of values so far
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         self._flags = dict(flags.defaults(calls))
-        blocks = [getattr(node, field, None) for node in ast.walk(tree) for field in ("body", "orelse", "finalbody")]
-        for index, block in enumerate(blocks):
-            for node in block if isinstance(block, list) else ():
-                if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                    self._values.setdefault(node.targets[0].id, []).append((index, node.lineno, node.value))
+        self._assignments = _assignments(tree)
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and any(descendant is call for descendant in ast.walk(node)):
                 for name, value in _argument_values(node, calls).items():
-                    self._values.setdefault(name, [(-1, node.lineno, value)])
+                    self._assignments.setdefault(name, [_Assignment(-1, node.lineno, value)])
 
     def data(self, node: ast.expr, field: Place, depth: int = 0) -> Any:
         """Return the value of an expression as data. One that only a run would show becomes a mapping with its text.
@@ -339,7 +341,7 @@ class _Reader:
             if node.id in self._changes:
                 self.changed.append((field, f"{node.id} is changed in line {self._changes[node.id]}"))
             return self.data(value, field, depth + 1)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._flags:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._flags:  # args.x
             return self.data(self._flags[node.attr], field, depth + 1)
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
             return node.value
@@ -357,32 +359,37 @@ class _Reader:
             if is_true is None:  # the value after `else` is used
                 self.assumed.append((field, errors.shortened(ast.unparse(node.orelse), 60)))
             return self.data(node.body if is_true else node.orelse, field, depth + 1)
-        if isinstance(node, ast.Call) and _last_name(node.func) in ("int", "float") and len(node.args) == 1:
-            value = self.data(node.args[0], field, depth + 1)
-            if isinstance(value, (int, float)):
-                return int(value) if _last_name(node.func) == "int" and math.isfinite(value) else float(value)
-        elif isinstance(node, ast.Call) and not any(word.arg is None for word in node.keywords):
-            names = [
-                *_ARGUMENTS.get(_last_name(node.func), ()),
-                *(f"argument {index + 1}" for index in range(len(node.args))),
-            ]
-            arguments = [*zip(names, node.args, strict=False)]
-            arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
-            values = {key: self.data(element, (*field, key), depth + 1) for key, element in arguments}
-            return {CALL: _last_name(node.func), **values}
+        if isinstance(node, ast.Call):
+            return self._call_data(node, field, depth)
         number = _arithmetic_value(node)
-        return {CALL: "", "text": ast.unparse(node)[:200]} if number is None else number
+        return _unknown_value(node) if number is None else number
+
+    def _call_data(self, node: ast.Call, field: Place, depth: int) -> Any:
+        """Return a call as a mapping with the function's name and the arguments, and `int(…)` or `float(…)` as a number."""
+        function = _last_name(node.func)
+        if function in ("int", "float") and len(node.args) == 1:
+            value = self.data(node.args[0], field, depth + 1)
+            if not isinstance(value, (int, float)):
+                return _unknown_value(node)
+            return int(value) if function == "int" and math.isfinite(value) else float(value)
+        if any(word.arg is None for word in node.keywords):  # `**unknown`
+            return _unknown_value(node)
+        names = [*_ARGUMENTS.get(function, ()), *(f"argument {index + 1}" for index in range(len(node.args)))]
+        arguments = [*zip(names, node.args, strict=False)]
+        arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
+        return {CALL: function, **{key: self.data(value, (*field, key), depth + 1) for key, value in arguments}}
 
     def _assigned_value(self, name: ast.Name) -> ast.expr | None:
         """Return the expression that is assigned to a name; None if there is none, or if it is not clear which one is used.
 
         It is the only one, or the last one before the name if all of them are in the same block.
         """
-        assignments = self._values.get(name.id, [])
-        earlier_values = [value for _, line, value in assignments if line < name.lineno]
+        assignments = self._assignments.get(name.id, [])
         if len(assignments) == 1:
-            return assignments[0][2]
-        return earlier_values[-1] if earlier_values and len({block for block, _, _ in assignments}) == 1 else None
+            return assignments[0].value
+        earlier_values = [assignment.value for assignment in assignments if assignment.line < name.lineno]
+        is_one_block = len({assignment.block for assignment in assignments}) == 1
+        return earlier_values[-1] if earlier_values and is_one_block else None
 
     def _truth(self, test: ast.expr, field: Place, depth: int) -> bool | None:
         """Return whether the test of a conditional expression is true; None if only a run would show it."""
@@ -397,8 +404,25 @@ class _Reader:
         return None if isinstance(value, dict) else bool(value)
 
 
+def _assignments(tree: ast.Module) -> dict[str, list[_Assignment]]:
+    """Return the assignments in a file by the name to which they assign."""
+    assignments: dict[str, list[_Assignment]] = {}
+    blocks = [getattr(node, attribute, None) for node in ast.walk(tree) for attribute in ("body", "orelse", "finalbody")]
+    for number, block in enumerate(blocks):
+        for node in block if isinstance(block, list) else ():
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                assignment = _Assignment(number, node.lineno, node.value)
+                assignments.setdefault(node.targets[0].id, []).append(assignment)
+    return assignments
+
+
+def _unknown_value(node: ast.expr) -> dict[str, Any]:
+    """Return the mapping for an expression whose value only a run would show: a call without a name, and its text."""
+    return {CALL: "", "text": ast.unparse(node)[:200]}
+
+
 def _argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
-    """Return the expressions for a function's arguments by name: of its only call, or else of their defaults.
+    """Return the expressions for a function's arguments by name: those in its only call, or else their defaults.
 
     Arguments without either are left out.
     """
@@ -409,16 +433,15 @@ def _argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> di
     }
     own_calls = [call for call in calls if _dotted_name(call.func) == function.name]
     if len(own_calls) == 1:
-        values |= dict(zip(names, own_calls[0].args, strict=False)) | {
-            word.arg: word.value for word in own_calls[0].keywords if word.arg
-        }
+        values |= zip(names, own_calls[0].args, strict=False)
+        values |= {word.arg: word.value for word in own_calls[0].keywords if word.arg}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _arithmetic_value(node: ast.expr) -> int | float | None:
     """Return the value of an arithmetic expression of numbers. None for any other, and for very large numbers."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value if isinstance(node.value, (int, float)) else None
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _arithmetic_value(node.operand)
         return None if value is None else -value
@@ -430,7 +453,7 @@ def _arithmetic_value(node: ast.expr) -> int | float | None:
     try:
         if isinstance(node.op, ast.Pow) and abs(second) <= 64:
             power = first**second
-            return power if isinstance(power, (int, float)) else None
+            return power if isinstance(power, (int, float)) else None  # a root of a negative number is complex
         operations = {ast.Add: first + second, ast.Sub: first - second, ast.Mult: first * second}
         return first / second if isinstance(node.op, ast.Div) else operations.get(type(node.op))
     except (ZeroDivisionError, OverflowError):
@@ -443,8 +466,8 @@ def _parameters(
     prefix: tuple[str, ...],
     space: dict[str, Any],
     params: dict[str, Any],
-) -> list[Place]:
-    """Add the values of a configuration to `space` or to `params`.
+) -> dict[str, Place]:
+    """Add the values of a trial's configuration to `space` or to `params`.
 
     Args:
         source: The file.
@@ -454,17 +477,17 @@ def _parameters(
         params: Fixed parameters, by name.
 
     Returns:
-        Paths of the parameters with a grid search.
+        Paths of the parameters with a grid search, by name.
     """
-    grids: list[Place] = []
+    grids: dict[str, Place] = {}
     if not isinstance(source.look(*field), dict) or CALL in source.keys(*field):
         source.refuse("is not a dict that can be read: write out its keys and values in the file", *field)
-        return []
+        return {}
     for key in source.keys(*field):
         key_field, path = (*field, key), (*prefix, key)
         value = source.look(*key_field)
         if isinstance(value, dict) and CALL not in value:
-            grids += _parameters(source, key_field, path, space, params)
+            grids |= _parameters(source, key_field, path, space, params)
             continue
         name = source.name(".".join(path), *key_field)
         if tuple(name.split(".")) != path:
@@ -481,7 +504,8 @@ def _parameters(
             params[name] = source.take(*key_field)
         elif (parameter := _domain(source, key_field)) is not None:
             space[name] = parameter
-            grids += [key_field] if value[CALL] == "grid_search" else []
+            if value[CALL] == "grid_search":
+                grids[name] = key_field
     return grids
 
 
@@ -491,7 +515,7 @@ def _subscripts(keys: Sequence[str]) -> str:
 
 
 def _is_drawn(value: Any) -> bool:
-    """Return whether a value is a call, or contains one, and is so drawn anew in each trial."""
+    """Return whether a value is a call, such as `tune.uniform(0, 1)`, or contains one."""
     elements = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (isinstance(value, dict) and CALL in value) or any(_is_drawn(element) for element in elements)
 
@@ -532,37 +556,51 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
     if step is not None and log:
         source.note("a logarithmic range has no step here, so it is left out", *field)
     elif step is not None:
-        low, high = search.multiples(lower, high, step, inward=True)
-        if (low, high) != (lower, upper - excludes_upper):
+        exact_range = low, high
+        low, high = search.multiples(low, high, step, inward=True)
+        if (low, high) != exact_range:
             source.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *field)
     return search.span("int" if is_integer else "float", low, high, log=log, step=step)
 
 
-def _objectives(source: Source, config: Place) -> list[dict[str, str]]:
-    """Return the objectives. Metric and mode may be in the configuration of the tuner, its scheduler or its searcher.
+def _objectives(source: Source, settings: Place) -> list[dict[str, str]]:
+    """Return the objectives. Metric and mode may be settings of the search, its scheduler or its searcher.
 
     Without a metric, add a note; the objective is then a placeholder.
+
+    Args:
+        source: The file.
+        settings: Path of the settings of the search.
     """
-    fields = (config, (*config, "scheduler"), (*config, "search_alg"), (*config, "search_alg", "searcher"))
-    words_by_key: dict[str, list[str]] = {}
-    for key in ("metric", "mode"):
-        for field in fields:
-            words = source.texts(*field, key) if isinstance(source.look(*field, key), list) else [source.text(*field, key)]
-            words_by_key[key] = words_by_key.get(key) or [word for word in words if word]
-    if not words_by_key["metric"]:
-        source.note("names no metric: write the objective into job.yaml", *(config or (CALL,)))
-    metrics, modes = words_by_key["metric"] or ["loss"], words_by_key["mode"] or ["min"]
-    modes = modes if len(modes) == len(metrics) else modes[:1] * len(metrics)
+    searcher = (*settings, "search_alg")
+    fields = (settings, (*settings, "scheduler"), searcher, (*searcher, "searcher"))  # the last one in a ConcurrencyLimiter
+    metrics = _first_texts(source, [(*field, "metric") for field in fields])
+    modes = _first_texts(source, [(*field, "mode") for field in fields]) or ["min"]
+    if not metrics:
+        source.note("names no metric: write the objective into job.yaml", *(settings or (CALL,)))
+        metrics = ["loss"]
+    if len(modes) != len(metrics):
+        modes = modes[:1] * len(metrics)
     return [
         {"metric": metric, "direction": "maximize" if mode == "max" else "minimize"}
         for metric, mode in zip(metrics, modes, strict=True)
     ]
 
 
-def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, str]:
-    """Return the sampler, the number of trials at the same time, and the name of the function that defines its space.
+def _first_texts(source: Source, fields: Sequence[Place]) -> list[str]:
+    """Read the text, or the list of texts, at each of several paths, and return the texts at the first path that has any."""
+    texts: list[str] = []
+    for field in fields:
+        field_texts = source.texts(*field) if isinstance(source.look(*field), list) else [source.text(*field)]
+        texts = texts or [text for text in field_texts if text]
+    return texts
 
-    The number is None if the file does not limit it. The name is "" if the searcher has no such function.
+
+def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, str]:
+    """Return the sampler of a searcher, the number of trials at the same time, and the name of a function with the space.
+
+    The number is None if the searcher does not limit it. The name is "" if the searcher gets no function that defines the
+    space.
     """
     parallel = None
     class_name = source.text(*field, CALL) if isinstance(source.look(*field), dict) else source.text(*field)
@@ -600,7 +638,8 @@ def _pruner(source: Source, field: Place) -> Any:
     progress_unit = _progress_unit(source, field)
     for key, option in options.items():
         if key in ("grace_period", "max_t") and progress_unit != _ITERATIONS:
-            unit = "seconds" if progress_unit.startswith("time_") and progress_unit.endswith("_s") else progress_unit
+            is_time = progress_unit.startswith("time_") and progress_unit.endswith("_s")  # such as time_total_s
+            unit = "seconds" if is_time else progress_unit
             source.skip(
                 f"is in {unit} there, and steps are counted here: write {option} of the pruner into job.yaml", *field, key
             )
@@ -620,10 +659,11 @@ def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[di
 
     Args:
         source: The file.
-        scheduler: Path of the scheduler, which ends trials at `max_t`.
-        field: Path of the rules.
+        scheduler: Path of the scheduler, which also ends a trial: at `max_t`.
+        field: Path of the dict of Ray's rules: metric → value at which a trial ends.
     """
     rules: list[dict[str, Any]] = []
+    step_limits: list[int] = []
     budget: dict[str, Any] = {}
     limits = source.look(*field)
     if isinstance(limits, dict) and CALL not in limits:
@@ -635,7 +675,7 @@ def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[di
             if bound is None:
                 continue
             if metric == _ITERATIONS:
-                rules.append({"step": max(0, math.ceil(bound))})
+                step_limits.append(max(0, math.ceil(bound)))
             elif metric == "time_total_s":
                 budget["timeout"] = bound
                 source.note("ends a trial as complete there, and as failed here: see `budget.timeout`", *field, metric)
@@ -644,11 +684,12 @@ def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[di
     elif limits is not None:
         source.skip(f"{_UNREADABLE}: a trial ends when its code returns, or after {_LONGEST_TRIAL}", *field)
         budget["timeout"] = _LONGEST_TRIAL
-    default = _DEFAULT_MAX_T.get(str(source.look(*scheduler, CALL)))
-    if default and _progress_unit(source, scheduler) == _ITERATIONS:
-        rules.append({"step": source.integer(*scheduler, "max_t") or default})
-    steps = [rule["step"] for rule in rules if "step" in rule]
-    return [*(rule for rule in rules if "step" not in rule), *([{"step": min(steps)}] if steps else [])], budget
+    default_max_t = _DEFAULT_MAX_T.get(str(source.look(*scheduler, CALL)))
+    if default_max_t and _progress_unit(source, scheduler) == _ITERATIONS:
+        step_limits.append(source.integer(*scheduler, "max_t") or default_max_t)
+    if step_limits:
+        rules.append({"step": min(step_limits)})
+    return rules, budget
 
 
 def _trainable(source: Source, field: Place) -> tuple[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from trialplane.job import document
 
 _CONFIG, _DEFINITION = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
 _DEFAULT_SCRIPT = "train.py"
-# An escape, a character class, or the start of a group.
+# A regular expression's escape, character class, or "(" of a group that captures text.
 _GROUP = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?!\?)", re.DOTALL)
 _REASONS = {
     "HyperParameterTuningJobName": "is given when the job is submitted: --name",
@@ -150,8 +150,7 @@ def _static_parameters(source: Source, field: Place) -> tuple[dict[str, Any], st
         elif key.startswith("sagemaker_"):
             source.skip("is for SageMaker's own containers", *field, key)
         else:
-            text = _unquote(source.text(*field, key))
-            params[key] = search.scalar(text)
+            params[key] = search.scalar(_unquote(source.text(*field, key)))
     return params, script
 
 
@@ -199,7 +198,7 @@ def _patterns(source: Source, field: Place) -> list[str]:
 
 
 def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
-    """Return the sampler and the pruner; None for the latter if trials are not ended early."""
+    """Return the sampler and the pruner of the tuning job's strategy. The pruner is None if trials are not ended early."""
     strategy = source.text(*config, "Strategy") or "Bayesian"
     stopping = source.text(*config, "TrainingJobEarlyStoppingType")
     pruner: Any = "median" if stopping == "Auto" else None
@@ -208,9 +207,12 @@ def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
     sampler = search.sampler(strategy)
     if strategy == "Hyperband":
         field = (*config, "StrategyConfig", "HyperbandStrategyConfig")
-        least, most = source.integer(*field, "MinResource"), source.integer(*field, "MaxResource")
-        pruner = {"name": "hyperband"} | ({"min_resource": least} if least else {})
-        return {"name": "random"}, pruner | ({"max_resource": most} if most else {})
+        pruner = {"name": "hyperband"}
+        if least := source.integer(*field, "MinResource"):
+            pruner["min_resource"] = least
+        if most := source.integer(*field, "MaxResource"):
+            pruner["max_resource"] = most
+        return {"name": "random"}, pruner
     if sampler is None:
         source.note(f"{strategy!r} has no counterpart; tpe is used", *config, "Strategy")
     return sampler or {"name": "tpe"}, pruner

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import flags, folding, guess
+from trialplane.importing import flags, folding, guess, search
 from trialplane.job import arguments, document, notebook, settings
 from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
@@ -74,7 +74,6 @@ _CONFIG_MODULE = re.compile(
     r"(?:\w+_)?(?:config|configs|configuration|cfg|conf|params|parameters|settings|hparams|hyperparameters|hyperparams|"
     r"constants|defaults|opts|options|globals)(?:_\w+)?"
 )
-_DEFAULT_TRIALS = 20
 # Searches that a script carries out by itself: calls of scikit-learn, and libraries that have no other use.
 _OWN_SEARCH = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom|Bayes|Optuna)SearchCV\b")
 _SEARCHERS = frozenset(
@@ -100,7 +99,7 @@ _HYDRA_KEYS = ("hydra", "defaults")  # keys of a configuration that Hydra itself
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The call of a Python script in a command line.
+    """The call of a script in a command line.
 
     Attributes:
         script: Path of the script, relative to `folder`.
@@ -141,7 +140,7 @@ class Script:
         values: Values in its text that parameters can replace, with any style.
         searcher: Library or class that it may use to search, whatever the style; "" for none.
         paths: Texts in it that may be paths of files.
-        printed: Name for a number that it prints without a name.
+        printed: Name of a metric for a number that it prints without a name.
         needs_file: Whether its parser has an argument that must name a settings file.
         call: With COMMAND, the Python script that the command line starts, if it is one.
         appended: With COMMAND, form of the arguments that can be appended to the command: FLAGS, HYDRA, or "" for none.
@@ -183,8 +182,8 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         text: Text of the script.
         name: Name of the script, for messages.
         module_text: Text of the modules that it imports from its own folder, in which its parser may be.
-        with_search: Whether a search of its own, by Optuna or W&B, is the way in which it gets its parameters. Otherwise the
-            style is that of its other parameters.
+        with_search: Whether a search of its own, by Optuna or W&B, counts as the way in which it gets its parameters.
+            Otherwise the style is that of its other parameters.
 
     Raises:
         SpecError: The text is not Python.
@@ -202,11 +201,11 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
     style, options, config, returned = Style.UNKNOWN, tuple[Option, ...](), "", ""
     notes: list[str] = []
     all_text = f"{text}\n{module_text}"
-    search: Mapping[str, Any] = {}
+    own_search: Mapping[str, Any] = {}
     # The first style of which the text has signs, from a search of its own to plain arguments.
-    if with_search and (search := _study_job(tree, calls, name, notes)):
+    if with_search and (own_search := _study_job(tree, calls, name, notes)):
         style = Style.OPTUNA
-    elif with_search and (search := _sweep_fields(tree, calls, changed_dicts)):
+    elif with_search and (own_search := _sweep_fields(tree, calls, changed_dicts)):
         style = Style.WANDB
     elif hydra := next((call for call in calls if _dotted_name(call.func) in hydra_main_names), None):
         style, config, returned = Style.HYDRA, _config_path(hydra), _returned_expression(tree, hydra)
@@ -221,7 +220,7 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
     elif "sys.argv" in all_text and (options := tuple(_attribute_options(tree))):
         style = Style.ATTRIBUTES
     values = tuple(_text_options(tree))
-    # The remaining styles are for scripts without arguments.
+    # The remaining styles are for scripts without arguments: GLOBALS, and those that replace it.
     if style is Style.UNKNOWN and not ARGUMENTS.search(all_text):
         style, options = Style.GLOBALS, values
     top = list(dict.fromkeys(_imported_modules(tree.body)))
@@ -231,8 +230,8 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         searcher = search_class[0]
     if searcher and style in _WITHOUT_ARGUMENTS:
         style, options = Style.SEARCHES, ()
-    if style in _WITHOUT_ARGUMENTS and (answers := tuple(_prompt_options(tree))):
-        style, options = Style.PROMPTS, answers
+    if style in _WITHOUT_ARGUMENTS and (prompt_options := tuple(_prompt_options(tree))):
+        style, options = Style.PROMPTS, prompt_options
     variables = tuple(_environment_options(tree))
     needs_variables = any(option.required for option in variables)
     if style in _WITHOUT_ARGUMENTS and (guess.space(variables) or (needs_variables and not guess.space(options))):
@@ -248,7 +247,7 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         config=config,
         top=tuple(top),
         late=tuple(late),
-        search=search,
+        search=own_search,
         notes=tuple(notes),
         returned=returned,
         is_module=is_module,
@@ -261,20 +260,20 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         needs_file=bool(_NEEDED_CONFIG.search(all_text)),
         compared=_compared_texts(all_text),
         shared_paths=tuple(dict.fromkeys(_shared_paths(tree, calls))),
-        searching=_searching_command(tree) if search else "",
+        searching=_searching_command(tree) if own_search else "",
     )
 
 
 def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
-    """Yield the literal absolute paths to which a script writes: as an argument of a call, or by a variable."""
+    """Yield the absolute paths in its text to which a script writes: as arguments of calls that write, or in variables."""
     assigned = {ast.unparse(node.targets[0]): node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)}
     for call in calls:
         name = _dotted_name(call.func).rpartition(".")[2]
         by_name = _arguments_by_name(call, "file", "mode")
         mode = _literal(by_name.get("mode"))
-        opens = name == "open" and isinstance(mode, str) and bool(set("wax+") & set(mode))
-        nodes = [*call.args, *by_name.values()] if opens or _WRITES.search(name) else []
-        nodes += [word.value for word in call.keywords if word.arg and _OUTPUT.fullmatch(word.arg)]
+        opens_for_writing = name == "open" and isinstance(mode, str) and bool(set("wax+") & set(mode))
+        nodes = [*call.args, *by_name.values()] if opens_for_writing or _WRITES.search(name) else []
+        nodes += [word.value for word in call.keywords if word.arg and _OUTPUT.fullmatch(word.arg)]  # output_dir=…
         for node in nodes:
             path = _literal(assigned.get(ast.unparse(node), node))
             if isinstance(path, str) and _ABSOLUTE.fullmatch(path) and not path.startswith("/dev/"):
@@ -305,18 +304,19 @@ def _compared_texts(text: str) -> dict[str, tuple[str, ...]]:
 def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     """Return a name for the number that a script prints without one.
 
-    It is the first name of a loss or a score in the last `print` of one value, or else in what is assigned to the variables
-    printed, the last assignment first; otherwise "cost".
+    It is the first name of a loss or a score in the last `print` of one value, or else in the expressions that are assigned
+    to the printed variables, the last assignment first; otherwise "cost".
     """
-    values = [call.args[0] for call in calls if _dotted_name(call.func) == "print" and len(call.args) == 1]
-    values = [value for value in values if not isinstance(value, (ast.Constant, ast.JoinedStr))]
-    last_value = max(values, key=lambda value: value.lineno, default=None)
+    printed = [call.args[0] for call in calls if _dotted_name(call.func) == "print" and len(call.args) == 1]
+    printed = [value for value in printed if not isinstance(value, (ast.Constant, ast.JoinedStr))]  # texts
+    last_value = max(printed, key=lambda value: value.lineno, default=None)
     if last_value is None:
         return "cost"
-    names = {node.id for node in ast.walk(last_value) if isinstance(node, ast.Name)}
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names]
-    expressions = [ast.unparse(last_value), *(ast.unparse(node.value) for node in reversed(assigned))]
-    return next((name for text in expressions for name in guess.candidates(text) if name.isidentifier()), "cost")
+    variables = {node.id for node in ast.walk(last_value) if isinstance(node, ast.Name)}
+    assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    values = [node.value for node in reversed(assignments) if ast.unparse(node.targets[0]) in variables]
+    names = (name for value in (last_value, *values) for name in guess.candidates(ast.unparse(value)))
+    return next((name for name in names if name.isidentifier()), "cost")
 
 
 def _path_texts(tree: ast.Module) -> Iterator[str]:
@@ -327,7 +327,7 @@ def _path_texts(tree: ast.Module) -> Iterator[str]:
 
 
 def _config_module_files(tree: ast.Module) -> Iterator[str]:
-    """Yield the files that the imported modules may have whose names suggest that they hold the parameters of a script."""
+    """Yield the files that imported modules may be, if their names suggest parameters: `config.py` for `import config`."""
     for node in ast.walk(tree):
         module_names: list[str] = []
         if isinstance(node, ast.Import):
@@ -361,12 +361,11 @@ def _settings_files(text: str, *, by_argument: bool) -> tuple[str, ...]:
     names = ["params.yaml"] if "params_show(" in text else []
     names += [name for name in _settings_names(text) if not _RESULTS.search(name)]
     names += [f"{name}.yaml" for name in _HYDRA_NAME.findall(text)]
-    # The script may load any file, perhaps one that its text names without a suffix.
-    if by_argument := by_argument or (not names and bool(_LOADS.search(text))):
-        names += [
-            f"{name}.{end}" for name in dict.fromkeys(_SHORT_TEXT.findall(text)) for end in ("yaml", "yml", "json", "toml")
-        ]
-    names += _ANY_SETTINGS if by_argument else ()
+    loads_unnamed_file = not names and bool(_LOADS.search(text))
+    if by_argument or loads_unnamed_file:  # perhaps one that its text names without a suffix
+        stems = dict.fromkeys(_SHORT_TEXT.findall(text))
+        names += [f"{stem}.{suffix}" for stem in stems for suffix in ("yaml", "yml", "json", "toml")]
+        names += _ANY_SETTINGS
     return tuple(dict.fromkeys(name.removeprefix("./") for name in names))
 
 
@@ -385,14 +384,14 @@ def settings_options(text: str, name: str) -> list[Option]:
 
 
 def _dotted_name(function: ast.expr) -> str:
-    """Return the dotted name of a called function, or ""."""
+    """Return the dotted name of a called function: ".fit" for that of `model().fit(…)`, and "" for one without a name."""
     if isinstance(function, ast.Attribute):
         return f"{_dotted_name(function.value)}.{function.attr}"
     return function.id if isinstance(function, ast.Name) else ""
 
 
 def _hydra_main_names(tree: ast.Module) -> set[str]:
-    """Return the names by which a module can call `hydra.main`: this one, and that of `from hydra import main`."""
+    """Return the names by which a script can call `hydra.main`: this one, and that of `from hydra import main`."""
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "hydra"]
     imported_names = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "main"}
     return {"hydra.main"} | imported_names
@@ -420,18 +419,23 @@ def _returned_expression(tree: ast.Module, decorator: ast.expr) -> str:
 def _config_path(call: ast.Call) -> str:
     """Return the path of the configuration that `hydra.main(…)` names, without the extension, or ""."""
     arguments_by_name = _arguments_by_name(call, "config_path", "config_name")
-    folder, name = (
-        value if isinstance(value := _literal(arguments_by_name.get(key)), str) else ""
-        for key in ("config_path", "config_name")
-    )
-    return f"{folder}/{name.removesuffix('.yaml')}".lstrip("/") if name else ""
+    folder, name = (_literal(arguments_by_name.get(key)) for key in ("config_path", "config_name"))
+    if not isinstance(name, str) or not name:
+        return ""
+    prefix = f"{folder}/" if isinstance(folder, str) else ""
+    return f"{prefix}{name.removesuffix('.yaml')}".lstrip("/")
 
 
 def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[str]) -> dict[str, Any]:
     """Return the fields of a job that calls the function that the script passes to `study.optimize`; {} without one.
 
-    Remarks on settings of the study that the job lacks are appended to `notes`. The entrypoint is "" if a trial cannot
-    import the function.
+    The entrypoint is "" if a trial cannot import the function.
+
+    Args:
+        tree: Tree of the script.
+        calls: Calls in it.
+        name: Name of the script.
+        notes: Remarks for the user. Those on settings of the study that the job lacks are appended.
     """
     if "optuna" not in _imported_modules(list(ast.walk(tree))):
         return {}
@@ -444,7 +448,7 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
     if not optimize_calls:
         return {}
     optimize_arguments = _arguments_by_name(optimize_calls[0], "func", "n_trials")
-    objective = optimize_arguments.get("func")
+    function = optimize_arguments.get("func")
     study_calls = [call for call in calls if _dotted_name(call.func).rpartition(".")[2] == "create_study"]
     study_arguments = _arguments_by_name(study_calls[0]) if study_calls else {}
     directions = _literal(study_arguments.get("directions")) or [_study_direction(study_arguments.get("direction"))]
@@ -459,18 +463,18 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
     }
     trials_node = optimize_arguments.get("n_trials")
     if isinstance(trials_node, ast.Attribute):  # args.n_trials
-        trials_node = dict(flags.defaults(calls)).get(trials_node.attr, trials_node)
+        trials_node = dict(flags.defaults(calls)).get(trials_node.attr)
     elif isinstance(trials_node, ast.Name):
-        trials_node = assigned.get(trials_node.id, trials_node)
+        trials_node = assigned.get(trials_node.id)
     trials = _literal(trials_node)
     if not isinstance(trials, int) or trials <= 0:
-        trials = _DEFAULT_TRIALS
+        trials = search.DEFAULT_TRIALS
         notes.append(f"n_trials: the text of the script shows no number of trials, so `trials` is {trials}")
     stem = PurePath(name).stem
-    is_importable = stem.isidentifier() and isinstance(objective, ast.Name) and objective.id in importable_names
+    is_importable = stem.isidentifier() and isinstance(function, ast.Name) and function.id in importable_names
     job: dict[str, Any] = {
         "kind": "hpo",
-        "entrypoint": f"optuna:{stem}:{ast.unparse(objective)}" if is_importable and objective else "",
+        "entrypoint": f"optuna:{stem}:{ast.unparse(function)}" if is_importable and function else "",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
         # A study without a pruner of its own has Optuna's default one, and it matters only if trials ask it.
         **({"pruner": "median"} if any(_dotted_name(call.func).endswith(".should_prune") for call in calls) else {}),
@@ -491,16 +495,16 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
 def _study_component(
     field: str, node: ast.expr, assigned: Mapping[str, ast.expr], choices: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
-    """Return the fields `sampler` or `pruner`, and `seed`, of the job for a sampler or pruner of Optuna.
+    """Return the fields of the job for a sampler or pruner of Optuna: `sampler` or `pruner`, and `seed` if it has one.
 
-    {} without one, or if it has no counterpart or cannot be read; then a remark is appended to `notes`.
+    {} for None, and for one that has no counterpart or cannot be read.
 
     Args:
         field: Field of the job, and argument of `create_study`: "sampler" or "pruner".
         node: Value of that argument.
         assigned: Variables of the script and the expressions that are assigned to them.
         choices: Samplers or pruners of a job, by name.
-        notes: Remarks for the user.
+        notes: Remarks for the user. Those on parts that the fields lack are appended.
     """
     node = assigned.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.Constant) and node.value is None:
@@ -513,34 +517,33 @@ def _study_component(
     if not name:
         notes.append(f"{field}: {cls} is none of {', '.join(choices)}; write `{field}` into job.yaml")
         return {}
-    keywords = {
-        keyword.arg: keyword.value
-        for keyword in node.keywords
-        if keyword.arg and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is None)
-    }
-    options = {key: _literal(value) for key, value in keywords.items() if key in choices[name].options}
+    options: dict[str, Any] = {}
+    seed: int | None = None
     unreadable = [ast.unparse(argument) for argument in node.args]
-    unreadable += [key for key in keywords if key not in options and key != "seed"]
-    unreadable += [key for key, value in options.items() if value is None]
-    options = {key: value for key, value in options.items() if value is not None}
-    seed = _literal(keywords.get("seed"))
-    has_seed = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
-    if "seed" in keywords and not has_seed:
-        unreadable.append("seed")
+    for key, value_node in _arguments_by_name(node).items():
+        value = _literal(value_node)
+        if isinstance(value_node, ast.Constant) and value_node.value is None:
+            continue  # None stands for the default
+        if key == "seed" and type(value) is int and value >= 0:
+            seed = value
+        elif key in choices[name].options and value is not None:
+            options[key] = value
+        else:
+            unreadable.append(key)
     if unreadable:
         notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; write `{field}` into job.yaml")
     has_required = all(key in options for key, option in choices[name].options.items() if option.required)
     fields: dict[str, Any] = {}
     if name != "grid" and has_required and not node.args:  # the grid of a job is its space, and not an option
         fields[field] = {"name": name, **options} if options else name
-    if has_seed:
+    if seed is not None:
         fields["seed"] = seed
     return fields
 
 
 def _study_direction(node: ast.expr | None) -> str:
-    """Return the direction of a study from a text or a member of `StudyDirection`. Optuna's default is minimize."""
-    direction = node.attr if isinstance(node, ast.Attribute) else _literal(node)
+    """Return the direction of a study from a text or a member of `StudyDirection`; otherwise Optuna's default, minimize."""
+    direction = node.attr if isinstance(node, ast.Attribute) else _literal(node)  # the name of the member
     return "maximize" if str(direction).lower() == "maximize" else "minimize"
 
 
@@ -570,11 +573,11 @@ def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed: Collecti
 
 
 def _literal_value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
-    """Return the value of a literal expression.
+    """Return the value of a literal expression, in which names of variables may also be used.
 
     Args:
         node: The expression; None is not literal.
-        values: Names that the expression may have → the expressions that are assigned to them.
+        values: Names of variables → the expressions that are assigned to them.
 
     Raises:
         ValueError, TypeError, SyntaxError, MemoryError, RecursionError: The expression is not literal.
@@ -598,23 +601,23 @@ def _arguments_by_name(call: ast.Call, *names: str) -> dict[str, ast.expr]:
 
 def _attribute_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the plain values that a script assigns to attributes: `config.trainer.lr = 0.1` has the flag `--trainer.lr`."""
-    names = set()
+    options: dict[str, Option] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
             root, _, name = _dotted_name(node.targets[0]).partition(".")
             value = _literal(node.value)
-            if root not in ("", "self", "cls") and value is not None and name not in names:
-                names.add(name)
-                yield _flag_option(name, value)
+            if root not in ("", "self", "cls") and value is not None:
+                options.setdefault(name, _flag_option(name, value))
+    yield from options.values()
 
 
 def _configurator_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the values that a script assigns at its top level before the call that lets arguments overwrite them."""
     calls = [node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    end = next((call.lineno for call in calls if _executes_file(call)), 0)
+    call_line = next((call.lineno for call in calls if _executes_file(call)), 0)
     for name, node in arguments.first_assignments(tree).items():
         value = _literal(node.value)
-        if node.lineno < end and value is not None and not isinstance(value, list) and not name.startswith("_"):
+        if node.lineno < call_line and value is not None and not isinstance(value, list) and not name.startswith("_"):
             yield _flag_option(name, value)
 
 
@@ -647,28 +650,34 @@ def with_default(option: Option, text: str | None) -> Option:
 def _environment_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the environment variables that a script reads, by `os.environ["LR"]`, `os.environ.get(…)` or `os.getenv(…)`."""
     variables: dict[str, Option] = {}
-    # Argument of `float(…)` or `int(…)` → name of the function. `ast.walk` visits such a call before its argument.
-    kinds: dict[ast.expr, str] = {}
+    kinds: dict[ast.AST, str] = {}  # argument of `float(…)` or `int(…)` → name of the function
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if call.args and _dotted_name(call.func) in ("float", "int"):
+            kinds[call.args[0]] = _dotted_name(call.func)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called_name, call_arguments = _dotted_name(node.func), _arguments_by_name(node, "key", "default")
-            if called_name in ("float", "int") and node.args:
-                kinds[node.args[0]] = called_name
-            is_read = called_name.endswith(("environ.get", "getenv"))
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            is_read, call_arguments = _dotted_name(node.value).endswith("environ"), {"key": node.slice}
+        if isinstance(node, ast.Call) and _dotted_name(node.func).endswith(("environ.get", "getenv")):
+            read_arguments = _arguments_by_name(node, "key", "default")
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.ctx, ast.Load)
+            and _dotted_name(node.value).endswith("environ")
+        ):
+            read_arguments = {"key": node.slice}
         else:
             continue
-        name, value = _literal(call_arguments.get("key")), _literal(call_arguments.get("default"))
-        if is_read and isinstance(name, str):
-            kind = kinds.get(node) or _kind(value)
+        name, default = _literal(read_arguments.get("key")), _literal(read_arguments.get("default"))
+        if not isinstance(name, str):
+            continue
+        kind = kinds.get(node) or _kind(default)
+        is_number = kind in ("float", "int")
+        if is_number:
             try:
-                value = {"float": float, "int": int}.get(kind, lambda value: value)(value)
+                default = float(default) if kind == "float" else int(default)
             except (TypeError, ValueError):  # there is no default, or the script does not convert it
-                value = None
-            # A variable that is not converted to a number, such as HOME, may be set by the system. So it needs no value.
-            is_needed = "default" not in call_arguments and kind in ("float", "int")
-            variables.setdefault(name, Option(name, value, kind, flag=name, required=is_needed))
+                default = None
+        # A variable that is not converted to a number, such as HOME, may be set by the system. So it needs no value.
+        is_needed = is_number and "default" not in read_arguments
+        variables.setdefault(name, Option(name, default, kind, flag=name, required=is_needed))
     yield from variables.values()
 
 
@@ -688,7 +697,8 @@ def _prompt_options(tree: ast.Module) -> Iterator[Option]:
         text = ast.unparse(node.value)
         if re.search(r"(?<!\w)input\(", text):
             kind = next((kind for kind in ("float", "int") if f"{kind}(input(" in text), "str")
-            number = re.search(settings.NUMBER, re.sub(r"\w*[A-Za-z_]\w*", "", text))
+            text_without_words = re.sub(r"\w*[A-Za-z_]\w*", "", text)  # a name such as `layer2` has no default
+            number = re.search(settings.NUMBER, text_without_words)
             option = Option(ast.unparse(node.targets[0]), None, kind, required=number is None)
             yield with_default(option, number[0] if number else None)
 
@@ -699,8 +709,9 @@ def _position_options(tree: ast.Module) -> Iterator[Option]:
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     defaults = {ast.unparse(node.targets[0]): value for node in assigned if (value := _literal(node.value)) is not None}
     for node in assigned:
-        match = re.search(r"\bsys\.argv\[(\d+)\]", text := ast.unparse(node.value))
-        name = ast.unparse(node.targets[0])
+        name, text = ast.unparse(node.targets[0]), ast.unparse(node.value)
+        match = re.search(r"\bsys\.argv\[(\d+)\]", text)
+        # LR = sys.argv[1] if len(sys.argv) > 1 else 0.1
         default = _literal(node.value.orelse) if isinstance(node.value, ast.IfExp) else defaults.get(name)
         kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in text), "str")
         if match and int(match[1]) > 0:
@@ -736,13 +747,8 @@ def _calculation_result(node: ast.expr | None) -> Any:
         case ast.BinOp(left=ast.Constant(value=int() | float() as left), op=operation, right=right_node):
             right = _literal(right_node)
             calculate = _OPERATORS.get(type(operation))
-            if (
-                calculate
-                and type(left) in (int, float)
-                and type(right) in (int, float)
-                and abs(left) < 1e9
-                and abs(right) < 64
-            ):
+            are_numbers = type(left) in (int, float) and type(right) in (int, float)
+            if calculate and are_numbers and abs(left) < 1e9 and abs(right) < 64:
                 with contextlib.suppress(ArithmeticError):
                     return calculate(left, right)
     return None
@@ -782,9 +788,9 @@ def _imported_modules(nodes: list[Any]) -> Iterator[str]:
 
 
 def hydra_options(text: str, name: str, groups: Mapping[str, Mapping[str, str]]) -> list[Option]:
-    """Return the options of a Hydra configuration: the groups in its defaults list, their leaves, and its own leaves.
+    """Return the options of a Hydra configuration: those of the groups in its defaults list, and its own values.
 
-    The leaves of a group are those that all of its files have. There are no options if the text is not a mapping.
+    A value that is not a mapping is called a leaf. There are no options if the text is not a mapping.
 
     Args:
         text: Text of the configuration.
@@ -797,22 +803,30 @@ def hydra_options(text: str, name: str, groups: Mapping[str, Mapping[str, str]])
     data = document.parse(text, name).data
     if not isinstance(data, dict):
         return []
-    group_options = []
+    options: list[Option] = []
     for entry in data.get("defaults") or ():
         for key, chosen in entry.items() if isinstance(entry, dict) else ():
             group = key.removeprefix("optional ")
-            file_texts = groups.get(group, {})
-            if isinstance(chosen, str) and chosen in file_texts:
-                choices = tuple(file_texts) if len(file_texts) > 1 else ()
-                group_options.append(Option(group, chosen, choices=choices, flag=group))
-                leaves_by_file = {file: _group_leaves(group, file_text) for file, file_text in file_texts.items()}
-                # Hydra refuses to set a leaf that the chosen file lacks, and a search may choose any file of the group.
-                group_options += [
-                    leaf
-                    for leaf_name, leaf in leaves_by_file[chosen].items()
-                    if all(leaf_name in leaves for leaves in leaves_by_file.values())
-                ]
-    return group_options + list(_leaves({key: value for key, value in data.items() if key not in _HYDRA_KEYS}))
+            if isinstance(chosen, str) and chosen in groups.get(group, {}):
+                options += _group_options(group, chosen, groups[group])
+    return [*options, *_leaves({key: value for key, value in data.items() if key not in _HYDRA_KEYS})]
+
+
+def _group_options(group: str, chosen: str, file_texts: Mapping[str, str]) -> Iterator[Option]:
+    """Yield the options of a group of Hydra: the choice of its file, and the leaves that all of its files have.
+
+    Args:
+        group: Name of the group.
+        chosen: Name of the file that the defaults list chooses.
+        file_texts: Texts of the files of the group, by name.
+    """
+    choices = tuple(file_texts) if len(file_texts) > 1 else ()
+    yield Option(group, chosen, choices=choices, flag=group)
+    leaves_by_file = {file: _group_leaves(group, text) for file, text in file_texts.items()}
+    # Hydra refuses to set a leaf that the chosen file lacks, and a search may choose any file of the group.
+    for name, leaf in leaves_by_file[chosen].items():
+        if all(name in leaves for leaves in leaves_by_file.values()):
+            yield leaf
 
 
 def _group_leaves(group: str, text: str) -> dict[str, Option]:
@@ -822,11 +836,12 @@ def _group_leaves(group: str, text: str) -> dict[str, Option]:
     except SpecError:
         return {}
     leaves = _leaves(data, f"{group.replace('/', '.')}.") if isinstance(data, dict) else ()
+    # `_target_` names a class, and the other values are its arguments.
     return {leaf.name: leaf for leaf in leaves if not leaf.required and not leaf.name.endswith("_target_")}
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[Option]:
-    """Yield the values of nested mappings as options with dotted names. "???" makes an option required, without a default.
+    """Yield the values of nested mappings as options with dotted names. "???" stands for a missing value.
 
     Lists, None and texts with an interpolation such as `${lr}` are left out.
     """

@@ -1,4 +1,4 @@
-"""Fields of a job for samplers and ranges of other tools. All importers use these functions and the table of samplers."""
+"""Fields of a job for samplers and ranges of other tools, which all importers use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "motpesampler": {"name": "tpe"},
 }
 SIGMAS = 3  # half the width of the range that replaces a normal distribution with steps: 99.7 % of its values
-_DEFAULT_TRIALS = 20
+DEFAULT_TRIALS = 20
 _PARAMETER: TypeAdapter[Any] = TypeAdapter(spaces.Parameter)
 
 
@@ -84,12 +84,12 @@ def multiples(low: float, high: float, step: float, *, inward: bool = False) -> 
     """
     if not step > 0 or not math.isfinite(max(abs(low), abs(high)) / step):
         return low, high
-    indices = [low / step, high / step]
-    for position, rounded in enumerate((math.ceil, math.floor)):
-        is_multiple = math.isclose(indices[position], round(indices[position]), rel_tol=1e-9)
-        indices[position] = rounded(indices[position]) if inward and not is_multiple else round(indices[position])
-    low_multiple, high_multiple = (float(f"{index * step:.12g}") for index in indices)  # 3 * 0.1 is not 0.3
-    return low_multiple, high_multiple
+    low_index, high_index = round(low / step), round(high / step)
+    if inward and not math.isclose(low / step, low_index, rel_tol=1e-9):
+        low_index = math.ceil(low / step)
+    if inward and not math.isclose(high / step, high_index, rel_tol=1e-9):
+        high_index = math.floor(high / step)
+    return float(f"{low_index * step:.12g}"), float(f"{high_index * step:.12g}")  # 3 * 0.1 is not 0.3
 
 
 def normal(mean: float, deviation: float, *, log: bool = False, step: float | None = None) -> dict[str, Any] | None:
@@ -101,6 +101,7 @@ def normal(mean: float, deviation: float, *, log: bool = False, step: float | No
         return None
     if step is None:
         return {"type": "normal", "mean": mean, "std": deviation, **({"log": True} if log else {})}
+    # For a log-normal distribution, these are logarithms, so they are no multiples of the step.
     low, high = multiples(mean - SIGMAS * deviation, mean + SIGMAS * deviation, 0.0 if log else step)
     return span("float", math.exp(low) if log else low, math.exp(high) if log else high, log=log, step=step)
 
@@ -130,14 +131,14 @@ def points(space: Mapping[str, Any]) -> int | None:
 
 
 def trials(requested: int | None, sampler_fields: Mapping[str, Any], space: Mapping[str, Any]) -> int:
-    """Return the number of trials of a job: the requested one, but of a grid at most the number of its points.
+    """Return the number of trials of a job: the requested number, but for a grid at most the number of its points.
 
     Args:
-        requested: Number in the file. None for the default.
+        requested: Number in the file. None, or 0, for the default.
         sampler_fields: Sampler of the job.
         space: Space of the job.
     """
     count = points(space) if sampler_fields["name"] in ("grid", "bruteforce") else None
     if count is None:
-        return requested or _DEFAULT_TRIALS
+        return requested or DEFAULT_TRIALS
     return min(requested or count, count)

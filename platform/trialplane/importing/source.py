@@ -72,7 +72,7 @@ class Source:
         self._names: dict[str, str] = {}
 
     def look(self, *path: str | int) -> Any:
-        """Return the value at a path, without marking it as read. None if there is none."""
+        """Return the value at a path, without recording that it was read. None if there is none."""
         value = self._document.data
         for step in path:
             has_index = isinstance(value, list) and isinstance(step, int) and step < len(value)
@@ -83,7 +83,7 @@ class Source:
         return value
 
     def take(self, *path: str | int) -> Any:
-        """Return the value at a path, and mark it and everything below it as read. None if there is none."""
+        """Return the value at a path, and record that it and everything below it was read. None if there is none."""
         self._read.add(path)
         return self.look(*path)
 
@@ -144,7 +144,7 @@ class Source:
         return [self.text(*path, index) for index in self.indices(*path)]
 
     def skip(self, reason: str, *path: str | int) -> None:
-        """Mark a value as read, and add a note on it. Do nothing if there is none."""
+        """Add a note on the value at a path, and record that it was read. Do nothing if there is none."""
         if self.look(*path) is not None:
             self.take(*path)
             self.note(reason, *path)
@@ -189,7 +189,7 @@ class Source:
 
         Args:
             job: Fields of job.yaml.
-            reasons: Reasons for such notes, by a part of the value's path. Of several parts, the last one counts.
+            reasons: Reasons for such notes, by a part of the value's dotted path; see `_reason`.
             files: Texts of generated files of the job's folder, by name.
             copies: Names of files beside the source that the job's folder needs.
             is_in_parent: Whether these files are in the parent of the source's folder.
@@ -211,11 +211,9 @@ class Source:
         value = self.look(*path)
         if path in self._read or value in ({}, []):
             return
-        if path and not any(read[: len(path)] == path for read in self._read):
-            dotted = f".{_field(path)}."
-            matching = [part for part in reasons if f".{part}." in dotted]
-            last_part = max(matching, key=lambda part: (dotted.rfind(f".{part}.") + len(part), len(part)), default="")
-            self.note(reasons.get(last_part, _NO_FIELD), *path)
+        has_read_value = any(read[: len(path)] == path for read in self._read)
+        if path and not has_read_value:
+            self.note(_reason(path, reasons), *path)
             return
         steps = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
         for step in steps:
@@ -230,6 +228,14 @@ class Source:
 def call_text(call: Mapping[str, Any]) -> str:
     """Return the text of a call in code, shortened for a message."""
     return errors.shortened(str(call.get("text") or f"{call[CALL]}(…)"), 60)
+
+
+def _reason(path: Place, reasons: Mapping[str, str]) -> str:
+    """Return the reason for the part of a path that ends last, or of several such parts for the longest one."""
+    dotted = f".{_field(path)}."
+    parts = [part for part in reasons if f".{part}." in dotted]
+    last_part = max(parts, key=lambda part: (dotted.rfind(f".{part}.") + len(part), len(part)), default="")
+    return reasons.get(last_part, _NO_FIELD)
 
 
 def _field(path: Place) -> str:

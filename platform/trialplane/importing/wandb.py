@@ -89,7 +89,7 @@ def _guess_objective(source: Source, text: str, direction: str) -> tuple[str, st
         direction: Direction in the file, or its default.
     """
     names = logged_metrics(text)
-    measures = [name for name in names if guess.objective({name: 0.0})]
+    measures = [name for name in names if guess.is_measure(name)]
     held_out = [name for name in measures if guess.is_held_out(name)]
     metric = next((group[0] for group in (held_out, measures, names) if len(group) == 1), "")
     if metric:
@@ -119,11 +119,11 @@ def logged_metrics(text: str) -> list[str]:
     keys: list[ast.expr | None] = []
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(value=run, attr="log"), args=[ast.Dict(keys=names), *_]) if (
-                ast.unparse(run) in runs
-            ):
-                keys += names
-    return list(dict.fromkeys(key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)))
+            case ast.Call(func=ast.Attribute(value=run, attr="log"), args=[ast.Dict(keys=dict_keys), *_]):
+                if ast.unparse(run) in runs:
+                    keys += dict_keys
+    names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+    return list(dict.fromkeys(names))
 
 
 def _sampler(source: Source) -> dict[str, Any]:
@@ -167,7 +167,8 @@ def _parameters(
         prefix: Dotted name of the mapping, with a dot at its end.
         space: Parameters to search, by name.
         params: Fixed parameters, by name.
-        flags: Arguments of the script. If a parameter gets another name, the flag with its own is added.
+        flags: Arguments of the script. If the job needs another name for a parameter, a flag with the name in the file is
+            added.
     """
     for key in source.keys(*field):
         key_field, dotted_name = (*field, key), f"{prefix}{key}"
@@ -194,24 +195,23 @@ def _parameters(
 
 def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
     """Return a parameter of the space, or `{"value": …}` for a constant. None after an issue."""
-    shape = source.text(*field, "distribution")
-    if source.look(*field, "values") is not None or shape.startswith("categorical"):
+    distribution = source.text(*field, "distribution")
+    if source.look(*field, "values") is not None or distribution.startswith("categorical"):
         return search.categorical(_choices(source, (*field, "values")))
     if "value" in source.keys(*field):
         return {"value": source.take(*field, "value")}
     bounds = source.look(*field, "min"), source.look(*field, "max")
     low, high = source.number(*field, "min"), source.number(*field, "max")
-    mean, deviation, step = (source.number(*field, key) for key in ("mu", "sigma", "q"))
-    kind = shape or ("int_uniform" if all(isinstance(bound, int) for bound in bounds) else "uniform")
-    step = (step or 1.0) if kind.startswith("q_") else None
+    mean, deviation, quantum = (source.number(*field, key) for key in ("mu", "sigma", "q"))
+    kind = distribution or ("int_uniform" if all(isinstance(bound, int) for bound in bounds) else "uniform")
+    step = (quantum or 1.0) if kind.startswith("q_") else None
     if kind.endswith("normal"):
-        mean = 0.0 if mean is None else mean
-        deviation = 1.0 if deviation is None else deviation
         if step is not None:
             source.note(
                 f"{kind} becomes a range of {search.SIGMAS} sigma on both sides, drawn uniformly", *field, "distribution"
             )
-        parameter = search.normal(mean, deviation, log="log" in kind, step=step)
+        deviation = 1.0 if deviation is None else deviation
+        parameter = search.normal(mean or 0.0, deviation, log="log" in kind, step=step)
         if parameter is None:
             source.refuse("mu and sigma give values that are too large", *field)
         return parameter
@@ -245,14 +245,15 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
 
 
 def _choices(source: Source, field: Place) -> list[Any]:
-    """Return the different values of a list. Lists and mappings among them become JSON text."""
+    """Return the different values of the list at a path. Lists and mappings among them become JSON text."""
     choices: list[Any] = []
     for index in source.indices(*field):
         value = source.take(*field, index)
         if isinstance(value, (list, dict)):
             source.note("is passed to the script as JSON text", *field, index)
             value = json.dumps(value)
-        if not any(type(value) is type(choice) and value == choice for choice in choices):
+        is_repeated = any(type(value) is type(choice) and value == choice for choice in choices)  # 1 is not true
+        if not is_repeated:
             choices.append(value)
     return choices
 
@@ -262,13 +263,13 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
 
     Args:
         source: The file.
-        flags: Arguments for parameters that get another name.
+        flags: Arguments for parameters that have another name in the job.
         parameters: Parameters by name: fields of a searched one, or the value of a fixed one.
     """
     program = source.text("program").removeprefix("./")
     items = source.texts("command") or list(_DEFAULT_COMMAND)
-    head: list[str] = []  # the command, up to the program
-    tail: list[str] = []  # arguments
+    command: list[str] = []  # up to the program
+    argument_items: list[str] = []  # after the program
     booleans = "value"
     is_after_program = False
     for index, item in enumerate(items):
@@ -277,28 +278,30 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
         if macro is None:
             if _MACRO.search(item):
                 source.note("a macro inside an argument is not filled in here; it stays as text", *field)
-            (tail if is_after_program else head).append(item.replace("{", "{{").replace("}", "}}"))
+            (argument_items if is_after_program else command).append(arguments.escaped(item))
         elif macro[1] == "program":
             is_after_program = True
-            head.append(program)
+            command.append(program)
         elif macro[1] == "interpreter":
-            head.append("python")
+            command.append("python")
         elif macro[1] in ("args", "args_no_boolean_flags"):
             booleans = "value" if macro[1] == "args" else "switch"
-            tail += [*flags, f"{{{arguments.FLAGS}}}"]
+            argument_items += [*flags, f"{{{arguments.FLAGS}}}"]
         elif macro[1] == "args_no_hyphens":
-            tail += [*(flag.removeprefix("--") for flag in flags), f"{{{arguments.HYDRA}}}"]
+            argument_items += [*(flag.removeprefix("--") for flag in flags), f"{{{arguments.HYDRA}}}"]
         elif macro[1] == "args_json":
-            tail.append(_json_argument(source, parameters, field))
-        elif macro[1] != "env":
+            argument_items.append(_json_argument(source, parameters, field))
+        elif macro[1] != "env":  # which a trial does not need: W&B's `env` starts the program
             source.note(f"{item} has no counterpart; write the argument into job.yaml", *field)
     if not program:
         source.note("is missing: write the script into job.yaml", "program")
-    program_arguments: Any = {"items": tail, "booleans": booleans, "lists": "literal"} if tail else "none"
-    is_plain_script = program.endswith(".py") and head[-1:] == [program] and all(word == "python" for word in head[:-1])
-    if is_plain_script:
+    program_arguments: Any = "none"
+    if argument_items:
+        program_arguments = {"items": argument_items, "booleans": booleans, "lists": "literal"}
+    starts_with_python = command[-1:] == [program] and all(word == "python" for word in command[:-1])
+    if program.endswith(".py") and starts_with_python:
         return {"script": program, "arguments": program_arguments}
-    return {"command": head or ["python", "train.py"], "arguments": program_arguments}
+    return {"command": command or ["python", "train.py"], "arguments": program_arguments}
 
 
 def _json_argument(source: Source, parameters: Mapping[str, Any], field: Place) -> str:
@@ -313,10 +316,10 @@ def _json_argument(source: Source, parameters: Mapping[str, Any], field: Place) 
     for name, parameter in parameters.items():
         # Values that show the type: the choices, 0 for a range of numbers, or the fixed value.
         examples = parameter.get("choices", [0]) if isinstance(parameter, dict) else [parameter]
-        if not all(type(value) in (int, float) for value in examples) and not all(
-            isinstance(value, str) for value in examples
-        ):
+        is_number = all(type(value) in (int, float) for value in examples)
+        is_text = all(isinstance(value, str) for value in examples)
+        if not is_number and not is_text:
             source.note(f"{name} is neither a number nor a string, and is written as Python prints it", *field)
-        quote = '"' if all(isinstance(value, str) for value in examples) else ""
+        quote = '"' if is_text else ""
         parts.append(f"{json.dumps(name)}: {quote}{{{name}}}{quote}")
     return "{{" + ", ".join(parts) + "}}"  # doubled braces are literal in an argument of a job

@@ -19,7 +19,7 @@ from trialplane.importing.script import Call
 from trialplane.job import settings
 
 _SHELL = re.compile(r"(?:\S*/)?(?:ba|z|da)?sh")
-_ALL_ARGUMENTS = "$@"  # stands for further arguments
+_ALL_ARGUMENTS = "$@"  # marks where further arguments can stand
 _REST = re.compile(r'"\$(?:@|\{@(?::(\d+))?\})"|(?<!")\$(?:[@*]|\{[@*](?::(\d+))?\})')  # "$@", ${@:2}, $*
 _POSITION = re.compile(r"\$(?:(\d)|\{(\d)(?::?-[^{}]*)?\})")
 _OWN_FOLDER = re.compile(r"""(?:\$\(|`)dirname\s+(?:--\s+)?["']?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?["']?(?:\)|`)""")
@@ -32,29 +32,28 @@ _SHIFT = re.compile(r"\s*shift(?:\s+(\d+))?\s*$")
 
 @dataclasses.dataclass(frozen=True)
 class _Branches:
-    """The branches of an `if` or a `case`.
+    """An `if` or a `case` with its branches, at one line of the script.
 
     Attributes:
         is_case: Whether it is a `case`.
-        word: Word that the patterns of a `case` match.
-        is_read: Whether the current branch may run.
-        is_taken: Whether an earlier branch, or the current one, runs for certain.
+        word: Word that a `case` compares with the patterns of its branches.
+        may_run: Whether the branch at this line may run.
+        is_taken: Whether an earlier branch, or this one, runs for certain.
     """
 
     is_case: bool
     word: str = ""
-    is_read: bool = True
+    may_run: bool = True
     is_taken: bool = False
 
     def next(self, is_true: bool | None) -> _Branches:
         """Return the state in the next branch, whose condition is true, false, or unknown (None)."""
-        return dataclasses.replace(
-            self, is_read=is_true is not False and not self.is_taken, is_taken=self.is_taken or is_true is True
-        )
+        may_run = is_true is not False and not self.is_taken
+        return dataclasses.replace(self, may_run=may_run, is_taken=self.is_taken or is_true is True)
 
 
 def find_call(text: str) -> Call | None:
-    """Return the call of a shell script in a command line; None without one. Its `script` is the shell script."""
+    """Return the call of a shell script in a command line; None without one. `Call.script` is then the shell script."""
     return launcher.last_call(text, _shell_call)
 
 
@@ -67,8 +66,9 @@ def _shell_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
     """
     texts = [word for word, _ in words]
     for index, word in enumerate(texts):
-        is_started = "/" in word if index == 0 else bool(_SHELL.fullmatch(texts[index - 1])) or word.startswith("./")
-        if word.endswith(settings.SHELLS) and is_started:
+        follows_shell = index > 0 and _SHELL.fullmatch(texts[index - 1])  # `bash train.sh`
+        is_program = "/" in word if index == 0 else word.startswith("./")
+        if word.endswith(settings.SHELLS) and (follows_shell or is_program):
             return Call(os.path.normpath(word), folder, "", tuple(texts[index + 1 :]), words[-1][1])
     return None
 
@@ -92,21 +92,21 @@ def wrapped_call(text: str, shell_call: Call) -> Call | None:
 
 
 def _read_lines(text: str, words: list[str], own_folder: str) -> Iterator[str]:
-    """Yield the lines of a shell script that may run, with the values of arguments and variables.
+    """Yield the lines of a shell script that may run, with the values of arguments and variables in place of their names.
 
     Args:
         text: Text of the script.
         words: Arguments of the script.
         own_folder: Folder of the script, relative to the one in which it is started.
     """
-    branches: list[_Branches] = []
+    branches: list[_Branches] = []  # those that are open at the current line, the innermost last
     variables: dict[str, str] = {}
     for raw_line in launcher.shell_lines(_KEYWORD.sub(_on_own_line, text)):
         line = launcher.with_variable_values(_with_arguments(_OWN_FOLDER.sub(own_folder, raw_line), words), variables)
         if re.match(r"\s*if\b", line):
             branches.append(_Branches(is_case=False).next(_is_true(line)))
         elif (case := _CASE.match(line)) is not None:
-            branches.append(_Branches(is_case=True, word=case[1], is_read=False))
+            branches.append(_Branches(is_case=True, word=case[1], may_run=False))  # until its first pattern
         elif branches and re.match(r"\s*(?:fi|esac)\b", line):
             branches.pop()
         elif branches and not branches[-1].is_case and re.match(r"\s*(?:elif|else)\b", line):
@@ -114,18 +114,18 @@ def _read_lines(text: str, words: list[str], own_folder: str) -> Iterator[str]:
             continue
         elif branches and branches[-1].is_case and (pattern := _PATTERN.match(line)) is not None:
             branches[-1] = branches[-1].next(_matches(branches[-1].word, pattern[1]))
-            line = pattern[2]
-        if not all(branch.is_read for branch in branches):
+            line = pattern[2]  # the command that follows the pattern in the same line
+        if not all(branch.may_run for branch in branches):
             continue
         if (shift := _SHIFT.match(line)) is not None:
             words = words[int(shift[1] or 1) :]
         elif (assignment := launcher.assignment(line)) is not None:
             variables[assignment[0]] = assignment[1]
-        yield re.sub(r";;\s*$", "", _with_all_arguments(line, words))
+        yield re.sub(r";;\s*$", "", _with_all_arguments(line, words))  # `;;` ends a branch of a `case`
 
 
 def _on_own_line(match: re.Match[str]) -> str:
-    """Return a keyword of the shell with its line ends: `then` and `else` end a line, too."""
+    """Return a keyword of the shell at the beginning of a new line. `then` and `else` also end it."""
     return f"\n{match[1]}" + ("\n" if match[1] in ("then", "else") else "")
 
 
@@ -141,10 +141,10 @@ def _with_arguments(line: str, words: Sequence[str]) -> str:
 
 
 def _with_all_arguments(line: str, words: Sequence[str]) -> str:
-    """Return a line of a shell script with all arguments, and the mark of further ones, in place of `"$@"`."""
+    """Return a line of a shell script with all arguments, and `_ALL_ARGUMENTS`, in place of `"$@"`."""
 
     def values_of(match: re.Match[str]) -> str:
-        """Return the arguments from a position on, and the mark."""
+        """Return the arguments from a position on, and `_ALL_ARGUMENTS`."""
         position = int(match[1] or match[2] or 1)
         return f'{shlex.join(words[max(position, 1) - 1 :])} "{_ALL_ARGUMENTS}"'
 
