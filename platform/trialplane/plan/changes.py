@@ -32,7 +32,7 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
     Args:
         old: Job of the run.
         changes: Dotted field → value, from flags. None for a flag that was not used.
-        sets: Assignments `field=value`.
+        sets: Assignments `field=value`, from `--set`.
         started: Number of trials that the run has started. A new number of trials must not be lower.
 
     Raises:
@@ -41,7 +41,7 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
     # A job with a script has the default entrypoint too. The validation would take it for one that the author has written.
     unused = {"entrypoint"} if isinstance(old, Ranked) and (old.script or old.command) else set()
     edited = Draft(old.model_dump(mode="json", exclude=unused), {})
-    # Dotted field → its value, and the flag or assignment in messages.
+    # Dotted field → its value, and the flag or assignment for messages.
     requested = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
     issues: list[Issue] = []
     for text in sets:
@@ -52,8 +52,9 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
         else:
             requested[field] = (value, source)
     for field, (value, source) in requested.items():
-        if value is None and not source.startswith("--set"):
-            continue  # a flag that was not used; `--set field=null` sets null
+        is_unused_flag = value is None and not source.startswith("--set")  # `--set field=null` sets null
+        if is_unused_flag:
+            continue
         if field.split(".")[0] not in old.changeable and field not in old.changeable:
             issues.append(Issue((field,), _unchangeable_message(old), source))
             continue
@@ -182,8 +183,9 @@ def completed_message(status: RunStatus, old: Job, job: Job, target_flags: str =
     Returns:
         The message. "" if the run would continue.
     """
-    if old.count_field not in old.changeable and status.ended_trials >= job.trials and not status.failed:
-        return _finished_message(status, job, target_flags)  # a training: no change can extend it
+    can_extend = old.count_field in old.changeable  # no change can extend a training
+    if not can_extend and status.ended_trials >= job.trials and not status.failed:
+        return _finished_message(status, job, target_flags)
     resume = f"`platform resume {status.run}"
     counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
     exhausted = _exhausted_budget(status, job)
@@ -201,7 +203,7 @@ def completed_message(status: RunStatus, old: Job, job: Job, target_flags: str =
             f"{message_start}: it reached budget.target ({job.budget.target:g}) after {counts}; "
             f"{resume} --set budget.target=null` continues without a target, or set a better one"
         )
-    if job != old:
+    if job != old:  # the changes let the run continue
         return ""
     if status.ended_trials >= job.trials:
         return _finished_message(status, job, target_flags)
@@ -233,15 +235,17 @@ def extension(status: RunStatus, job: Job) -> dict[str, Any] | None:
     if _is_target_reached(status, job):
         return {"budget.target": None}
     if status.ended_trials >= job.trials:
+        if job.search.population is not None:
+            return None
         is_enumerated = job.search.sampler.name in ("grid", "bruteforce") and not job.search.is_code
-        points = space.count_points(job.search.parameters) if is_enumerated else None
+        points = space.count_points(job.search.parameters) if is_enumerated else None  # None if there is no limit
         trials = 2 * job.trials if points is None else min(2 * job.trials, points)
-        return {"trials": trials} if trials > job.trials and job.search.population is None else None
+        return {"trials": trials} if trials > job.trials else None
     return {"budget.steps": 2 * job.budget.steps} if job.budget.steps is not None else None
 
 
 def can_retry(status: RunStatus, job: Job) -> bool:
-    """Return whether `platform retry --failed` continues a study that is not active, if some of its trials have failed."""
+    """Return whether `platform retry --failed` could continue a study that is not active and has failed trials."""
     is_stopped = status.state is RunState.SUCCEEDED and _is_target_reached(status, job)
     return job.search.population is None and _exhausted_budget(status, job) is None and not is_stopped
 
@@ -261,9 +265,9 @@ def _is_target_reached(status: RunStatus, job: Job) -> bool:
 
 
 def _exhausted_budget(status: RunStatus, job: Job) -> tuple[str, float] | None:
-    """Return the field and the limit of the first budget of time or money that ended a run before all of its trials.
+    """Return the field and the limit of the first budget of time, GPU hours or cost that a run has used up.
 
-    None if there is none.
+    None if there is none, or if all of its trials have ended.
     """
     budget, usage = job.budget, status.usage
     if status.ended_trials >= job.trials:

@@ -201,12 +201,12 @@ class _Converter:
         If the type is unknown, any value is allowed.
         """
         values = [schema["const"]] if "const" in schema else schema.get("enum")
-        kind = schema.get("type") or (_TYPES.get(type(values[0])) if values else None)
-        if kind == "null":
+        type_name = schema.get("type") or (_TYPES.get(type(values[0])) if values else None)
+        if type_name == "null":
             return {"nullable": True}
-        if kind is None:
+        if type_name is None:
             return {_ANY_VALUE: True}
-        converted: Schema = {"type": kind}
+        converted: Schema = {"type": type_name}
         if values:
             converted["enum"] = list(values)
         for key in ("pattern", "format", *_BOUNDS):
@@ -217,11 +217,12 @@ class _Converter:
             if exclusive not in schema:
                 continue
             bound = schema[exclusive]
-            if _BOUNDS[inclusive](bound, converted.get(inclusive, bound)) == bound:  # it is the stricter one
+            is_stricter = _BOUNDS[inclusive](bound, converted.get(inclusive, bound)) == bound  # than an inclusive bound
+            if is_stricter:
                 converted |= {inclusive: bound, exclusive: True}
-        if kind == "array":
+        if type_name == "array":
             converted["items"] = self.convert(schema.get("items", {}))
-        if kind == "object":
+        if type_name == "object":
             converted |= self._convert_fields(schema)
         return converted
 
@@ -251,30 +252,30 @@ def _union(forms: Sequence[Schema]) -> Schema:
     """
     nullable = {"nullable": True} if any(form.get("nullable") for form in forms) else {}
     alternatives = [{key: value for key, value in form.items() if key != "nullable"} for form in forms]
-    alternatives = [form for form in alternatives if form]  # without that of null
+    alternatives = [form for form in alternatives if form]  # that of null is empty now
     texts = list(dict.fromkeys(form["description"] for form in alternatives if form.get("description")))
     description = {"description": " Or: ".join(texts)} if texts else {}
-    kinds = {form.get("type") for form in alternatives}
-    if kinds == {"integer", "string"}:
+    types = {form.get("type") for form in alternatives}
+    if types == {"integer", "string"}:
         return {_INT_OR_STRING: True, **description, **nullable}
-    if kinds == {"integer", "number"}:
-        kinds = {"number"}
-    if len(kinds) != 1 or None in kinds:
+    if types == {"integer", "number"}:
+        types = {"number"}
+    if len(types) != 1 or None in types:  # a form without a type allows any value
         return {_ANY_VALUE: True, **description, **nullable}
-    (kind,) = kinds
+    (type_name,) = types
     if len(alternatives) == 1:
         return _without_nullable_enum({**alternatives[0], **nullable})
-    merged: Schema = {"type": kind, **description, **nullable}
-    # A restriction is kept if all alternatives have the same. Of enums, the values are merged.
+    merged: Schema = {"type": type_name, **description, **nullable}
+    # A restriction is kept if all alternatives have the same. Different enums are merged.
     for key in ("enum", "pattern", "format", *_BOUNDS, "exclusiveMinimum", "exclusiveMaximum"):
         restrictions = [form.get(key) for form in alternatives]
         if restrictions[0] is not None and all(restriction == restrictions[0] for restriction in restrictions):
             merged[key] = restrictions[0]
         elif key == "enum" and None not in restrictions:
             merged[key] = list(dict.fromkeys(value for values in restrictions if values for value in values))
-    if kind == "array":
+    if type_name == "array":
         merged["items"] = _union([form["items"] for form in alternatives])
-    if kind == "object":
+    if type_name == "object":
         merged |= _merge_objects(alternatives)
     return _without_nullable_enum(merged)
 
@@ -285,7 +286,7 @@ def _without_nullable_enum(schema: Schema) -> Schema:
 
 
 def _merge_objects(forms: Sequence[Schema]) -> Schema:
-    """Return the part for the fields of the union of several objects' schemas. A field is required if all require it."""
+    """Return the part for the fields of several objects' schemas in their union. A field is required if all require it."""
     if any("properties" not in form for form in forms):
         value_schemas = [form["additionalProperties"] for form in forms if "additionalProperties" in form]
         has_all = len(value_schemas) == len(forms)

@@ -14,7 +14,7 @@ from pathlib import Path
 from trialplane.job.kinds import Job
 
 UNREADABLE = ""  # digest of data that this machine does not have
-_MOST_WHOLE = 64 << 20  # size limit of a file that is read completely, in bytes
+_LARGEST_WHOLE = 64 << 20  # size of the largest file that is read completely, in bytes
 _END = 1 << 20  # bytes that are read at each end of a larger file
 _MOST_FILES = 10_000  # limit of the files of a parameter
 
@@ -22,8 +22,8 @@ _MOST_FILES = 10_000  # limit of the files of a parameter
 def digests(job: Job) -> dict[str, str]:
     """Return the digests of the data of a job, by parameter.
 
-    A fixed parameter names data if it is an absolute path, or a list with absolute paths, and is in `inputs` or all of these
-    files exist. The digest of an input that this machine cannot read is `UNREADABLE`.
+    A fixed parameter names data if it is an absolute path, or a list with absolute paths, and if it is one of the job's
+    `inputs` or all of these files exist. The digest of an input that this machine cannot read is `UNREADABLE`.
     """
     digest_by_param = {}
     for name, value in job.params.items():
@@ -48,7 +48,7 @@ def _digest(paths: list[Path]) -> str:
         size = file.stat().st_size
         digest.update(f"{file}\0{size}\0".encode())
         with file.open("rb") as stream:
-            if size <= _MOST_WHOLE:
+            if size <= _LARGEST_WHOLE:
                 digest.update(stream.read())
                 continue
             digest.update(f"{file.stat().st_mtime_ns}\0".encode())

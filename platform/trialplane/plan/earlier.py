@@ -109,7 +109,7 @@ class HistoryMapper:
     def _trial(self, row: TrialRow) -> EarlierTrial | None:
         """Return a trial in the new space. None if it is left out.
 
-        The reason is counted for `notes`, except for trials that say nothing about their parameters.
+        The reason is counted for `notes`, except for a trial without a result that depends on its parameters.
         """
         # Some parameters make the job's code fail, so such a failure is a bad result. Other failures have other causes.
         is_bad = row.state is TrialState.FAILED and row.failure is not None and FAILURE_RULES[row.failure].counts

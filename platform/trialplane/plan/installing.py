@@ -26,7 +26,7 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
         job: Job with `install: true`.
         allowed: Limits of the chart for installations.
     """
-    volume = {"name": "packages", "mountPath": cluster.PACKAGES}
+    mount = {"name": "packages", "mountPath": cluster.PACKAGES}
     options = ["--index", allowed.index, "--max-size", allowed.max_size, "--timeout", f"{allowed.timeout:g}"]
     spec["volumes"].append({"name": "packages", "emptyDir": {"sizeLimit": allowed.max_size}})
     gpus = extended_resources(container)
@@ -47,12 +47,12 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [
                 {"name": "tmp", "mountPath": variables.TMP},
-                volume,
+                mount,
                 {"name": "code", "mountPath": cluster.CODE_MOUNT, "readOnly": True},
             ],
         }
     ]
-    container["volumeMounts"].append({**volume, "readOnly": True})
+    container["volumeMounts"].append({**mount, "readOnly": True})
     container["env"].append({"name": env.PACKAGES, "value": cluster.PACKAGES})
 
 

@@ -51,13 +51,13 @@ def digest(policies: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(policies, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _policy(metadata: Mapping[str, Any], name: str, role: str, allowed: Sequence[NetworkRules]) -> dict[str, Any]:
-    """Return the policy of the pods with a role: they reach the pods of their run, and what the rules allow.
+def _policy(metadata: Mapping[str, Any], name: str, pod_kind: str, allowed: Sequence[NetworkRules]) -> dict[str, Any]:
+    """Return a policy for the head pod or the trial pods: they reach the pods of their run, and what the rules allow.
 
     Args:
         metadata: Metadata of the RayCluster.
         name: Name of the policy.
-        role: Role of the pods.
+        pod_kind: `cluster.CONTROLLER` or `cluster.TRIAL`.
         allowed: Rules of the chart.
     """
     same_run = [{"podSelector": {"matchLabels": {cluster.RUN: metadata["name"]}}}]
@@ -66,7 +66,7 @@ def _policy(metadata: Mapping[str, Any], name: str, role: str, allowed: Sequence
         "kind": "NetworkPolicy",
         "metadata": {"name": name, "labels": {key: metadata["labels"][key] for key in _LABELS}},
         "spec": {
-            "podSelector": {"matchLabels": {cluster.RUN: metadata["name"], cluster.ROLE: role}},
+            "podSelector": {"matchLabels": {cluster.RUN: metadata["name"], cluster.ROLE: pod_kind}},
             "policyTypes": ["Ingress", "Egress"],
             # Pods of a run reach each other on any port, because Ray and the ranks of a training choose their ports.
             "ingress": [{"from": same_run}, *(dict(rule) for rules in allowed for rule in rules.ingress)],

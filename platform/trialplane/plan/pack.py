@@ -30,7 +30,7 @@ IGNORE_FILE = ".jobignore"
 JOB = "job.yaml"
 PART = 2**20  # size limit of one ConfigMap, in bytes
 MAX_BYTES = 8 * PART  # size limit of the tar.gz, which is stored in etcd while the run exists, and in the ledger
-MOST_ENTRIES = 20_000  # limit of files and folders: links can make any number of a few
+MOST_ENTRIES = 20_000  # limit of files and folders, because a few links to folders can stand for any number of files
 MAX_UNPACKED = 64 * 2**20  # size limit of the tar, in bytes
 # Hidden files that mark the root of a project: rootutils and pyprojroot look for them. They have no settings, so no secrets.
 _ROOT_MARKERS = frozenset((".project-root", ".here"))
@@ -64,8 +64,8 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
     """Return a folder as an archive, without Python's caches, ignored files, and hidden files that may have secrets.
 
     Args:
-        folder: The job's folder. Its `.jobignore` says which files are ignored. Of its hidden files, those that are empty,
-            that mark the root of a project, or that `.jobignore` names with `!` are packed.
+        folder: The job's folder. Its `.jobignore` says which files are ignored. A hidden file is packed only if it is empty,
+            marks the root of a project, or is named with `!` in `.jobignore`.
         packages: Folders of packages outside of it. Each is packed beside the folder's files, under its own name and with
             its own `.jobignore`.
         additions: Contents of further files, by name.
@@ -149,10 +149,10 @@ def inclusion_lines(name: str) -> list[str]:
     """
     parts = name.split("/")
     lines = []
-    for end, part in enumerate(parts, start=1):
+    for depth, part in enumerate(parts, start=1):
         if part.startswith("."):
-            slash = "/" if end < len(parts) else ""  # the part is a folder
-            lines.append(f"!{'/'.join(parts[:end])}{slash}")
+            is_folder = depth < len(parts)
+            lines.append(f"!{'/'.join(parts[:depth])}{'/' if is_folder else ''}")
     return lines
 
 
@@ -271,8 +271,13 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
         InputError: The `.jobignore` of the folder cannot be read, or has invalid lines.
     """
     file = folder / IGNORE_FILE
+
+    def may_have_secrets(name: str) -> bool:
+        """Whether a path is a hidden one that could have secrets."""
+        return _is_hidden(name) and not _is_harmless(folder / name)
+
     if not os.path.lexists(file):
-        return lambda name: _is_cache(name) or (_is_hidden(name) and not _is_harmless(folder / name))
+        return lambda name: _is_cache(name) or may_have_secrets(name)
     if not file.is_file():  # reading a pipe would block
         raise InputError(f"{file} is not a file; nothing was started")
     try:
@@ -295,22 +300,21 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
         )
     patterns = GitIgnoreSpec.from_lines(lines)
     # A hidden file is packed if a line names it, as `!.marker` does. `!*` and `!config/` do not name `config/.env`.
-    # As in git, a line with a / before its end is a path from the folder, stored here as "/path"; a line without one is a
+    # As in git, a line with a / before its end is a path from the folder, stored here as "/path". A line without one is a
     # name that matches in every folder.
     negated_lines = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
-    named_hidden = {f"/{line.lstrip('/')}" if "/" in line else line for line in negated_lines}
+    named_paths = {f"/{line.lstrip('/')}" if "/" in line else line for line in negated_lines}
 
     def is_ignored(name: str) -> bool:
         """Whether a path is ignored: as a cache, as a hidden file that may have secrets, or by a pattern."""
-        is_named = f"/{name.rstrip('/')}" in named_hidden or _base_name(name) in named_hidden
-        may_have_secrets = _is_hidden(name) and not is_named and not _is_harmless(folder / name)
-        return _is_cache(name) or may_have_secrets or patterns.match_file(name)
+        is_named = f"/{name.rstrip('/')}" in named_paths or _base_name(name) in named_paths
+        return _is_cache(name) or (may_have_secrets(name) and not is_named) or patterns.match_file(name)
 
     return is_ignored
 
 
 def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
-    """Yield the relative path and the path of each file to pack. Links to files and folders within the folder are followed.
+    """Yield the relative path and the full path of each file to pack. Links within the folder are followed.
 
     Args:
         folder: The folder.
@@ -339,7 +343,7 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
                 target = f"{direction} ({path.readlink()})"
                 raise InputError(f"{path} is a link that leads {target}; copy the file, or name it in {IGNORE_FILE}")
             if resolved.is_dir():
-                if is_ignored(f"{name}/"):  # as in git, its files cannot be included again
+                if is_ignored(f"{name}/"):  # by a pattern for folders; as in git, its files cannot be included again
                     continue
                 if resolved in ancestors:
                     raise InputError(f"{path} is a link to a parent folder; name it in {IGNORE_FILE}")
@@ -398,7 +402,7 @@ def _too_large_message(folder: Path, size_and_limit: str, sizes: dict[str, int])
     for name, size in sizes.items():
         top_folder, slash, _ = name.partition("/")
         folder_sizes[f"{top_folder}/" if slash else ""] += size
-    ((largest_folder, folder_size),) = folder_sizes.most_common(1)
+    largest_folder, folder_size = folder_sizes.most_common(1)[0]
     file_count = sum(name.startswith(largest_folder) for name in sizes)
     if largest_folder and folder_size > sum(sizes.values()) / 2 and file_count > _LARGEST_SHOWN:
         lines.append(f"  {folder_size / 1024:10,.0f} KiB  {largest_folder} in all, with {file_count:,} files")

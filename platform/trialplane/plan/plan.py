@@ -171,7 +171,7 @@ def spec_hash(job: Job) -> str:
 
 
 def check_job(folder: Path, profile: str | None = None, sets: Sequence[str] = ()) -> tuple[Job, Requirements]:
-    """Check a job as `submit` does before it starts a run, and return the job and its requirements.
+    """Check a job as `platform submit` does before it starts a run, and return the job and its requirements.
 
     Args:
         folder: The job's folder.
@@ -212,7 +212,7 @@ def default_name(job: str, taken: Collection[str], time_of_day: time.struct_time
         time_of_day: Time for the name.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S", time_of_day)
-    room = LONGEST_NAME - len(stamp) - len("--99")  # characters for the job's name: there are two hyphens and a suffix
+    room = LONGEST_NAME - len(stamp) - len("--99")  # for the job's name, besides two hyphens and the suffix
     name = f"{slug(job)[:room].rstrip('-')}-{stamp}"
     candidate, number = name, 1
     while candidate in taken:

@@ -40,15 +40,15 @@ _NODE_TIMEOUT = 30
 _LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def labels(plan: Plan, role: str = "") -> dict[str, str]:
+def labels(plan: Plan, pod_kind: str = "") -> dict[str, str]:
     """Return the labels of an object of a run.
 
     Args:
         plan: Plan of the run.
-        role: Role of a pod; "" for another object.
+        pod_kind: `cluster.CONTROLLER` or `cluster.TRIAL` for a pod; "" for another object.
     """
     common = {cluster.RUN: plan.run, cluster.JOB: plan.job.name, cluster.MANAGED_BY: cluster.MANAGER}
-    return {**plan.job.cluster.labels, **common, cluster.ROLE: role} if role else common
+    return {**plan.job.cluster.labels, **common, cluster.ROLE: pod_kind} if pod_kind else common
 
 
 def head(plan: Plan, site: Site) -> dict[str, Any]:
@@ -211,8 +211,8 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         mounts.append(_mount(volume["name"], cluster.GATEWAY_CA_MOUNT, read_only=True))
         volumes.append(volume)
     spec = _pod(plan, site, site.trial_account, container, volumes)
-    # An ended container is not restarted in its pod. The pod is recreated instead: it waits for the head without back-off,
-    # and starts with empty memory and disk.
+    # An ended container is not restarted in its pod, but KubeRay creates another pod, which waits for the head without
+    # back-off, and starts with empty memory and disk.
     spec["restartPolicy"] = "Never"
     selector = {**placement.node_selector, **site.node_selector}
     if selector:
@@ -337,10 +337,10 @@ def _topology(plan: Plan, role: Role) -> dict[str, Any]:
     return constraints
 
 
-def _metadata(plan: Plan, role: str) -> dict[str, Any]:
-    """Return the labels and annotations of a pod with a role."""
+def _metadata(plan: Plan, pod_kind: str) -> dict[str, Any]:
+    """Return the labels and annotations of a pod; see `labels`."""
     annotations = plan.job.cluster.annotations
-    return {"labels": labels(plan, role), **({"annotations": dict(annotations)} if annotations else {})}
+    return {"labels": labels(plan, pod_kind), **({"annotations": dict(annotations)} if annotations else {})}
 
 
 def _mount(name: str, path: str, *, read_only: bool = False) -> dict[str, Any]:

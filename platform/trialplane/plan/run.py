@@ -279,11 +279,12 @@ def job_fields(job: Job) -> dict[str, Any]:
     fields = job.model_dump(mode="json")
     if any(role.program is not None for role in job.roles()):
         del fields["entrypoint"]  # it is a default, but in a Run it would look like an entrypoint beside a script
-    job_with_defaults: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")
-    explicit_nulls = [
-        path for path in _null_paths(fields, ()) if _value_at(job_with_defaults, path) is not None or path[0] == "params"
-    ]
-    return {"job": fields, "nulls": ["".join(f"/{_escape(key)}" for key in path) for path in explicit_nulls]}
+    job_without_nulls: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")  # it has defaults in their place
+    pointers = []
+    for path in _null_paths(fields, ()):
+        if path[0] == "params" or _value_at(job_without_nulls, path) is not None:
+            pointers.append("".join(f"/{_escape(key)}" for key in path))
+    return {"job": fields, "nulls": pointers}
 
 
 def read(run: Mapping[str, Any]) -> ParsedRun:
@@ -322,7 +323,7 @@ def read(run: Mapping[str, Any]) -> ParsedRun:
 def _is_deeper(value: Any, levels: int) -> bool:
     """Whether lists and mappings in a value are nested more than `levels` deep.
 
-    It is not recursive, because the value may be nested too deeply for Python's stack.
+    The function is not recursive, because the value may be nested too deeply for Python's stack.
     """
     values = [value]  # all values at one level
     for _ in range(levels + 1):
@@ -359,7 +360,7 @@ def _with_nulls(job: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, An
 
     Args:
         job: Fields of the job.
-        pointers: JSON pointers of the nulls. One at which the job has a value changes nothing.
+        pointers: JSON pointers of the nulls. One at which the job has a value is ignored.
     """
     restored: dict[str, Any] = copy.deepcopy(dict(job))
     for pointer in pointers:

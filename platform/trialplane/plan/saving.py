@@ -24,7 +24,7 @@ _VOLUME = "checkpoints"
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-    """Folders of the checkpoint volume that the pods of a run mount.
+    """Folders of checkpoints that the pods of a run mount.
 
     Attributes:
         run: Name of the run, whose folder is mounted for writing.
@@ -73,16 +73,16 @@ class Saving:
         """Add the checkpoint folders, the URL's credentials and the grace period to a trial pod.
 
         Args:
-            spec: Spec of the pod.
-            container: Main container of the pod.
-            folders: Folders of the volume to mount.
+            spec: Spec of the pod, which is changed.
+            container: Main container of the pod, which is changed.
+            folders: Folders to mount.
         """
         if self.is_volume:
             on_volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": self.claim}}
             on_disk: dict[str, Any] = {"emptyDir": {"sizeLimit": folders.limit}}
             spec["volumes"].append({"name": _VOLUME, **(on_volume if self.claim else on_disk)})
             container["volumeMounts"].append(self._mount(folders.run))
-            if folders.start and folders.start != folders.run and self.claim:
+            if folders.start and folders.start != folders.run and self.claim:  # a pod's disk lacks the other run's folder
                 container["volumeMounts"].append({**self._mount(folders.start), "readOnly": True})
         elif self.secret:
             container["envFrom"] = [{"secretRef": {"name": self.secret}}]

@@ -120,7 +120,7 @@ class SitePrices(_Part):
 
     @property
     def plain(self) -> Prices:
-        """The prices as the controller has them."""
+        """The prices in the form of `wire.costs`."""
         return Prices(self.gpu_hour, self.cpu_hour)
 
 

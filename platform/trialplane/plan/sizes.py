@@ -48,9 +48,9 @@ def _head_share(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]
     """
     cpus = job.cluster.controller.cpus or site.controller.cpus
     memory = mib(int(values.bytes_of(_head_memory(job, site)) * share))
-    share_resources = resources(cpus / 2, memory, site.overcommit)
-    share_resources["limits"]["cpu"] = cpu(cpus)
-    return share_resources
+    container_resources = resources(cpus / 2, memory, site.overcommit)
+    container_resources["limits"]["cpu"] = cpu(cpus)
+    return container_resources
 
 
 def _head_memory(job: Job, site: Site) -> str:

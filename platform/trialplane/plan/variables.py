@@ -58,7 +58,7 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
         "RAY_event_log_reporter_enabled": "0",
         **_authority_variables(site),
         **_saving_variables(saving),
-        **_prices(site.prices.plain),
+        **_price_variables(site.prices.plain),
     }
     values.pop(env.RAY_AUTH_TOKEN, None)  # a container must not have a variable twice
     token = {"secretKeyRef": {"name": cluster.ray_secret(plan.run), "key": cluster.RAY_TOKEN_KEY}}
@@ -122,7 +122,7 @@ def _env_list(variables: dict[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def _prices(prices: Prices) -> dict[str, str]:
-    """Return the variables with the prices that are known."""
-    both = {env.GPU_PRICE: prices.gpu_hour, env.CPU_PRICE: prices.cpu_hour}
-    return {name: repr(price) for name, price in both.items() if price}
+def _price_variables(prices: Prices) -> dict[str, str]:
+    """Return the variables with the prices. An unknown price, which is 0, has none."""
+    price_by_variable = {env.GPU_PRICE: prices.gpu_hour, env.CPU_PRICE: prices.cpu_hour}
+    return {name: repr(price) for name, price in price_by_variable.items() if price}
