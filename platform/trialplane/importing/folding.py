@@ -66,15 +66,13 @@ def _fold_update(call: ast.Call, dicts: Mapping[str, ast.Dict]) -> bool:
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "update":
         return False
     target_dict = _find_dict(call.func.value, dicts)
-    argument_dicts = [found for argument in call.args if (found := _find_dict(argument, dicts))]
-    has_unknown_items = len(argument_dicts) < len(call.args) or any(
-        word.arg is None for word in call.keywords
-    )  # `**unknown`
-    if target_dict is None or has_unknown_items:
+    argument_dicts = [argument_dict for argument in call.args if (argument_dict := _find_dict(argument, dicts))]
+    has_unknown_keywords = any(word.arg is None for word in call.keywords)  # `**unknown`
+    if target_dict is None or len(argument_dicts) < len(call.args) or has_unknown_keywords:
         return False
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
-    for argument in argument_dicts:
-        pairs += zip(argument.keys, argument.values, strict=True)
+    for argument_dict in argument_dicts:
+        pairs += zip(argument_dict.keys, argument_dict.values, strict=True)
     pairs += [(ast.copy_location(ast.Constant(word.arg), word), word.value) for word in call.keywords]
     return all(key is not None and _set_item(target_dict, key, _as_display(value)) for key, value in pairs)
 
