@@ -8,7 +8,10 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +26,8 @@ from trialplane.exporter.__main__ import Export
 from trialplane.exporter.batch import Artifact
 from trialplane.exporter.exporter import Exporter
 from trialplane.exporter.files import Files
-from trialplane.wire import labels, logs
-from trialplane.wire.exports import Order
+from trialplane.wire import env, labels, logs, records
+from trialplane.wire.exports import Copy, Order
 from trialplane.wire.states import FailureClass, TrialState
 
 pytestmark = pytest.mark.slow
@@ -112,8 +115,7 @@ def exported(place: Place) -> int:
 def test_files_do_not_wait_for_the_pause_between_reads(failed: Place, store: Store) -> None:
     with Path(os.devnull).open("wb") as answers:
         export = Export(failed.run, Order(failed.ledger), failed.uri, answers.fileno())
-        export.source.pause = 60.0
-        assert export.advance() == 0.0
+        assert export.advance(time.monotonic() + 60.0) == 0.0
     assert store.took() == ["attempt-1.log", "attempt-2.log", "job.json"]
 
 
@@ -210,6 +212,29 @@ def test_an_mlflow_that_is_away_costs_a_file_none_of_its_attempts(
                 exporter.files.send()
     write(exporter)
     assert store.took() == ["attempt-1.log", "attempt-2.log", "job.json"]
+
+
+class Once(dict[str, int]):
+    """Statuses of which each is answered only once."""
+
+    def get(self, name: str, default: int) -> int:  # type: ignore[override]
+        return self.pop(name, default)
+
+
+def test_the_export_of_a_copy_pauses_while_a_file_waits(place: Place, store: Store) -> None:
+    store.refusals = Once({"job.json": 503})
+    exported = subprocess.run(
+        [sys.executable, "-P", "-m", "trialplane.exporter", str(place.run.root)],
+        input=f"{records.to_json(Order(copy=Copy((), ()), end=DONE))}\n",
+        env={**os.environ, env.MLFLOW_TRACKING_URI: place.uri},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert store.took() == ["job.json"]
+    rounds = exported.stdout.splitlines()
+    assert any("will be retried" in line for line in rounds)
+    assert len(rounds) < 50, "ten in the second before the next try"
 
 
 def test_only_a_log_is_cut(place: Place, store: Store, tmp_path: Path) -> None:

@@ -38,39 +38,39 @@ _TRIES = 4  # rounds in a row that may fail during the export of a copy, for whi
 
 
 class _Input:
-    """Messages on stdin.
+    """Messages on stdin, one per line. An empty line is no message: it only says that the ledger has new records.
 
     Attributes:
-        lines: Messages that have arrived. An empty line only ends a wait, and is not among them.
+        messages: Messages that have arrived.
         is_closed: Whether stdin is closed.
     """
 
     def __init__(self) -> None:
-        self.lines: list[bytes] = []
+        self.messages: list[bytes] = []
         self.is_closed = False
         self._partial_line = bytearray()
 
-    def wait(self, least: float, most: float) -> None:
-        """Wait for a line on stdin.
+    def wait(self, shortest: float, longest: float) -> None:
+        """Wait until a message arrives or stdin is closed. After the shortest wait, an empty line ends the wait too.
 
         Args:
-            least: Shortest wait in seconds; only a message or the end of stdin ends it earlier.
-            most: Longest wait in seconds. After the shortest wait an empty line ends it too.
+            shortest: Shortest wait in seconds.
+            longest: Longest wait in seconds.
         """
         start = time.monotonic()
-        while (remaining := start + least - time.monotonic()) > 0 and not self.lines and not self.is_closed:
+        while (remaining := start + shortest - time.monotonic()) > 0 and not self.messages and not self.is_closed:
             self._read(remaining)
-        if not self.lines and not self.is_closed:
-            self._read(max(0.0, start + most - time.monotonic()))
+        if not self.messages and not self.is_closed:
+            self._read(max(0.0, start + longest - time.monotonic()))
 
     def read_first(self) -> bytes | None:
         """Wait for the first message, remove and return it; return None if stdin is closed before it arrives."""
-        while not self.lines and not self.is_closed:
+        while not self.messages and not self.is_closed:
             self._read(60.0)
-        return self.lines.pop(0) if self.lines else None
+        return self.messages.pop(0) if self.messages else None
 
     def _read(self, timeout: float) -> None:
-        """Read what is on stdin, waiting at most `timeout` seconds until there is something."""
+        """Read from stdin once, after a wait of at most `timeout` seconds for data."""
         if not select.select([sys.stdin], [], [], timeout)[0]:
             return
         data = os.read(sys.stdin.fileno(), 1 << 20)
@@ -78,7 +78,7 @@ class _Input:
         self._partial_line += data
         if b"\n" in data:
             *lines, self._partial_line = self._partial_line.split(b"\n")
-            self.lines += [bytes(line) for line in lines if line]
+            self.messages += [bytes(line) for line in lines if line]
 
 
 def _source(run: RunPaths, order: Order) -> Source:
@@ -89,7 +89,7 @@ def _source(run: RunPaths, order: Order) -> Source:
     return Gateway(order.ledger, name) if order.ledger.startswith(remote.SCHEMES) else Database(order.ledger, name)
 
 
-def _lock(run: RunPaths) -> BinaryIO:
+def _lock_run(run: RunPaths) -> BinaryIO:
     """Lock the run against other exporters of the same folder; return the open file that holds the lock.
 
     Raises:
@@ -105,7 +105,7 @@ def _lock(run: RunPaths) -> BinaryIO:
 
 
 class Export:
-    """The rounds of one export. Each round writes new records, and files until the source may be read again.
+    """The rounds of one export. Each round writes the new records of the ledger, and uploads files until the next round.
 
     Args:
         run: Paths of the run.
@@ -130,8 +130,11 @@ class Export:
         self._exporter: Exporter | None = None
         self._lock: BinaryIO | None = None
 
-    def advance(self) -> float | None:
+    def advance(self, next_round: float) -> float | None:
         """Run one round, and report the progress to the parent process.
+
+        Args:
+            next_round: Earliest time of the next round, by the monotonic clock. Files are uploaded until then.
 
         Returns:
             Longest pause in seconds before the next round; None if everything is in MLflow.
@@ -139,21 +142,21 @@ class Export:
         Raises:
             Exception: MLflow or the ledger does not answer; the next round continues.
         """
-        self._lock = self._lock or _lock(self._run)
+        self._lock = self._lock or _lock_run(self._run)
         if self._exporter is None:
             keeps_folder = self._order.keeps_folder
             self._exporter = Exporter(self._run, self.source, self._uri, keeps_folder=keeps_folder, end=self.end)
-        exporter, next_round = self._exporter, time.monotonic() + self.source.pause
+        exporter = self._exporter
         if self.end is not None:
             exporter.end(self.end)
-        has_written = exporter.advance()
-        has_sent = exporter.files.send_until(next_round)
+        has_new_records = exporter.advance()
+        has_tried_files = exporter.files.send_until(next_round)
         self._answer(exporter.progress)
         self.failures = 0
-        if has_written or has_sent:
+        if has_new_records or has_tried_files:
             return 0.0  # more may follow
-        can_finish = self.end is not None or self._order.copy is not None
-        if can_finish and exporter.close():
+        is_complete = self.end is not None or self._order.copy is not None  # no further records can follow
+        if is_complete and exporter.close():
             return None
         return self.source.idle if self.end is None else _END_PAUSE
 
@@ -181,8 +184,8 @@ def main() -> int:
     answers = os.dup(1)
     os.dup2(2, 1)
     process.end_with_parent()
-    messages = _Input()
-    if (first_message := messages.read_first()) is None:
+    stdin = _Input()
+    if (first_message := stdin.read_first()) is None:
         return errors.EXIT_OK
     order = records.from_json(Order, first_message)
     is_copy = order.copy is not None
@@ -190,32 +193,29 @@ def main() -> int:
         os.nice(NICENESS)
     export = Export(RunPaths(Path(sys.argv[1])), order, os.environ[env.MLFLOW_TRACKING_URI], answers)
     while True:
-        longest_pause: float | None = 0.0
-        start = time.monotonic()
+        next_round = time.monotonic() + export.source.pause
         try:
-            longest_pause = export.advance()
+            longest_pause = export.advance(next_round)
+            pause = max(0.0, next_round - time.monotonic())
         except Exception as error:  # noqa: BLE001 - retry here, as a new process would fail in the same way
             reason = export.record_failure(error)
             if is_copy and export.failures == _TRIES:
                 write_log(reason)
                 return errors.EXIT_PLATFORM
             export.report_failure(reason)
+            pause = longest_pause = backoff.pause(export.failures, _LONGEST_PAUSE, first=0.5)
         if longest_pause is None:
             return errors.EXIT_OK
-        failures = export.failures
-        if failures:
-            pause = backoff.pause(failures, _LONGEST_PAUSE, first=0.5)
-        else:
-            pause = max(0.0, start + export.source.pause - time.monotonic())
-        if is_copy:
-            time.sleep(pause)
-        else:
-            messages.wait(pause, max(pause, longest_pause))
-            if messages.is_closed:  # the controller has ended; the exporter of the next controller continues
-                return errors.EXIT_OK
-        for line in messages.lines:
-            export.end = records.from_json(End, line)
-        messages.lines.clear()
+        longest_pause = max(pause, longest_pause)
+        if is_copy:  # stdin is closed after the order
+            time.sleep(longest_pause)
+            continue
+        stdin.wait(pause, longest_pause)
+        if stdin.is_closed:  # the controller has ended; the exporter of the next controller continues
+            return errors.EXIT_OK
+        for message in stdin.messages:
+            export.end = records.from_json(End, message)
+        stdin.messages.clear()
 
 
 def _reason(error: Exception, run: RunPaths, uri: str) -> str:
