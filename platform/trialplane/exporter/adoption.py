@@ -1,7 +1,8 @@
 """Copies entries from the local MLflow store of a trial into MLflow.
 
 While MLflow does not answer, a trial logs into a store of its own, which is a SQLite file with a folder of artifacts beside
-it. After the trial's end its entries get into the trial's run in MLflow, and its child runs become child runs of that.
+it. After the trial's end, the entries of this store are copied into the trial's run in MLflow, and its child runs become
+child runs of that run.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def read(store: Path) -> list[Adopted]:
     parents = {run_id: run.data.tags.get(labels.PARENT, "") for run_id, run in runs.items()}
     adopted_runs: list[Adopted] = []
     for run_id, run in runs.items():
-        parent = parents[run_id] if parents[run_id] in runs else ""
+        parent = parents[run_id] if parents[run_id] in runs else ""  # a script may name any run as the parent
         batch = Batch()
         batch.add_params(run.data.params)
         batch.add_tags({key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")})

@@ -143,9 +143,11 @@ class Sender:
         """
         try:
             if not self._write_in_one_call(run_id, batch):
-                if not self._rename_clashes(run_id, batch):
+                run = self.client.get_run(run_id)
+                if run.info.lifecycle_stage == "deleted":
                     write_log(f"MLflow's run {run_id} was deleted, so what belongs to it is left out")
                     return False
+                _turn_clashes_into_tags(batch, run.data.params)
                 self._write_in_pieces(run_id, batch)
             if batch.status in ENDED:
                 self.client.set_terminated(run_id, batch.status, end_time=batch.end)
@@ -176,17 +178,6 @@ class Sender:
             return False
         return True
 
-    def _rename_clashes(self, run_id: str, batch: Batch) -> bool:
-        """Turn parameters into tags if the run already has them with other values, because MLflow never changes a parameter.
-
-        Returns:
-            False if the run was deleted.
-        """
-        run = self.client.get_run(run_id)
-        clashes = [key for key, value in batch.params.items() if run.data.params.get(key, value) != value]
-        batch.add_tags({labels.PARAM + key: batch.params.pop(key) for key in clashes})
-        return bool(run.info.lifecycle_stage != "deleted")
-
     def _write_in_pieces(self, run_id: str, batch: Batch) -> None:
         """Write a batch in several calls. Tags come first, because they tell which attempt the run belongs to."""
         log = self.client.log_batch
@@ -202,7 +193,7 @@ class Sender:
         Args:
             run_id: Id of the run, for the log.
             items: Metrics, parameters or tags.
-            size: Largest number of items per call.
+            size: Largest number of items per call. MLflow has its own limit for each kind of item.
             write: Function that writes items in one call.
         """
         for begin in range(0, len(items), size):
@@ -216,6 +207,17 @@ class Sender:
                     self._write_items(run_id, piece, (len(piece) + 1) // 2, write)
                 else:
                     write_log(f"MLflow refuses {piece[0].key!r} in its run {run_id}, so it is left out: {error}")
+
+
+def _turn_clashes_into_tags(batch: Batch, run_params: Mapping[str, str]) -> None:
+    """Turn parameters of a batch into tags if its run already has them with other values: MLflow never changes a parameter.
+
+    Args:
+        batch: The batch.
+        run_params: Parameters that the run has in MLflow.
+    """
+    clashes = [key for key, value in batch.params.items() if run_params.get(key, value) != value]
+    batch.add_tags({labels.PARAM + key: batch.params.pop(key) for key in clashes})
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -1,9 +1,9 @@
 """Brings MLflow up to date with the ledger of one run.
 
-`projection` defines what MLflow shows of the ledger, and this module writes the part that MLflow lacks. It stores its
-position in the ledger as a tag of the parent run. Each write may be repeated: a run is searched before it is created, tags
-and parameters depend on the ledger alone, and MLflow stores equal metrics only once. So the result is the same if an
-exporter is killed, slow or started twice.
+`projection` defines what MLflow shows of the ledger: a parent run, with a child run for each series of attempts. This module
+writes the part that MLflow lacks. In its names, a run is one of MLflow. It stores its position in the ledger as a tag of the
+parent run. Each write may be repeated: a run is searched before it is created, tags and parameters depend on the ledger
+alone, and MLflow stores equal metrics only once. So the result is the same if an exporter is killed, slow or started twice.
 
 Two exporters that work at the same time may create a run twice. Each writes its own id into a tag of the parent run, and
 deletes the tag at its end. An exporter that finds another id there at its end, or found one at its start and finds
@@ -66,7 +66,7 @@ class Exporter:
     """The exporter of one run.
 
     Args:
-        run: Paths of the run: its job, its submission, and the files that go to MLflow.
+        run_paths: Paths of the exported run: its job, its submission, and the files that go to MLflow.
         source: Ledger of the run.
         uri: Tracking URI of MLflow.
         keeps_folder: Whether the run's folder outlives this process. If not, all logs go to MLflow.
@@ -74,38 +74,38 @@ class Exporter:
 
     Attributes:
         client: Client of MLflow.
-        sender: Sender of batches.
         files: Files to be uploaded.
     """
 
     def __init__(
-        self, run: RunPaths, source: Source, uri: str, *, keeps_folder: bool = True, end: End | None = None
+        self, run_paths: RunPaths, source: Source, uri: str, *, keeps_folder: bool = True, end: End | None = None
     ) -> None:
-        self._run = run
+        self._run_paths = run_paths
         self._source = source
         self._keeps_folder = keeps_folder
         self._end = end
         self._has_ended = False  # whether the run's end is in MLflow
-        self._job = kinds.read(run.job.read_text())
-        self._submission: dict[str, Any] = json.loads(run.submission.read_text())
-        self._identity = labels.identity(run.root.name, self._submission)
+        self._job = kinds.read(run_paths.job.read_text())
+        self._submission: dict[str, Any] = json.loads(run_paths.submission.read_text())
+        self._identity = labels.identity(run_paths.root.name, self._submission)
         self._uri = uri
         mlflow.set_tracking_uri(uri)
         self.client = MlflowClient(uri)
-        self.sender = Sender(self.client)
+        self._sender = Sender(self.client)
         self.files = Files(self.client)
         self._id = uuid.uuid4().hex[:8]  # distinguishes this exporter from others
         self._experiment = ""  # id of the experiment; "" before it is known
         self._parent = ""  # id of the parent run; "" before it is known
-        self._is_first = True  # whether no other exporter was killed, or may still be at work
+        self._is_first = True  # whether no other exporter has left its id: none was killed, and none may be at work
         self._last_started = -1  # largest number of a running attempt that has a run in MLflow
-        self._runs: dict[int, str] = {}  # series whose last end is not in MLflow → id of its run
-        # Runs that earlier exporters have created, in the same form; None if they must be searched again.
+        # Ids of runs, each by the number of its series. `_runs` has those of series whose last end is not in MLflow.
+        self._runs: dict[int, str] = {}
+        # Runs that earlier exporters have created, until they are in `_runs`; None if they must be searched again.
         self._earlier_runs: dict[int | None, str] | None = {}
-        # Runs that trials have created, in the same form, until they are in `_runs`.
+        # Runs that processes of trials have created, until they are in `_runs`.
         self._trial_runs: dict[int | None, str] = {}
+        self._last_search = 0.0  # time of the last search for `_trial_runs`, by the monotonic clock; 0.0 if one is due
         self._undeletable: set[str] = set()  # ids of superfluous runs that MLflow refused to delete, ignored from then on
-        self._last_search = 0.0  # time of the last search for them, by the monotonic clock; 0.0 if one is due
         self._position = Position()
         self._saved_position = Position()  # in the tag of the parent run
         self._last_save = 0.0  # by the monotonic clock
@@ -136,17 +136,19 @@ class Exporter:
             running = self._source.running_attempts(self._last_started)
             # Ends come before reports: when an end is in the ledger, all reports of its attempt are.
             ends = self._source.ended_attempts(self._position.ends.place)
-            self._last_search = 0.0
-            has_grown = self._write_reports()
+            self._last_search = 0.0  # the ended attempts may have created runs since the last search
+            has_new_reports = self._write_reports()
             if ends:
                 self._finish_attempts(ends)
+            has_new_starts = False
             if len(ends) < PAGE:  # on a full page, more ends may follow, which must be written before later starts
-                has_grown |= self._start_attempts(running, {attempt.request.number for attempt in ends})
-            self._save(now=not ends and not has_grown)
+                has_new_starts = self._start_attempts(running, {attempt.request.number for attempt in ends})
+            has_new_records = bool(ends) or has_new_reports or has_new_starts
+            self._save(now=not has_new_records)
         except Exception:
             self._earlier_runs = None  # MLflow may have created a run whose id was lost with the answer, so search again
             raise
-        return bool(ends) or has_grown
+        return has_new_records
 
     def close(self) -> bool:
         """Write the end of the run if it is set, and clean up. Call this after `advance` has written everything else.
@@ -159,16 +161,16 @@ class Exporter:
         """
         try:
             if not self._has_ended and self._end is not None:
-                self._write(self._parent, projection.parent_end(self._end))
+                self._sender.send(self._parent, projection.parent_end(self._end))
                 if not self._keeps_folder:
-                    self.files.add([(self._parent, Artifact("logs", str(self._run.controller_log), "log"))])
+                    self.files.add([(self._parent, Artifact("logs", str(self._run_paths.controller_log), "log"))])
                 self._has_ended = True
             if self.files.pending:
                 return False
             self._save(now=True)
             return self._clean_up()
         except Exception:
-            self._earlier_runs = None
+            self._earlier_runs = None  # as in `advance`
             raise
 
     # The parent run
@@ -186,7 +188,7 @@ class Exporter:
             submitted = float(self._submission.get("submitted", 0.0))
             tags = {**batch.tags, labels.SUBMITTED: labels.moment(submitted), **self._identity}
             tags[labels.STATE] = RunState.RUNNING.value
-            self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run.root.name)
+            self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run_paths.root.name)
             parents = self._parents()
             self._earlier_runs = {}  # no exporter has created any run yet
         else:
@@ -198,8 +200,9 @@ class Exporter:
         if self._end is None:
             batch.add_tags({labels.STATE: RunState.RUNNING.value})
             batch.status = "RUNNING"
-        self._write(parent.info.run_id, batch)
-        files = [self._run.job, *([self._run.report] if self._run.report.exists() else [])]
+        self._sender.send(parent.info.run_id, batch)
+        page = self._run_paths.report
+        files = [self._run_paths.job, page] if page.exists() else [self._run_paths.job]
         self.files.add([(parent.info.run_id, Artifact("", str(file))) for file in files])
         self._parent = parent.info.run_id  # set last, so that everything above is repeated if any of it fails
 
@@ -208,7 +211,7 @@ class Exporter:
 
         There are several if an answer of MLflow was lost, or if two exporters were at work.
         """
-        parents = self._search(f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study'")
+        parents = self._search(f"tags.`{labels.RUN}` = '{self._run_paths.root.name}' and tags.`{labels.KIND}` = 'study'")
         return sorted(parents, key=lambda run: (labels.EXPORTED not in run.data.tags, run.info.run_id))
 
     def _create_experiment(self) -> str:
@@ -229,22 +232,22 @@ class Exporter:
 
     # Attempts
 
-    def _start_attempts(self, running: Sequence[Attempt], ended: Collection[int]) -> bool:
+    def _start_attempts(self, running: Sequence[Attempt], ended_numbers: Collection[int]) -> bool:
         """Create runs for running attempts, so that MLflow shows them.
 
         Args:
             running: Attempts that were running when they were read.
-            ended: Numbers of attempts that have ended meanwhile, which need nothing.
+            ended_numbers: Numbers of attempts that have ended meanwhile, whose runs exist already.
 
         Returns:
             Whether there were any running attempts.
         """
         for attempt in running:
             request = attempt.request
-            if request.number not in ended:
+            if request.number not in ended_numbers:
                 run_id = self._ensure_run(attempt)
                 if request.number != request.series:  # the run exists already, and has the tags of an earlier segment
-                    self._write(run_id, projection.segment_start(self._job, request))
+                    self._sender.send(run_id, projection.segment_start(self._job, request))
             self._last_started = request.number
         return bool(running)
 
@@ -258,11 +261,12 @@ class Exporter:
                 by_attempt.setdefault(row.number, []).append(row)
             for number, rows in by_attempt.items():
                 with _log_and_skip(f"reports of attempt {number} are left out of MLflow"):
+                    # Most attempts begin a series, so their number names it. Others must be read from the ledger.
                     run_id = self._runs.get(number) or self._ensure_run(self._source.attempt(number))
                     batch = Batch()
                     for row in rows:
                         batch.add_metrics(row.metrics, row.time, row.step)
-                    self._write(run_id, batch)
+                    self._sender.send(run_id, batch)
             if page.rows:
                 self._position = dataclasses.replace(self._position, reports=page.rows[-1].mark)
                 self._save()
@@ -271,25 +275,26 @@ class Exporter:
 
     def _finish_attempts(self, ends: Iterable[Attempt]) -> None:
         """Write the ends of attempts, in the order in which they ended, and new best trials."""
-        parent = Batch()
-        if not self._last_search:
-            # This search comes after the ends were read. These attempts create no more runs, so it finds all that they
-            # created.
-            self._search_runs()
+        parent_batch = Batch()
+        has_searched = self._last_search > 0.0  # since `advance` has read the ends
+        if not has_searched:
+            self._search_runs()  # attempts that have ended create no more runs, so it finds all that they created
         for attempt in ends:
             assert attempt.place is not None
-            best, trials = self._position.ends.best, self._position.ends.trials + self._ended_trials(attempt)
+            best = self._position.ends.best
+            trials = self._position.ends.trials + self._change_of_ended_trials(attempt)
             with _log_and_skip(f"the end of attempt {attempt.request.number} is left out of MLflow"):
-                if (better := projection.new_best(self._job, best, attempt)) is not None:
-                    if best is None or best.trial != better.trial:
-                        parent.add(projection.improvement(self._job, better, attempt, trials))
-                    best = better
+                new_best = projection.new_best(self._job, best, attempt)
+                if new_best is not None:
+                    if best is None or best.trial != new_best.trial:
+                        parent_batch.add(projection.improvement(self._job, new_best, attempt, trials))
+                    best = new_best
                 self._finish_attempt(attempt)
             self._position = dataclasses.replace(self._position, ends=Ends(attempt.place, trials, best))
             self.files.mark(self._position.ends)
-        self._write(self._parent, parent)
+        self._sender.send(self._parent, parent_batch)
 
-    def _ended_trials(self, attempt: Attempt) -> int:
+    def _change_of_ended_trials(self, attempt: Attempt) -> int:
         """Return the change in the number of ended trials by the end of an attempt: 1, 0 or -1.
 
         If the attempt repeats one that had failed for good, that trial was counted as ended before, and the user has
@@ -297,25 +302,27 @@ class Exporter:
         """
         change = int(projection.ends_trial(attempt.outcome))
         retry_of = attempt.request.retry_of
-        if retry_of is None or attempt.request.series != attempt.request.number:
+        continues_series = attempt.request.series != attempt.request.number
+        if retry_of is None or continues_series:
             return change
         previous = self._source.attempt(retry_of).outcome
-        return change if previous is None or previous.failure is None or previous.retried else change - 1
+        was_reopened = previous is not None and previous.failure is not None and not previous.retried
+        return change - 1 if was_reopened else change
 
     def _finish_attempt(self, attempt: Attempt) -> None:
         """Write the end of one attempt with the entries that its trial logged locally, and queue its files."""
         request, outcome = attempt.request, attempt.outcome
         assert outcome is not None
         run_id = self._ensure_run(attempt)
-        trials_run_id = self._trial_runs.pop(request.series, run_id)
-        if trials_run_id != run_id:
-            run_id = self._runs[request.series] = self._merge_runs(attempt, run_id, trials_run_id)
+        run_id_by_trial = self._trial_runs.pop(request.series, run_id)
+        if run_id_by_trial != run_id:
+            run_id = self._runs[request.series] = self._merge_runs(attempt, run_id, run_id_by_trial)
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         batches[run_id] = projection.attempt_end(self._job, request, outcome)
         batches[run_id].artifacts += self._artifacts(request, outcome)
-        adoption.copy_store(self._run.trial_store(request.number), self.client, run_id, batches)
+        adoption.copy_store(self._run_paths.trial_store(request.number), self.client, run_id, batches)
         for target_run, batch in batches.items():
-            if self._write(target_run, batch):
+            if self._sender.send(target_run, batch):
                 self.files.add([(target_run, artifact) for artifact in batch.artifacts])
         self._finish_replaced_run(attempt)
         if outcome.state is not TrialState.PAUSED:  # the series of a paused trial ends later: it is promoted or dropped
@@ -324,7 +331,7 @@ class Exporter:
     def _artifacts(self, request: TrialRequest, outcome: TrialOutcome) -> list[Artifact]:
         """Return the files of an ended attempt: logs, parameters beyond MLflow's limit, and arrays."""
         artifacts: list[Artifact] = []
-        log = self._run.trial_log(request.trial, request.attempt)
+        log = self._run_paths.trial_log(request.trial, request.attempt)
         has_failures = outcome.state is TrialState.FAILED or outcome.metrics.get(collection.FAILED_UNITS)
         if (has_failures or not self._keeps_folder) and log.exists():
             logs = [log, *sorted(log.parent.glob("worker-*.log"))]  # only a collection has logs of workers
@@ -334,7 +341,7 @@ class Exporter:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps({**self._job.params, **request.params}))
             artifacts.append(Artifact("", str(file)))
-        if outcome.arrays and (packed := self._run.packed(request.number)).exists():
+        if outcome.arrays and (packed := self._run_paths.packed(request.number)).exists():
             artifacts.append(Artifact("arrays", str(packed), "arrays"))
         return artifacts
 
@@ -348,7 +355,7 @@ class Exporter:
             if is_by_trial:
                 batch.add_tags({labels.OWN: labels.TAKEN})
             if run_id:
-                self._write(run_id, batch)
+                self._sender.send(run_id, batch)
             else:
                 run_id = self._create_run(first, batch)
             self._runs[series] = run_id
@@ -374,10 +381,10 @@ class Exporter:
             return
         previous = self._source.attempt(request.retry_of)
         if previous.outcome is not None and previous.outcome.state is TrialState.PAUSED:
-            self._write(self._ensure_run(previous), projection.replacement_end(self._job, previous, request))
+            self._sender.send(self._ensure_run(previous), projection.replacement_end(self._job, previous, request))
             del self._runs[previous.request.series]
 
-    def _merge_runs(self, attempt: Attempt, own_id: str, trials_id: str) -> str:
+    def _merge_runs(self, attempt: Attempt, id_by_exporter: str, id_by_trial: str) -> str:
         """Merge two runs of an ended attempt into one; return its id.
 
         The exporter and the attempt's process may each have created a run at the same moment. The run of the process stays,
@@ -385,22 +392,23 @@ class Exporter:
 
         Args:
             attempt: The attempt.
-            own_id: Id of the run that the exporter has created.
-            trials_id: Id of the run that the process has created.
+            id_by_exporter: Id of the run that the exporter has created.
+            id_by_trial: Id of the run that the process has created.
         """
-        own_run = self.client.get_run(own_id)
+        exporter_run = self.client.get_run(id_by_exporter)
         batch = self._attempt_start(self._first_attempt(attempt))
         batch.add_tags({labels.OWN: labels.TAKEN})
-        for name in own_run.data.metrics:
-            batch.metrics += self.client.get_metric_history(own_id, name)
-        if not self._write(trials_id, batch):  # the job has deleted its run
-            return own_id
-        self._delete(own_run)
-        return trials_id
+        for name in exporter_run.data.metrics:
+            batch.metrics += self.client.get_metric_history(id_by_exporter, name)
+        if not self._sender.send(id_by_trial, batch):  # the job has deleted its run
+            return id_by_exporter
+        self._delete(exporter_run)
+        return id_by_trial
 
     def _create_run(self, attempt: Attempt, batch: Batch) -> str:
         """Create the run of a series, given its first attempt and its tags; return the run's id."""
         outcome = attempt.outcome
+        # Only the outcome has the time of the start. Without it, MLflow takes the current time.
         start = milliseconds(outcome.started) if outcome is not None and outcome.started else None
         state = {labels.STATE: TrialState.RUNNING.value}
         fits_one_call = len(batch.tags) < MAX_TAGS
@@ -409,7 +417,7 @@ class Exporter:
         name = projection.name(self._job, attempt.request)
         run_id = str(self.client.create_run(self._experiment, start, {**tags, **state}, name).info.run_id)
         if not fits_one_call:
-            self._write(run_id, batch)
+            self._sender.send(run_id, batch)
         return run_id
 
     def _find_run(self, series: int) -> tuple[str, bool]:
@@ -432,18 +440,18 @@ class Exporter:
         self._last_search = time.monotonic()
         if self._earlier_runs is None:
             runs = self._attempt_runs()
+            self._earlier_runs = {}
         else:
             runs = self._sorted_by_use(self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'"))
-        self._earlier_runs = self._earlier_runs or {}
         self._trial_runs = {}
         for run in runs:
             is_by_trial = run.data.tags.get(labels.OWN) == labels.NEW
-            found_runs = self._trial_runs if is_by_trial else self._earlier_runs
-            found_runs.setdefault(_number(run), run.info.run_id)
+            target = self._trial_runs if is_by_trial else self._earlier_runs
+            target.setdefault(_number(run), run.info.run_id)  # if there are several, the first one is used
 
     def _attempt_runs(self) -> list[Any]:
         """Return all runs of attempts. If an attempt has several, the one that is used comes before its duplicates."""
-        condition = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.NUMBER}` != ''"
+        condition = f"tags.`{labels.RUN}` = '{self._run_paths.root.name}' and tags.`{labels.NUMBER}` != ''"
         return self._sorted_by_use(self._search(condition))
 
     def _sorted_by_use(self, runs: Iterable[Any]) -> list[Any]:
@@ -464,8 +472,8 @@ class Exporter:
     def _restore_position(self, position: Position) -> None:
         """Continue at a position of an earlier exporter."""
         self._position = self._saved_position = position
-        self._last_started = -1
-        self.files.mark(position.ends)
+        self._last_started = -1  # attempts that run already must be found in MLflow
+        self.files.mark(position.ends)  # the files up to there are uploaded
 
     def _save(self, *, now: bool = False) -> None:
         """Write the position to MLflow, at most once per `_SAVE_INTERVAL` seconds, or at once with `now`.
@@ -488,18 +496,10 @@ class Exporter:
         Returns:
             False if another exporter was at work, so that the whole run must be written again.
         """
-        strays = self._search(f"tags.`{labels.LOGGED_BY}` != ''") + self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'")
-        # Of several runs of an attempt, the last one counts in this mapping, so the one that is used must come last.
-        attempt_runs = reversed(self._attempt_runs()) if strays else ()
-        runs_of_attempts = {
-            _number(run): run.info.run_id for run in attempt_runs if run.data.tags.get(labels.OWN) != labels.NEW
-        }
-        for run in strays:
-            with _log_and_skip(f"MLflow's run {run.info.run_id} stays where it is"):
-                self._make_child(run, runs_of_attempts)
+        self._make_children()
         parents = self._parents()
         is_alone = len(parents) == 1 and parents[0].data.tags.get(labels.EXPORTER) == self._id
-        condition = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.STATE}` = 'RUNNING'"
+        condition = f"tags.`{labels.RUN}` = '{self._run_paths.root.name}' and tags.`{labels.STATE}` = 'RUNNING'"
         # MLflow may have created a run of an attempt twice, because its first answer was lost.
         for run in self._search(f"{condition} and tags.`{labels.KIND}` = 'trial'"):
             if self._is_superfluous(run):
@@ -509,6 +509,21 @@ class Exporter:
             return False
         self.client.delete_tag(self._parent, labels.EXPORTER)
         return True
+
+    def _make_children(self) -> None:
+        """Make all runs that trials' processes and their programs have created children of their trials' runs."""
+        strays = self._search(f"tags.`{labels.LOGGED_BY}` != ''") + self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'")
+        if not strays:
+            return
+        runs_of_attempts = {
+            _number(run): run.info.run_id
+            # Of several runs of an attempt, the last one counts in this mapping, so the one that is used must come last.
+            for run in reversed(self._attempt_runs())
+            if run.data.tags.get(labels.OWN) != labels.NEW
+        }
+        for run in strays:
+            with _log_and_skip(f"MLflow's run {run.info.run_id} stays where it is"):
+                self._make_child(run, runs_of_attempts)
 
     def _has_duplicates(self) -> bool:
         """Return whether an attempt has several runs."""
@@ -536,7 +551,7 @@ class Exporter:
                 self._delete(run)
             seen_numbers.add(_number(run))
         self._runs.clear()
-        self._parent, self._earlier_runs, self._has_ended = "", None, False
+        self._parent, self._earlier_runs, self._has_ended = "", None, False  # so `advance` searches all again
         if parents and labels.EXPORTED in parents[0].data.tags:
             # Without the tag with the position, `advance` starts at the beginning.
             self.client.delete_tag(parents[0].info.run_id, labels.EXPORTED)
@@ -585,10 +600,6 @@ class Exporter:
             ]
             token = page.token or None
         return runs
-
-    def _write(self, run_id: str, batch: Batch) -> bool:
-        """Send a batch; return whether MLflow accepts entries for this run."""
-        return self.sender.send(run_id, batch)
 
 
 def _number(run: Any, tag: str = labels.NUMBER) -> int | None:

@@ -23,8 +23,8 @@ from trialplane.exporter.projection import Ends
 from trialplane.policies import transport
 from trialplane.wire import backoff, logs, records
 
-TRIES = 20  # attempts for one file; after as many failures in a row, which takes 8 minutes, all files are given up
-MAX_PAUSE = 30.0  # longest pause in seconds between two attempts
+TRIES = 20  # limit for one file; after as many failures in a row, which takes 8 minutes, all files are given up
+MAX_PAUSE = 30.0  # longest pause in seconds between two tries
 
 
 @dataclasses.dataclass
@@ -34,7 +34,7 @@ class _Waiting:
     Attributes:
         run_id: Id of the run into which it is uploaded.
         artifact: The file.
-        tries: Number of attempts that failed.
+        tries: Number of tries that failed.
     """
 
     run_id: str
@@ -49,7 +49,7 @@ class _UnreadableFile(Exception):
 class Files:
     """Files that wait for their upload to MLflow.
 
-    Between them are marks, so that the exporter knows up to which end of an attempt all files are uploaded.
+    Marks between the files tell up to which end of an attempt all files are uploaded.
 
     Args:
         client: Client of the MLflow that gets the files.
@@ -57,17 +57,18 @@ class Files:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self._waiting: dict[int, _Waiting] = {}  # by number, in the order in which the files were added
-        self._order: collections.deque[int] = collections.deque()  # their numbers, in the order of the next attempts
-        # Marks: ends of attempts, each with the number of files that had been added before.
+        # Files are numbered in the order in which they are added.
+        self._waiting: dict[int, _Waiting] = {}  # by number
+        self._order: collections.deque[int] = collections.deque()  # numbers of these files, in the order of their next tries
+        # Ends of attempts that are not in `_last_done` yet, each with the count of files that had been added before it.
         self._marks: collections.deque[tuple[int, Ends]] = collections.deque()
         self._count = 0  # number of files added so far
         self._last_done: Ends | None = None
         self._failures = 0  # number of consecutive failures
-        self._next_time = 0.0  # time of the next attempt, by the monotonic clock
+        self._next_time = 0.0  # time of the next try, by the monotonic clock
         self._failure_reason = ""  # description of the last failure
         self._given_up = 0  # number of files that were given up
-        self._refusal_reason = ""  # description of the failure of the last of them
+        self._refusal_reason = ""  # reason why the last of these was given up
 
     def add(self, files: Iterable[tuple[str, Artifact]]) -> None:
         """Queue files, each with the id of its run."""
@@ -83,7 +84,7 @@ class Files:
     @property
     def done(self) -> Ends | None:
         """The last marked ends whose files are all uploaded or given up; None before the first."""
-        first_waiting = next(iter(self._waiting), self._count)
+        first_waiting = next(iter(self._waiting), self._count)  # all files with lower numbers are done
         while self._marks:
             file_count, ends = self._marks[0]
             if file_count > first_waiting:
@@ -148,11 +149,11 @@ class Files:
                 return True
         else:
             self._remove(number)
-        self._failures = 0
+        self._failures = 0  # the artifact store has answered, even if it refused the file
         return True
 
     def _record_failure(self, number: int, error: Exception) -> None:
-        """Count a failed attempt to upload a file. At a limit give up this file or all files; otherwise try it last."""
+        """Count a failed try to upload a file. At a limit, give up this file or all files; otherwise make it the last."""
         self._failures += 1
         self._failure_reason = describe(error)[:300]
         self._next_time = time.monotonic() + backoff.pause(self._failures, MAX_PAUSE)
@@ -211,7 +212,7 @@ def _convert(packed: Path) -> list[Path]:
     """
     try:
         return convert(packed)
-    except OSError:
+    except OSError:  # of the disk; a later try may succeed
         raise
     except Exception as error:
         raise _UnreadableFile(describe(error)) from error
@@ -231,16 +232,17 @@ def convert(packed: Path) -> list[Path]:
 
     tree = transport.unpack(np.fromfile(packed, dtype=np.uint8))
     leaves_by_name = {name: dict(_leaves(value, name)) for name, value in tree.items()}
-    leaves_with_arrays = {
+    # Values that contain an array: all their leaves by path, by the value's name.
+    values_with_arrays = {
         name: leaves
         for name, leaves in leaves_by_name.items()
         if any(isinstance(leaf, np.ndarray) for leaf in leaves.values())
     }
     written: list[Path] = []
-    if leaves_with_arrays:
+    if values_with_arrays:
         archive = packed.with_name("result.npz")
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
-            for leaves in leaves_with_arrays.values():
+            for leaves in values_with_arrays.values():
                 for path, leaf in leaves.items():
                     array = np.asarray(leaf)
                     if array.dtype.hasobject:  # None or a very large integer, which NumPy could only pickle
@@ -248,7 +250,7 @@ def convert(packed: Path) -> list[Path]:
                     with members.open(f"{path}.npy", "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, array, allow_pickle=False)
         written.append(archive)
-    other_values = {name: records.to_dict(value) for name, value in tree.items() if name not in leaves_with_arrays}
+    other_values = {name: records.to_dict(value) for name, value in tree.items() if name not in values_with_arrays}
     if other_values:
         document = packed.with_name("result.json")
         document.write_text(json.dumps(other_values, indent=1))

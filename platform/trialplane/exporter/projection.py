@@ -44,11 +44,11 @@ class Best:
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The result of all ends of attempts up to a place in the order of ends.
+    """A summary of all ends of attempts up to one of them.
 
     Attributes:
-        place: Place of the last of these ends; 0 if there are none.
-        trials: Number of trials that have ended for good with them.
+        place: Place of this end in the order of ends, from 1; 0 before the first end.
+        trials: Number of trials that have ended for good.
         best: Best of these trials; None before one is complete.
     """
 
@@ -196,15 +196,17 @@ def replacement_end(job: Job, before: Attempt, request: TrialRequest) -> Batch:
 
 
 def new_best(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
-    """Return the trial and the values of an attempt if it is better than the best one before it; otherwise None."""
+    """Return the trial and the values of an attempt if it is better than the best one so far; otherwise None."""
     if attempt.outcome is None or not job.objectives:
         return None
     row = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
     if row.state is not TrialState.COMPLETE or not row.feasible:
         return None
-    best_rows = [] if best is None else [TrialRow(best.trial, TrialState.COMPLETE, 1, 0, values=best.values)]
-    best_row = rows.best_trial(job, [*best_rows, row])
-    return Best(row.trial, tuple(row.values)) if best_row is row else None
+    new_best = Best(row.trial, tuple(row.values))
+    if best is None:
+        return new_best
+    best_row = TrialRow(best.trial, TrialState.COMPLETE, attempt=1, number=0, values=best.values)
+    return new_best if rows.best_trial(job, [best_row, row]) is row else None
 
 
 def ends_trial(outcome: TrialOutcome | None) -> bool:

@@ -17,18 +17,15 @@ class Source(Protocol):
     """The ledger of a run, read in pages after a position. A page is empty if nothing follows.
 
     Attributes:
-        pause: Shortest time in seconds from the start of one round of reads to that of the next.
-        idle: Time in seconds after which it is read again although no message has said that it may have grown.
+        pause: Shortest time in seconds between the starts of two rounds of reads.
+        idle: Time in seconds after which the ledger is read again if no message has said that it has new records.
     """
 
     pause: float
     idle: float
 
     def running_attempts(self, after: int) -> list[Attempt]:
-        """Return running attempts with numbers above `after`, in the order of their numbers.
-
-        These are all of them, or from the gateway the first page.
-        """
+        """Return running attempts with numbers above `after`, in the order of their numbers; from the gateway one page."""
 
     def attempt(self, number: int) -> Attempt:
         """Return the attempt with a number."""
@@ -118,17 +115,16 @@ class LedgerCopy:
     idle = 1.0
 
     def __init__(self, copy: Copy) -> None:
-        attempts = [Attempt(record.request, record.outcome, record.place) for record in copy.attempts]
-        self._by_number = {record.request.number: record for record in attempts}
-        self._ended = sorted(
-            (record for record in attempts if record.place is not None), key=lambda record: record.place or 0
-        )
-        self._reports = sorted(copy.reports, key=lambda record: record.mark)
+        attempts = [Attempt(stored.request, stored.outcome, stored.place) for stored in copy.attempts]
+        self._by_number = {attempt.request.number: attempt for attempt in attempts}
+        ended = [attempt for attempt in attempts if attempt.place is not None]
+        self._ended = sorted(ended, key=lambda attempt: attempt.place or 0)
+        self._reports = sorted(copy.reports, key=lambda report: report.mark)
 
     def running_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
-        running = [record for record in self._by_number.values() if record.place is None and record.request.number > after]
-        return sorted(running, key=lambda record: record.request.number)
+        numbers = sorted(number for number in self._by_number if number > after)
+        return [self._by_number[number] for number in numbers if self._by_number[number].place is None]
 
     def attempt(self, number: int) -> Attempt:
         """See `Source`."""
@@ -142,5 +138,5 @@ class LedgerCopy:
     def reports(self, after: int) -> Reports:
         """See `Source`."""
         begin = bisect.bisect_right(self._reports, after, key=lambda report: report.mark)
-        end = begin + 10 * PAGE
+        end = begin + 10 * PAGE  # reports are small, so a page has more of them than of attempts
         return Reports(self._reports[begin:end], end < len(self._reports))
