@@ -75,8 +75,7 @@ def parent_start(job: Job, submission: Mapping[str, Any]) -> Batch:
             "mlflow.note.content": job.description,
         }
     )
-    objectives = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
-    batch.add_params({**job.facts(), "objectives": objectives})
+    batch.add_params({**job.facts(), "objectives": job.objectives_text})
     return batch
 
 

@@ -1,8 +1,8 @@
 """The columns of a page's tables as one block of bytes, because the page of 50,000 trials would load slowly as JSON.
 
 A column is an array of numbers. A text is represented by a code: its number in the column's list of texts, from 1; 0 means
-no text. The block is little-endian, and each column begins at a multiple of eight bytes. So the page reads the columns as
-typed arrays, without a copy.
+no text. The block is little-endian, as are all machines that trialplane runs on, and each column begins at a multiple of
+eight bytes. So the page reads the columns as typed arrays, without a copy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import array
 import base64
 import dataclasses
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,22 +21,6 @@ _ALIGNMENT = 8  # bytes
 TYPES = {"f": "f4", "d": "f8", "B": "u1", "H": "u2", "I": "u4"}  # type code of `array` → name of the type in the page
 
 
-class Texts:
-    """The texts of a column, each with a code, from 1."""
-
-    def __init__(self) -> None:
-        self._codes: dict[str, int] = {}
-
-    def code(self, text: str | None) -> int:
-        """Return the code of a text, and add the text if it is new. The code of None is 0."""
-        return 0 if text is None else self._codes.setdefault(text[:_MAX_TEXT], len(self._codes) + 1)
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts, in the order of their codes."""
-        return list(self._codes)
-
-
 @dataclasses.dataclass(frozen=True)
 class Column:
     """A column of a table.
@@ -45,28 +28,29 @@ class Column:
     Attributes:
         table: Name of the table.
         name: Name of the column.
-        role: "param" or "metric" for the values of a job; "" for a column that every page has.
         numbers: Values, or the codes of texts.
         texts: The texts, in the order of their codes. None for a column of numbers.
+        category: "param" or "metric" for a parameter or a metric of the job, which may have any name; "" for a column that
+            every page has.
         log: Whether the page shows the column on a logarithmic scale.
     """
 
     table: str
     name: str
-    role: str
     numbers: array.array[Any]
     texts: Sequence[str] | None = None
+    category: str = ""
     log: bool = False
 
 
 def numbers(values: Iterable[Any]) -> array.array[Any]:
     """Return numbers as an array of 32-bit floats, or of 64-bit floats if a whole number needs them. None becomes NaN."""
-    doubles = array.array("d", (_number(value) for value in values))
+    doubles = array.array("d", (_as_float(value) for value in values))
     needs_doubles = any(abs(value) > _MAX_EXACT and value == int(value) for value in doubles if math.isfinite(value))
     return doubles if needs_doubles else array.array("f", (_narrow(value) for value in doubles))
 
 
-def counts(values: Iterable[int]) -> array.array[Any]:
+def unsigned(values: Iterable[int]) -> array.array[Any]:
     """Return whole numbers from 0 as an array of 8, 16 or 32 bits each, the smallest size that fits all of them."""
     in_32_bits = array.array("I", values)
     largest = max(in_32_bits, default=0)
@@ -80,16 +64,26 @@ def offsets(times: Iterable[float | None], start_time: float) -> array.array[Any
     return array.array("f", (math.nan if time is None else _narrow(time - start_time) for time in times))
 
 
-def from_values(table: str, name: str, role: str, values: Sequence[Any], *, log: bool = False) -> Column:
+def from_texts(table: str, name: str, texts: Iterable[str | None], category: str = "") -> Column:
+    """Return a column of texts. The text of a row without one is None. For the other arguments, see `Column`."""
+    code_by_text: dict[str, int] = {}
+    codes = [0 if text is None else code_by_text.setdefault(text[:_MAX_TEXT], len(code_by_text) + 1) for text in texts]
+    return Column(table, name, unsigned(codes), list(code_by_text), category)
+
+
+def from_values(table: str, name: str, category: str, values: Sequence[Any], *, log: bool = False) -> Column:
     """Return the column of a parameter or a metric: of numbers if all values are numbers or None, otherwise of texts.
 
     The value of a row without one is None. For the other arguments, see `Column`.
     """
-    if all(value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values):
-        return Column(table, name, role, numbers(values), log=log)
-    texts = Texts()
-    codes = counts(texts.code(None if value is None else text(value)) for value in values)
-    return Column(table, name, role, codes, texts.texts)
+    if all(value is None or is_number(value) for value in values):
+        return Column(table, name, numbers(values), category=category, log=log)
+    return from_texts(table, name, (None if value is None else text(value) for value in values), category)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number. True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def text(value: Any) -> str:
@@ -103,7 +97,8 @@ def pack(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
     """Return columns in the form that the page reads.
 
     Returns:
-        The directory, with an entry for each column: its names, type and position. The bytes of all columns, as base64.
+        A directory with an entry for each column: its names, its type, and its position in the bytes. Then the bytes of all
+        columns, as base64.
     """
     directory: list[dict[str, Any]] = []
     block = bytearray()
@@ -112,7 +107,7 @@ def pack(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
         entry: dict[str, Any] = {
             "table": column.table,
             "name": column.name,
-            "role": column.role,
+            "category": column.category,
             "type": TYPES[column.numbers.typecode],
             "offset": len(block),
             "length": len(column.numbers),
@@ -122,15 +117,11 @@ def pack(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
         if column.log:
             entry["log"] = True
         directory.append(entry)
-        data = column.numbers
-        if sys.byteorder == "big":
-            data = array.array(data.typecode, data)
-            data.byteswap()
-        block += data.tobytes()
+        block += column.numbers.tobytes()
     return directory, base64.b64encode(block).decode()
 
 
-def _number(value: Any) -> float:
+def _as_float(value: Any) -> float:
     """Return a number as a float. None becomes NaN, and a number that is too large becomes an infinity."""
     try:
         return math.nan if value is None else float(value)
@@ -139,5 +130,6 @@ def _number(value: Any) -> float:
 
 
 def _narrow(value: float) -> float:
-    """Return a number that fits a 32-bit float. A number that is too large, which `array` would refuse, becomes infinite."""
-    return math.copysign(math.inf, value) if math.isfinite(value) and abs(value) > _MAX_FLOAT32 else value
+    """Return a number for a 32-bit float. One that is too large, which `array` would refuse, becomes infinite."""
+    is_too_large = math.isfinite(value) and abs(value) > _MAX_FLOAT32
+    return math.copysign(math.inf, value) if is_too_large else value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import dataclasses
 import json
 import math
 import statistics
@@ -16,9 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trialplane.errors import InputError
-from trialplane.job.kinds import Job
 from trialplane.job.search import Objective
-from trialplane.pages import lineage
+from trialplane.pages import curves, lineage
 from trialplane.pages.content import RunRecord
 from trialplane.pages.lineage import Lineage
 from trialplane.wire import records, rows, student
@@ -41,6 +41,27 @@ _MAX_PAIRS = 200  # limit of the groups that are compared with the best one
 _NAMING_SETTINGS = 4  # limit of the settings in the name of a group
 _LABELS = ("name", "description")  # fields of a job that do not affect its results
 
+Curve = Sequence[Mapping[str, float]]  # points, each with its `time`, `count`, `steps` and `value`
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """A run or a trial that is compared.
+
+    Attributes:
+        title: Name of the run; of a trial, the name of its run and the trial's number.
+        key: Key of its group: repetitions have the same key.
+        settings: Text of each setting, by dotted name.
+        points: Curve of the best value of a run, or of the reported values of a trial.
+        value: Best value of a run, or value of a trial. None if it has none.
+    """
+
+    title: str
+    key: str
+    settings: Mapping[str, str]
+    points: Curve
+    value: float | None
+
 
 def check_objectives(run_records: Sequence[RunRecord]) -> None:
     """Check that runs have the same objectives.
@@ -50,10 +71,10 @@ def check_objectives(run_records: Sequence[RunRecord]) -> None:
     """
     first = run_records[0]
     for other in run_records[1:]:
-        if _objectives_text(first.job) != _objectives_text(other.job):
+        if first.job.objectives_text != other.job.objectives_text:
             raise InputError(
-                f"{first.status.run} and {other.status.run} have different objectives: {_objectives_text(first.job)}, and "
-                f"{_objectives_text(other.job)}; their values cannot be compared. Nothing was written"
+                f"{first.status.run} and {other.status.run} have different objectives: {first.job.objectives_text}, and "
+                f"{other.job.objectives_text}; their values cannot be compared. Nothing was written"
             )
 
 
@@ -69,30 +90,17 @@ def run_comparison(run_records: Sequence[RunRecord], goal: float | None = None) 
     """
     check_objectives(run_records)
     objective = run_records[0].job.objectives[0]
-    curves = [_best_curve(record) for record in run_records]
-    bests = [points[-1]["value"] if points else None for points in curves]
+    entries = [_run_entry(record) for record in run_records]
     if goal is None:
-        goal = _worst([value for value in bests if value is not None], objective)
-    settings = [_settings(record) for record in run_records]
-    names, differing = _setting_names(settings)
-    keys = [record.job.model_dump_json(exclude={*_LABELS, "seed"}) for record in run_records]
-    runs = [record.status.run for record in run_records]
-    differing_fields = [name for name in differing if not name.startswith("best.")]  # without results
-    groups = _groups(keys, runs, settings, bests, differing_fields, objective)
+        goal = _default_goal(entries, objective)
+    # The parameters of the best trial (`best.lr`) are a result, so they do not name a group.
+    naming = [name for name in _differing_settings(entries) if name != "seed" and not name.startswith("best.")]
+    groups = _groups(entries, naming, objective)
     return {
         "of": "runs",
         "fields": ["run", "state", "ended", "trials", "best", "trial", "seconds", "reached", "steps"],
-        "objective": objective.model_dump(),
-        "goal": goal,
-        "runs": [
-            _run_row(record, points, goal, setting)
-            for record, points, setting in zip(run_records, curves, settings, strict=True)
-        ],
-        "differing": differing,
-        "same": [name for name in names if name not in differing],
-        "curves": [{"name": run, "points": _thin(points)} for run, points in zip(runs, curves, strict=True)],
-        "groups": _without_values(groups),
-        "pairs": list(_pairs(groups)),
+        "runs": [_run_row(record, entry, goal) for record, entry in zip(run_records, entries, strict=True)],
+        **_shared_content(entries, groups, objective, goal),
         "method": METHOD,
     }
 
@@ -108,71 +116,94 @@ def trial_comparison(trials: Sequence[tuple[RunRecord, int]], goal: float | None
     Raises:
         InputError: Two runs have different objectives, or a run has no such trial.
     """
-    check_objectives([record for record, _ in trials])
-    objective = trials[0][0].job.objectives[0]
-    lineages = [_find_trial(record, trial) for record, trial in trials]
-    curves = [_objective_curve(record, trial) for (record, _), trial in zip(trials, lineages, strict=True)]
-    values = [_finite_value(record, trial.row) for (record, _), trial in zip(trials, lineages, strict=True)]
+    run_records = [record for record, _ in trials]
+    check_objectives(run_records)
+    objective = run_records[0].job.objectives[0]
+    lineages = [_find_trial(record, number) for record, number in trials]
+    entries = [_trial_entry(record, trial_lineage) for record, trial_lineage in zip(run_records, lineages, strict=True)]
     if goal is None:
-        goal = _worst(_best_values(values, curves, objective), objective)
-    settings = [{name: _setting_text(value) for name, value in _flatten("", dict(trial.row.params))} for trial in lineages]
-    names, differing = _setting_names(settings)
-    titles = [f"{record.status.run}:{trial}" for record, trial in trials]
-    groups = _groups([json.dumps(setting) for setting in settings], titles, settings, values, differing, objective)
+        goal = _default_goal(entries, objective)
+    groups = _groups(entries, _differing_settings(entries), objective)
     for group in groups:
         if len(group["members"]) == 1:  # the title of the trial is shorter than its parameters
             group["name"] = group["members"][0]
     return {
         "of": "trials",
         "fields": ["trial", "state", "attempts", "value", "step", "seconds", "reached", "steps", "message"],
-        "objective": objective.model_dump(),
-        "goal": goal,
         "trials": [
-            {
-                "trial": title,
-                "state": trial.row.state.value,
-                "attempts": trial.row.attempt,
-                "value": value,
-                "step": points[-1]["steps"] if points else None,
-                "seconds": trial.row.seconds,
-                **_first_reach(points, value, trial.row.seconds, goal, objective),
-                "message": trial.row.message,
-                "params": setting,
-            }
-            for title, trial, value, points, setting in zip(titles, lineages, values, curves, settings, strict=True)
+            _trial_row(trial_lineage.row, entry, goal, objective)
+            for trial_lineage, entry in zip(lineages, entries, strict=True)
         ],
-        "differing": differing,
-        "same": [name for name in names if name not in differing],
-        "curves": [{"name": title, "points": _thin(points)} for title, points in zip(titles, curves, strict=True)],
-        "groups": _without_values(groups),
-        "pairs": list(_pairs(groups)),
+        **_shared_content(entries, groups, objective, goal),
         "method": METHOD_OF_TRIALS,
     }
 
 
-def _worst(values: Sequence[float], objective: Objective) -> float | None:
-    """Return the worst of several values of an objective. None if there are no values."""
-    if not values:
-        return None
-    return max(values) if objective.direction == "minimize" else min(values)
-
-
-def _best_values(
-    results: Sequence[float | None], curves: Sequence[Sequence[Mapping[str, float]]], objective: Objective
-) -> list[float]:
-    """Return the best value of each trial, among its reports and its result. Trials without a value are left out.
+def _shared_content(
+    entries: Sequence[_Entry], groups: Sequence[Mapping[str, Any]], objective: Objective, goal: float | None
+) -> dict[str, Any]:
+    """Return the part of a comparison that runs and trials have in common.
 
     Args:
-        results: Result of each trial. None if it has none.
-        curves: Points of each trial's objective; see `_objective_curve`.
-        objective: Objective of the values.
+        entries: The runs or trials.
+        groups: Their groups, ordered by mean from the best.
+        objective: Objective that is compared.
+        goal: Value to reach. None if there is none.
     """
-    best = min if objective.direction == "minimize" else max
-    values_by_trial = [
-        [point["value"] for point in points] + ([] if result is None else [result])
-        for result, points in zip(results, curves, strict=True)
-    ]
-    return [best(values) for values in values_by_trial if values]
+    names = dict.fromkeys(name for entry in entries for name in entry.settings)
+    differing = _differing_settings(entries)
+    return {
+        "objective": objective.model_dump(),
+        "goal": goal,
+        "differing": differing,
+        "same": [name for name in names if name not in differing],
+        "curves": [{"name": entry.title, "points": curves.thin(entry.points, _MAX_POINTS)} for entry in entries],
+        # Only `_pairs` needs the single values.
+        "groups": [{name: value for name, value in group.items() if name != "values"} for group in groups],
+        "pairs": list(_pairs(groups)),
+    }
+
+
+def _default_goal(entries: Sequence[_Entry], objective: Objective) -> float | None:
+    """Return the best value of the worst run or trial, which all of them reach. None if none has a value.
+
+    The best value of a trial is among its reports and its result.
+    """
+    best, worst = (min, max) if objective.direction == "minimize" else (max, min)
+    best_values = []
+    for entry in entries:
+        values = [point["value"] for point in entry.points]
+        if entry.value is not None:
+            values.append(entry.value)
+        if values:
+            best_values.append(best(values))
+    return worst(best_values) if best_values else None
+
+
+def _run_entry(record: RunRecord) -> _Entry:
+    """Return a run as an entry of a comparison."""
+    points = _best_curve(record)
+    return _Entry(
+        title=record.status.run,
+        key=record.job.model_dump_json(exclude={*_LABELS, "seed"}),
+        settings=_settings(record),
+        points=points,
+        value=points[-1]["value"] if points else None,
+    )
+
+
+def _trial_entry(record: RunRecord, trial_lineage: Lineage) -> _Entry:
+    """Return a trial as an entry of a comparison."""
+    row = trial_lineage.row
+    settings = dict(_flatten("", dict(row.params)))
+    value = row.values[0] if row.values else row.metrics.get(record.job.objectives[0].metric)
+    return _Entry(
+        title=f"{record.status.run}:{row.trial}",
+        key=json.dumps(settings),
+        settings=settings,
+        points=_objective_curve(record, trial_lineage),
+        value=value if value is not None and math.isfinite(value) else None,
+    )
 
 
 def _find_trial(record: RunRecord, trial: int) -> Lineage:
@@ -189,55 +220,24 @@ def _find_trial(record: RunRecord, trial: int) -> Lineage:
     return lineages[0]
 
 
-def _finite_value(record: RunRecord, row: TrialRow) -> float | None:
-    """Return the result of a trial, or else the value of its last report. None if it has neither, or it is not finite."""
-    value = row.values[0] if row.values else row.metrics.get(record.job.objectives[0].metric)
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _objective_curve(record: RunRecord, trial: Lineage) -> list[dict[str, float]]:
+def _objective_curve(record: RunRecord, trial_lineage: Lineage) -> Curve:
     """Return the points of a trial's objective, ordered by step. If a step has several reports, the last one counts.
 
     A point has the `time` of its report in seconds since the start of the trial, the `count` of points up to it, the step
     (`steps`), and the `value`. Values that are not finite are left out.
     """
-    own_reports = [report for report in record.reports if report.trial == trial.row.trial]
-    reports = lineage.join_segments(record.job, [trial], own_reports)
-    metric = record.job.objectives[0].metric
-    by_step = {report.step: report for report in reports if report.number == trial.row.number and metric in report.metrics}
+    newest, metric = trial_lineage.row, record.job.objectives[0].metric
+    trial_reports = [report for report in record.reports if report.trial == newest.trial]
+    reports = lineage.join_segments(record.job, [trial_lineage], trial_reports)
+    by_step = {report.step: report for report in reports if report.number == newest.number and metric in report.metrics}
     ordered = [by_step[step] for step in sorted(by_step) if math.isfinite(by_step[step].metrics[metric])]
-    start_times = [attempt.started for attempt in record.attempts if attempt.trial == trial.row.trial and attempt.started]
+    start_times = [attempt.started for attempt in record.attempts if attempt.trial == newest.trial and attempt.started]
     start_times += [report.time for report in ordered[:1]]  # which may precede it, as each node has its clock
     start_time = min(start_times, default=0.0)
     return [
         {"time": report.time - start_time, "count": count, "steps": report.step, "value": report.metrics[metric]}
         for count, report in enumerate(ordered, start=1)
     ]
-
-
-def _first_reach(
-    points: Sequence[Mapping[str, float]],
-    value: float | None,
-    seconds: float | None,
-    goal: float | None,
-    objective: Objective,
-) -> dict[str, float | None]:
-    """Return the time (`reached`) and the step (`steps`) at which a trial reached the goal.
-
-    They are those of its first report that is as good as the goal. If only its result is, the time is that of its end, and
-    the step is None. Both are None if it did not reach the goal.
-
-    Args:
-        points: Curve of the trial.
-        value: Result of the trial. None if it has none.
-        seconds: Duration of the trial. None if unknown.
-        goal: Value to reach. None if there is none.
-        objective: Objective whose values these are.
-    """
-    if (point := _first_at(points, goal, objective)) is not None:
-        return {"reached": point["time"], "steps": point["steps"]}
-    reached_at_end = goal is not None and value is not None and not objective.is_better(goal, value)
-    return {"reached": seconds if reached_at_end else None, "steps": None}
 
 
 def _first_at(points: Sequence[Mapping[str, float]], goal: float | None, objective: Objective) -> Mapping[str, float] | None:
@@ -247,30 +247,10 @@ def _first_at(points: Sequence[Mapping[str, float]], goal: float | None, objecti
     return next((point for point in points if not objective.is_better(goal, point["value"])), None)
 
 
-def _setting_names(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
-    """Return the names of all settings, and the names of the settings whose values differ between runs or trials.
-
-    Args:
-        settings: Settings of each run or trial: text by name.
-    """
-    names = list(dict.fromkeys(name for setting in settings for name in setting))
-    return names, [name for name in names if len({setting.get(name) for setting in settings}) > 1]
-
-
-def _thin(points: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
-    """Return at most `_MAX_POINTS` points of a curve: every n-th one, from the first."""
-    step = math.ceil(len(points) / _MAX_POINTS)
-    return points[::step] if points else []
-
-
-def _without_values(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return groups without the single values, which only `_pairs` needs."""
-    return [{name: value for name, value in group.items() if name != "values"} for group in groups]
-
-
-def _objectives_text(job: Job) -> str:
-    """Return the objectives of a job in words: "maximize accuracy, minimize loss"."""
-    return ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
+def _differing_settings(entries: Sequence[_Entry]) -> list[str]:
+    """Return the names of the settings whose values differ between runs or trials."""
+    names = dict.fromkeys(name for entry in entries for name in entry.settings)
+    return [name for name in names if len({entry.settings.get(name) for entry in entries}) > 1]
 
 
 def _settings(record: RunRecord) -> dict[str, str]:
@@ -304,7 +284,7 @@ def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _best_curve(record: RunRecord) -> list[dict[str, float]]:
+def _best_curve(record: RunRecord) -> Curve:
     """Return the curve of a run's best value: a point for each improvement, and one at the last result.
 
     A point has the `time` of a result in seconds since the start of the run, the `count` of results and the number of
@@ -345,65 +325,80 @@ def _best_curve(record: RunRecord) -> list[dict[str, float]]:
     return points
 
 
-def _run_row(
-    record: RunRecord, points: Sequence[Mapping[str, float]], goal: float | None, setting: Mapping[str, str]
-) -> dict[str, Any]:
+def _run_row(record: RunRecord, entry: _Entry, goal: float | None) -> dict[str, Any]:
     """Return the row of a run in the table of a comparison.
 
     Args:
         record: Record of the run.
-        points: Curve of its best value.
+        entry: The run as an entry of the comparison.
         goal: Value to reach. None if there is none.
-        setting: Settings of the run.
     """
     status, objective = record.status, record.job.objectives[0]
-    reached = _first_at(points, goal, objective)
+    reached = _first_at(entry.points, goal, objective)
     best = rows.best_trial(record.job, rows.newest_attempts(record.attempts))
     return {
         "run": status.run,
         "state": status.state.value,
         "ended": status.ended_trials,
         "trials": status.trials,
-        "best": points[-1]["value"] if points else None,
+        "best": entry.value,
         "trial": None if best is None else best.trial,
-        "seconds": points[-1]["time"] if points else None,
+        "seconds": entry.points[-1]["time"] if entry.points else None,
         "reached": None if reached is None else reached["time"],
         "steps": None if reached is None or not record.reports else reached["steps"],
-        "params": dict(setting),
+        "params": dict(entry.settings),
     }
 
 
-def _groups(
-    keys: Sequence[str],
-    titles: Sequence[str],
-    settings: Sequence[Mapping[str, str]],
-    bests: Sequence[float | None],
-    differing: Sequence[str],
-    objective: Objective,
-) -> list[dict[str, Any]]:
+def _trial_row(row: TrialRow, entry: _Entry, goal: float | None, objective: Objective) -> dict[str, Any]:
+    """Return the row of a trial in the table of a comparison.
+
+    A trial has `reached` the goal at the time and the step (`steps`) of its first report that is as good as the goal. If
+    only its result is, the time is that of its end, and the step is None. Both are None if it did not reach the goal.
+
+    Args:
+        row: Newest attempt of the trial, with the seconds of all segments.
+        entry: The trial as an entry of the comparison.
+        goal: Value to reach. None if there is none.
+        objective: Objective that is compared.
+    """
+    point = _first_at(entry.points, goal, objective)
+    has_reached_at_end = goal is not None and entry.value is not None and not objective.is_better(goal, entry.value)
+    reached_at_end = row.seconds if has_reached_at_end else None
+    return {
+        "trial": entry.title,
+        "state": row.state.value,
+        "attempts": row.attempt,
+        "value": entry.value,
+        "step": entry.points[-1]["steps"] if entry.points else None,
+        "seconds": row.seconds,
+        "reached": reached_at_end if point is None else point["time"],
+        "steps": None if point is None else point["steps"],
+        "message": row.message,
+        "params": dict(entry.settings),
+    }
+
+
+def _groups(entries: Sequence[_Entry], naming: Sequence[str], objective: Objective) -> list[dict[str, Any]]:
     """Return the groups of repetitions, ordered by mean from the best. Groups without a value are last.
 
     Args:
-        keys: Key of each run or trial. Repetitions have the same key.
-        titles: Title of each run or trial.
-        settings: Settings of each run or trial, by name.
-        bests: Best value of each run or trial. None if it has no value.
-        differing: Names of settings that differ. The first ones, without the seed, are in the name of a group.
+        entries: The runs or trials.
+        naming: Names of settings that differ between groups. The first ones are in the name of a group.
         objective: Objective of the values.
     """
-    members: dict[str, list[int]] = collections.defaultdict(list)  # key → indices of the runs or trials
-    for index, key in enumerate(keys):
-        members[key].append(index)
-    naming = [name for name in differing if name != "seed"][:_NAMING_SETTINGS]
+    members_by_key: dict[str, list[_Entry]] = collections.defaultdict(list)
+    for entry in entries:
+        members_by_key[entry.key].append(entry)
     groups = []
-    for indices in members.values():
-        first = indices[0]  # repetitions have the same settings, except the seed
-        values = [value for index in indices if (value := bests[index]) is not None]
-        text = ", ".join(f"{name}={settings[first].get(name, 'none')}" for name in naming)
+    for members in members_by_key.values():
+        first = members[0]  # repetitions have the same settings, except the seed
+        values = [member.value for member in members if member.value is not None]
+        text = ", ".join(f"{name}={first.settings.get(name, 'none')}" for name in naming[:_NAMING_SETTINGS])
         groups.append(
             {
-                "name": text or titles[first],
-                "members": [titles[index] for index in indices],
+                "name": text or first.title,
+                "members": [member.title for member in members],
                 "values": values,
                 "mean": statistics.fmean(values) if values else None,
                 "deviation": statistics.stdev(values) if len(values) > 1 else None,

@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import heapq
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.job.kinds import Job
 from trialplane.pages import columns, curves, importances, lineage, ranks, savings
-from trialplane.pages.columns import Column, Texts
+from trialplane.pages.columns import Column
 from trialplane.pages.importances import Importances
 from trialplane.pages.lineage import Lineage
 from trialplane.plan import changes
@@ -82,7 +82,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
     last_steps = _last_steps(reports)
     start_time = _start_time(record)
     best_trials = _best_trials(job, trials)
-    shares, no_importances = known_importances or importances.importances(job, trials)
+    run_importances = known_importances or importances.importances(job, trials)
     metrics = curves.metrics(reports, [job.watched_metric, *job.required_metrics])
     facts = {
         **_header(record, start_time, context.now),
@@ -90,8 +90,8 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
         "best": [_best_trial(row) for row in best_trials[:_MAX_BEST]],
         "commands": [[label, command] for label, command in _commands(record, context, best_trials)],
         "log": f"platform logs {shlex.quote(status.run)} {context.flags}".strip(),
-        "importances": shares,
-        "no_importances": no_importances,
+        "importances": run_importances.shares,
+        "no_importances": run_importances.reason,
         "curve_metrics": metrics,
         "failures": _failures(record.attempts),
         "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
@@ -176,7 +176,7 @@ def _start_time(record: RunRecord) -> float:
 def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each setting of the search, the resources and the budget. "" if it is not set."""
     job, budget = record.job, record.job.budget
-    yield "objective", ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
+    yield "objective", job.objectives_text
     if job.kind == "hpo":
         yield "sampler", job.search.sampler.name
         yield "pruner", job.search.pruner.name
@@ -184,9 +184,9 @@ def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "population", "" if interval is None else f"compared every {interval}"
     yield f"{job.noun}s", str(job.trials)
     yield "at a time", str(job.width)
-    roles = job.roles()
-    ranks, nodes = roles[0].ranks, roles[0].nodes
-    yield "processes", f"{ranks * nodes} on {errors.counted(nodes, 'node')}" if ranks * nodes > 1 else ""
+    role = job.roles()[0]
+    processes = role.ranks * role.nodes
+    yield "processes", f"{processes} on {errors.counted(role.nodes, 'node')}" if processes > 1 else ""
     resources = job.resources
     gpus = f", {errors.counted(resources.gpus, 'GPU')}" if resources.gpus else ""
     yield "resources", f"{resources.cores}, {resources.memory}{gpus}"
@@ -274,15 +274,17 @@ def _commands_to_continue(record: RunRecord, run: str, flags: str) -> Iterator[t
     has_failed = any(row.state is TrialState.FAILED for row in rows.newest_attempts(record.attempts))
     if has_failed and changes.can_retry(status, job):
         yield "Try the failed trials again", f"platform retry {run} --failed{flags}"
-    match changes.extension(status, job):
-        case {"trials": trials}:
-            yield "Continue with more trials", f"platform resume {run} --trials {trials}{flags}"
-        case {**extension} if extension:
-            ((field, value),) = extension.items()
-            text = "null" if value is None else f"{value:g}"
-            yield "Continue beyond its limit", f"platform resume {run} --set {field}={text}{flags}"
-        case {}:
-            yield "Continue the run", f"platform resume {run}{flags}"
+    extension = changes.extension(status, job)
+    if extension is None:
+        return
+    if not extension:  # it has trials left
+        yield "Continue the run", f"platform resume {run}{flags}"
+    elif "trials" in extension:
+        yield "Continue with more trials", f"platform resume {run} --trials {extension['trials']}{flags}"
+    else:
+        ((field, value),) = extension.items()
+        text = "null" if value is None else f"{value:g}"
+        yield "Continue beyond its limit", f"platform resume {run} --set {field}={text}{flags}"
 
 
 def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
@@ -290,25 +292,24 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
 
     Failures of one kind have the same class and the same first line of the message, and all or none are retried.
     """
-    counts: Counter[tuple[str, str, bool]] = Counter()
-    first_attempts: dict[tuple[str, str, bool], TrialRow] = {}
+    attempts_by_kind: dict[tuple[str, str, bool], list[TrialRow]] = collections.defaultdict(list)
     for attempt in attempts:
         if attempt.failure is None:
             continue
         line = errors.shortened(next(iter(attempt.message.splitlines()), ""), _MAX_TEXT)
-        kind = (attempt.failure.value, line, attempt.state is not TrialState.FAILED)
-        counts[kind] += 1
-        first_attempts.setdefault(kind, attempt)
+        is_retried = attempt.state is not TrialState.FAILED
+        attempts_by_kind[attempt.failure.value, line, is_retried].append(attempt)
+    most_frequent = sorted(attempts_by_kind.items(), key=lambda item: -len(item[1]))
     return [
         {
             "class": failure,
             "line": line,
             "retried": is_retried,
-            "count": count,
-            "trial": first_attempts[failure, line, is_retried].trial,
-            "attempt": first_attempts[failure, line, is_retried].attempt,
+            "count": len(failed_attempts),
+            "trial": failed_attempts[0].trial,
+            "attempt": failed_attempts[0].attempt,
         }
-        for (failure, line, is_retried), count in counts.most_common(_MAX_FAILURES)
+        for (failure, line, is_retried), failed_attempts in most_frequent[:_MAX_FAILURES]
     ]
 
 
@@ -350,41 +351,33 @@ def _trial_columns(
         start_time: Origin of the times on the page.
     """
     trials = [trial_lineage.row for trial_lineage in lineages]
-    ranks = {row.trial: rank for rank, row in enumerate(ranked)}
+    rank_by_trial = {row.trial: rank for rank, row in enumerate(ranked)}
     front = {row.trial for row in rows.pareto_front(job, trials)} if len(job.objectives) > 1 else set()
-    yield Column("trials", "trial", "", columns.counts(row.trial for row in trials))
-    yield Column("trials", "rank", "", columns.counts(ranks[row.trial] for row in trials))
-    yield Column("trials", "attempt", "", columns.counts(row.attempt for row in trials))
-    yield Column("trials", "number", "", columns.counts(row.number for row in trials))
-    yield _text_column("trials", "state", [row.state.value for row in trials])
-    yield Column("trials", "feasible", "", columns.counts(int(row.feasible) for row in trials))
-    yield Column("trials", "front", "", columns.counts(int(row.trial in front) for row in trials))
-    yield Column("trials", "seconds", "", columns.numbers(row.seconds for row in trials))
-    yield Column("trials", "started", "", columns.offsets((row.started for row in trials), start_time))
-    yield Column("trials", "ended", "", columns.offsets((row.ended for row in trials), start_time))
-    yield Column("trials", "step", "", columns.numbers(last_steps.get(row.number) for row in trials))
+    yield Column("trials", "trial", columns.unsigned(row.trial for row in trials))
+    yield Column("trials", "rank", columns.unsigned(rank_by_trial[row.trial] for row in trials))
+    yield Column("trials", "attempt", columns.unsigned(row.attempt for row in trials))
+    yield Column("trials", "number", columns.unsigned(row.number for row in trials))
+    yield columns.from_texts("trials", "state", [row.state.value for row in trials])
+    yield Column("trials", "feasible", columns.unsigned(int(row.feasible) for row in trials))
+    yield Column("trials", "front", columns.unsigned(int(row.trial in front) for row in trials))
+    yield Column("trials", "seconds", columns.numbers(row.seconds for row in trials))
+    yield Column("trials", "started", columns.offsets((row.started for row in trials), start_time))
+    yield Column("trials", "ended", columns.offsets((row.ended for row in trials), start_time))
+    yield Column("trials", "step", columns.numbers(last_steps.get(row.number) for row in trials))
     yield Column(
         "trials",
         "rung",
-        "",
         columns.numbers(trial_lineage.rungs[-1] if trial_lineage.rungs else None for trial_lineage in lineages),
     )
-    yield _text_column("trials", "failure", [row.failure and row.failure.value for row in trials])
-    yield _text_column("trials", "message", [row.message or None for row in trials])
-    yield _text_column("trials", "node", [row.node or None for row in trials])
+    yield columns.from_texts("trials", "failure", [row.failure and row.failure.value for row in trials])
+    yield columns.from_texts("trials", "message", [row.message or None for row in trials])
+    yield columns.from_texts("trials", "node", [row.node or None for row in trials])
     for name in dict.fromkeys([*job.required_metrics, *(name for row in trials for name in row.metrics)]):
         yield columns.from_values("trials", name, "metric", [row.metrics.get(name) for row in trials])
     parameters = job.search.parameters
     for name in dict.fromkeys(name for row in trials for name in row.params):
         log = bool(getattr(parameters.get(name), "log", False))
         yield columns.from_values("trials", name, "param", [row.params.get(name) for row in trials], log=log)
-
-
-def _text_column(table: str, name: str, values: Sequence[str | None]) -> Column:
-    """Return a column of texts."""
-    texts = Texts()
-    codes = columns.counts([texts.code(value) for value in values])
-    return Column(table, name, "", codes, texts.texts)
 
 
 def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterator[Column]:
@@ -405,24 +398,24 @@ def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterat
         spans.append(_Span(start, end, attempt))
     spans.sort(key=lambda span: (span.start, span.attempt.number))
     attempts, lanes = [span.attempt for span in spans], list(_lanes(spans))
-    frees, requests = _times_before_starts(spans, lanes)
-    yield Column("attempts", "trial", "", columns.counts(attempt.trial for attempt in attempts))
-    yield Column("attempts", "attempt", "", columns.counts(attempt.attempt for attempt in attempts))
-    yield Column("attempts", "number", "", columns.counts(attempt.number for attempt in attempts))
-    yield _text_column("attempts", "state", [attempt.state.value for attempt in attempts])
-    yield _text_column("attempts", "failure", [attempt.failure and attempt.failure.value for attempt in attempts])
-    yield Column("attempts", "free", "", columns.offsets(frees, start_time))
-    yield Column("attempts", "requested", "", columns.offsets(requests, start_time))
-    yield Column("attempts", "start", "", columns.offsets((span.start for span in spans), start_time))
-    yield Column("attempts", "end", "", columns.offsets((span.end for span in spans), start_time))
-    yield Column("attempts", "lane", "", columns.counts(lanes))
+    free_times, request_times = _times_before_starts(spans, lanes)
+    yield Column("attempts", "trial", columns.unsigned(attempt.trial for attempt in attempts))
+    yield Column("attempts", "attempt", columns.unsigned(attempt.attempt for attempt in attempts))
+    yield Column("attempts", "number", columns.unsigned(attempt.number for attempt in attempts))
+    yield columns.from_texts("attempts", "state", [attempt.state.value for attempt in attempts])
+    yield columns.from_texts("attempts", "failure", [attempt.failure and attempt.failure.value for attempt in attempts])
+    yield Column("attempts", "free", columns.offsets(free_times, start_time))
+    yield Column("attempts", "requested", columns.offsets(request_times, start_time))
+    yield Column("attempts", "start", columns.offsets((span.start for span in spans), start_time))
+    yield Column("attempts", "end", columns.offsets((span.end for span in spans), start_time))
+    yield Column("attempts", "lane", columns.unsigned(lanes))
 
 
 def _pause_columns(lineages: Sequence[Lineage]) -> Iterator[Column]:
     """Yield the columns of the table of pauses from which trials were promoted: the attempt's number, and the step."""
     pauses = [(trial_lineage.row.number, step) for trial_lineage in lineages for step in trial_lineage.pauses]
-    yield Column("pauses", "number", "", columns.counts(number for number, _ in pauses))
-    yield Column("pauses", "step", "", columns.numbers(step for _, step in pauses))
+    yield Column("pauses", "number", columns.unsigned(number for number, _ in pauses))
+    yield Column("pauses", "step", columns.numbers(step for _, step in pauses))
 
 
 def _segment_columns(record: RunRecord, ranked: Sequence[TrialRow]) -> Iterator[Column]:
@@ -436,15 +429,15 @@ def _segment_columns(record: RunRecord, ranked: Sequence[TrialRow]) -> Iterator[
     """
     is_population = record.job.search.population is not None
     segments = sorted(lineage.segments(record.attempts), key=lambda row: (row.trial, row.done)) if is_population else []
-    last_steps = _trained_steps(_last_steps(record.reports), record.reports)
-    best = {row.number for row in lineage.ancestors(record.attempts, ranked[0])} if segments else set()
+    trained_steps = _trained_steps(_last_steps(record.reports), record.reports)
+    line_of_best = {row.number for row in lineage.ancestors(record.attempts, ranked[0])} if segments else set()
     donors, metric = lineage.donors(segments), record.job.watched_metric
-    yield Column("segments", "trial", "", columns.counts(row.trial for row in segments))
-    yield Column("segments", "donor", "", columns.counts(donors.get(row.number, row.trial) for row in segments))
-    yield Column("segments", "start", "", columns.numbers(row.done for row in segments))
-    yield Column("segments", "end", "", columns.numbers(last_steps.get(row.number, row.done) for row in segments))
-    yield Column("segments", "value", "", columns.numbers(row.metrics.get(metric) for row in segments))
-    yield Column("segments", "best", "", columns.counts(int(row.number in best) for row in segments))
+    yield Column("segments", "trial", columns.unsigned(row.trial for row in segments))
+    yield Column("segments", "donor", columns.unsigned(donors.get(row.number, row.trial) for row in segments))
+    yield Column("segments", "start", columns.numbers(row.done for row in segments))
+    yield Column("segments", "end", columns.numbers(trained_steps.get(row.number, row.done) for row in segments))
+    yield Column("segments", "value", columns.numbers(row.metrics.get(metric) for row in segments))
+    yield Column("segments", "best", columns.unsigned(int(row.number in line_of_best) for row in segments))
     for name in dict.fromkeys(name for row in segments for name in row.params):
         yield columns.from_values("segments", name, "param", [row.params.get(name) for row in segments])
 
@@ -466,15 +459,18 @@ def _times_before_starts(spans: Sequence[_Span], lanes: Sequence[int]) -> tuple[
         spans: Attempts, ordered by start.
         lanes: Lane of each attempt.
     """
-    frees: list[float | None] = []
-    requests: list[float | None] = []
-    last_ends: dict[int, float] = {}
+    free_times: list[float | None] = []
+    request_times: list[float | None] = []
+    last_end_by_lane: dict[int, float] = {}
     for span, lane in zip(spans, lanes, strict=True):
-        requested, last_end = span.attempt.requested, min(span.start, last_ends.get(lane, -math.inf))
-        requests.append(None if requested is None else min(span.start, max(requested, last_end)))
-        frees.append(None if span.attempt.slot is None or last_end == -math.inf else last_end)
-        last_ends[lane] = max(span.end, last_ends.get(lane, span.end))
-    return frees, requests
+        # The clocks of two nodes may differ. The limits keep the order: the end before, the request, the start.
+        last_end = min(span.start, last_end_by_lane.get(lane, -math.inf))
+        is_first = last_end == -math.inf
+        requested = span.attempt.requested
+        request_times.append(None if requested is None else min(span.start, max(requested, last_end)))
+        free_times.append(None if span.attempt.slot is None or is_first else last_end)
+        last_end_by_lane[lane] = max(span.end, last_end_by_lane.get(lane, span.end))
+    return free_times, request_times
 
 
 def _lanes(spans: Sequence[_Span]) -> Iterator[int]:
@@ -486,19 +482,17 @@ def _lanes(spans: Sequence[_Span]) -> Iterator[int]:
         spans: Attempts, ordered by start.
     """
     first_extra_lane = max((span.attempt.slot + 1 for span in spans if span.attempt.slot is not None), default=0)
-    # Extra lanes, numbered from 0: a heap of free lanes, and a heap of the ends of occupied lanes with these lanes.
-    free: list[int] = []
-    occupied: list[tuple[float, int]] = []
+    # Two heaps of extra lanes, which are numbered from 0: free ones, and occupied ones by the end of their attempt.
+    free_lanes: list[int] = []
+    occupied_lanes: list[tuple[float, int]] = []
     for span in spans:
         if span.attempt.slot is not None:
             yield span.attempt.slot
             continue
-        while occupied:
-            end, lane = occupied[0]
-            if end > span.start:
-                break
-            heapq.heappop(occupied)
-            heapq.heappush(free, lane)
-        lane = heapq.heappop(free) if free else len(occupied)
-        heapq.heappush(occupied, (span.end if math.isfinite(span.end) else span.start, lane))
+        while occupied_lanes and occupied_lanes[0][0] <= span.start:
+            _, lane = heapq.heappop(occupied_lanes)
+            heapq.heappush(free_lanes, lane)
+        # If no lane is free, all lanes up to now are occupied, so their count is the number of the next one.
+        lane = heapq.heappop(free_lanes) if free_lanes else len(occupied_lanes)
+        heapq.heappush(occupied_lanes, (span.end, lane))
         yield first_extra_lane + lane

@@ -6,6 +6,7 @@ import array
 import bisect
 import math
 from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
 
 from trialplane.pages import columns
 from trialplane.pages.columns import Column
@@ -21,17 +22,22 @@ _MIN_CURVES = 20  # smallest number of curves with quantiles; the page draws few
 _MAX_STEPS = 200  # limit of the steps with quantiles
 # Metrics of `training/progress.py` that repeat others or change by one each step, and those of `ranks.stragglers`.
 _NOT_DRAWN = (
-    *("total_steps", "seconds_left", "samples_per_second_and_rank", "tokens_per_second_and_rank"),
-    *(ranks.SLOWEST_RANK, ranks.SLOWEST_RANK_FACTOR),
+    "total_steps",
+    "seconds_left",
+    "samples_per_second_and_rank",
+    "tokens_per_second_and_rank",
+    ranks.SLOWEST_RANK,
+    ranks.SLOWEST_RANK_FACTOR,
 )
 
-Series = list[tuple[int, float]]  # step and value
+Series = list[tuple[int, float]]  # step and value of each point
+Point = TypeVar("Point")
 
 
 def metrics(reports: Sequence[ReportRow], job_metrics: Collection[str]) -> list[str]:
     """Return the names of at most `MAX_METRICS` reported metrics to draw. Those in `job_metrics` come first."""
     names = dict.fromkeys(name for report in reports for name in report.metrics)
-    drawn = [name for name in names if name in job_metrics or not (name in _NOT_DRAWN or ranks.is_seconds(name))]
+    drawn = [name for name in names if name in job_metrics or (name not in _NOT_DRAWN and not ranks.is_seconds(name))]
     return sorted(drawn, key=lambda name: name not in job_metrics)[:MAX_METRICS]
 
 
@@ -45,8 +51,8 @@ def series_by_attempt(reports: Sequence[ReportRow], metric: str) -> dict[int, Se
     return {number: sorted(points.items()) for number, points in series.items()}
 
 
-def thin(points: Series, max_points: int) -> Series:
-    """Return at most `max_points` evenly spaced points of a curve. The first and the last point are among them."""
+def thin(points: Sequence[Point], max_points: int) -> Sequence[Point]:
+    """Return at most `max_points` evenly spaced points of a sequence. The first and the last point are among them."""
     if len(points) <= max_points:
         return points
     last = len(points) - 1
@@ -61,30 +67,24 @@ def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curve
         names: Names of the metrics to draw.
         full_curves: Numbers of the attempts whose curves have up to `MAX_POINTS` points.
     """
-    # Columns of the three tables, which get a row in each step of the loops. `start` and `count` are those of the points.
-    curves: dict[str, list[int]] = {"metric": [], "number": [], "start": [], "count": []}
+    curve_rows: list[tuple[int, int, int, int]] = []  # index of the metric, number of the attempt, first point, point count
+    band_rows: list[tuple[float, ...]] = []  # index of the metric, step, quantiles
     steps, values = array.array("d"), array.array("d")
-    band_names = ["metric", "step", *(f"q{round(100 * share)}" for share in QUANTILES)]
-    bands: dict[str, list[float]] = {name: [] for name in band_names}
     for index, metric in enumerate(names):
         series = series_by_attempt(reports, metric)
         max_points = max(_MIN_POINTS, min(MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(series) * len(names))))
         for number, points in series.items():
             drawn_points = thin(points, MAX_POINTS if number in full_curves else max_points)
-            row = (index, number, len(steps), len(drawn_points))
-            for column, value in zip(curves.values(), row, strict=True):
-                column.append(value)
+            curve_rows.append((index, number, len(steps), len(drawn_points)))
             steps.extend(step for step, _ in drawn_points)
             values.extend(value for _, value in drawn_points)
-        for quantile_row in _quantile_rows(list(series.values())):
-            for band, cell in zip(bands.values(), (index, *quantile_row), strict=True):
-                band.append(cell)
-    for name, column in curves.items():
-        yield Column("curves", name, "", columns.counts(column))
-    yield Column("points", "step", "", columns.numbers(steps))
-    yield Column("points", "value", "", columns.numbers(values))
-    for name, band in bands.items():
-        yield Column("bands", name, "", columns.numbers(band))
+        band_rows += [(index, *quantile_row) for quantile_row in _quantile_rows(list(series.values()))]
+    for position, name in enumerate(("metric", "number", "start", "count")):
+        yield Column("curves", name, columns.unsigned(row[position] for row in curve_rows))
+    yield Column("points", "step", columns.numbers(steps))
+    yield Column("points", "value", columns.numbers(values))
+    for position, name in enumerate(("metric", "step", *(f"q{round(100 * share)}" for share in QUANTILES))):
+        yield Column("bands", name, columns.numbers(row[position] for row in band_rows))
 
 
 def _quantile_rows(series: Sequence[Series]) -> Iterator[tuple[float, ...]]:

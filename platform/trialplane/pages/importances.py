@@ -45,8 +45,8 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
     complete = [row for row in rows if row.state is TrialState.COMPLETE and all(map(math.isfinite, row.values))]
     if len(complete) < MIN_TRIALS:
         return Importances([], f"{MIN_TRIALS} complete trials are needed, and there are {len(complete)}")
-    step = math.ceil(len(complete) / MAX_TRIALS)
-    complete = complete[::step]
+    stride = math.ceil(len(complete) / MAX_TRIALS)
+    complete = complete[::stride]
     if importlib.util.find_spec("optuna") is None:
         return Importances([], OPTUNA_MISSING)
     import optuna  # takes a second, and is missing on laptops that only submit
@@ -84,26 +84,22 @@ def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> di
     """
     parameters = job.search.parameters
     names = dict.fromkeys(name for row in rows for name in row.params)
-    result: dict[str, Any] = {}
+    distribution_by_name: dict[str, Any] = {}
     for name in names:
         values = [row.params[name] for row in rows if name in row.params]
-        if not _is_numeric(values) or isinstance(parameters.get(name), spaces.CategoricalParameter):
+        are_numbers = all(columns.is_number(value) and math.isfinite(value) for value in values)
+        if not are_numbers or isinstance(parameters.get(name), spaces.CategoricalParameter):
             choices = list(dict.fromkeys(map(columns.text, values)))
             if len(choices) > 1:
-                result[name] = distributions.CategoricalDistribution(choices)
+                distribution_by_name[name] = distributions.CategoricalDistribution(choices)
             continue
         low, high = min(values), max(values)
         if low < high:
             log = bool(getattr(parameters.get(name), "log", False)) and low > 0
             is_integer = all(isinstance(value, int) for value in values)
-            kind = distributions.IntDistribution if is_integer else distributions.FloatDistribution
-            result[name] = kind(low, high, log=log)
-    return result
-
-
-def _is_numeric(values: Sequence[Any]) -> bool:
-    """Whether all values are finite numbers."""
-    return all(isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) for value in values)
+            distribution = distributions.IntDistribution if is_integer else distributions.FloatDistribution
+            distribution_by_name[name] = distribution(low, high, log=log)
+    return distribution_by_name
 
 
 def _optuna_trial(row: TrialRow, distributions: dict[str, Any], optuna: Any) -> Any:

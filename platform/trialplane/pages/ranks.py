@@ -57,9 +57,9 @@ def time_columns(reports: Sequence[ReportRow]) -> Iterator[Column]:
     for report in reports:
         if seconds := ranks.seconds(report.metrics):
             times[report.step] = {**times.get(report.step, {}), **seconds}
-    steps = [step for step, _ in curves.thin([(step, 0.0) for step in sorted(times)], _MAX_STEPS)]
-    numbers = sorted({rank for step in steps for rank in times[step]})
-    rows = [(rank, step, times[step][rank]) for rank in numbers for step in steps if rank in times[step]]
-    yield Column("ranks", "rank", "", columns.counts(rank for rank, _, _ in rows))
-    yield Column("ranks", "step", "", columns.numbers(step for _, step, _ in rows))
-    yield Column("ranks", "seconds", "", columns.numbers(seconds for _, _, seconds in rows))
+    steps = curves.thin(sorted(times), _MAX_STEPS)
+    rank_numbers = sorted({rank for step in steps for rank in times[step]})
+    rows = [(rank, step, times[step][rank]) for rank in rank_numbers for step in steps if rank in times[step]]
+    yield Column("ranks", "rank", columns.unsigned(rank for rank, _, _ in rows))
+    yield Column("ranks", "step", columns.numbers(step for _, step, _ in rows))
+    yield Column("ranks", "seconds", columns.numbers(seconds for _, _, seconds in rows))

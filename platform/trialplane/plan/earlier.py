@@ -57,11 +57,8 @@ def refusal(old: Job, new: Job) -> str:
     """Return the reason why the sampler of a new job cannot learn from the trials of an old one. "" if it can."""
     if old.kind != "hpo":
         return f"is a {old.title}, and the sampler of a study learns from studies"
-    old_objectives, new_objectives = (
-        ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives) for job in (old, new)
-    )
-    if old_objectives != new_objectives:
-        return f"has other objectives: {old_objectives}, and this job has {new_objectives}"
+    if old.objectives_text != new.objectives_text:
+        return f"has other objectives: {old.objectives_text}, and this job has {new.objectives_text}"
     return ""
 
 

@@ -247,6 +247,11 @@ class Base(models.Model):
         return self.requirements or ""
 
     @property
+    def objectives_text(self) -> str:
+        """Objectives in words: "maximize accuracy, minimize loss"."""
+        return ", ".join(f"{objective.direction} {objective.metric}" for objective in self.objectives)
+
+    @property
     def required_metrics(self) -> tuple[str, ...]:
         """Names of metrics that a trial's result must have."""
         names = [

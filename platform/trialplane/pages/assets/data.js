@@ -32,7 +32,7 @@ function decode(text) {
 /** A column: `data` are numbers, or codes of `texts` (0 is none). */
 class Column {
   constructor(entry, buffer) {
-    Object.assign(this, { name: entry.name, role: entry.role, texts: entry.texts, log: Boolean(entry.log) });
+    Object.assign(this, { name: entry.name, category: entry.category, texts: entry.texts, log: Boolean(entry.log) });
     this.data = new ARRAYS[entry.type](buffer, entry.offset, entry.length);
     this.isExact = entry.type !== "f4";
   }
@@ -102,8 +102,8 @@ class Run {
       this.tables.get(entry.table).push(column);
     }
     this.size = this.column("trials", "trial").data.length;
-    this.params = this.tables.get("trials").filter((column) => column.role === "param");
-    this.metrics = this.tables.get("trials").filter((column) => column.role === "metric");
+    this.params = this.tables.get("trials").filter((column) => column.category === "param");
+    this.metrics = this.tables.get("trials").filter((column) => column.category === "metric");
     this.objectives = facts.objectives.map((objective) => {
       const column = this.metrics.find((metric) => metric.name === objective.metric);
       return { ...objective, column, sign: objective.direction === "maximize" ? -1 : 1 };
@@ -119,7 +119,7 @@ class Run {
 
   /** A fixed column of a table. */
   column(table, name) {
-    return this.tables.get(table).find((column) => column.name === name && column.role === "");
+    return this.tables.get(table).find((column) => column.name === name && column.category === "");
   }
 
   /** The rows of trials in a state. */

@@ -8,11 +8,11 @@ function renew(run, newer) {
   for (const [name, columns] of newer.tables) {
     const old = run.tables.get(name) ?? [];
     newer.tables.set(name, columns.map((column) => {
-      const same = old.find((each) => each.name === column.name && each.role === column.role);
+      const same = old.find((each) => each.name === column.name && each.category === column.category);
       return same ? Object.assign(same, { texts: column.texts, data: column.data, isExact: column.isExact }) : column;
     }));
   }
-  const same = (column) => newer.tables.get("trials").find((each) => each.name === column.name && each.role === column.role);
+  const same = (column) => newer.tables.get("trials").find((each) => each.name === column.name && each.category === column.category);
   const { selected, onselect, table, objectives } = run;
   Object.assign(run, newer, { params: newer.params.map(same), metrics: newer.metrics.map(same), rows: null, selected, onselect, table, objectives });
   for (const objective of objectives) objective.column = run.metrics.find((metric) => metric.name === objective.metric);

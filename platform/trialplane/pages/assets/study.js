@@ -506,7 +506,7 @@ function rungs(run) {
 /** The segments of a population's members: whose state each continues, and with which parameters. */
 function lineage(run) {
   const column = (name) => run.column("segments", name).data, [objective] = run.objectives;
-  const params = () => run.tables.get("segments").filter(({ role, data }) => role === "param" && new Set(data).size > 1);
+  const params = () => run.tables.get("segments").filter(({ category, data }) => category === "param" && new Set(data).size > 1);
   let param = params().find(({ name }) => name === run.facts.importances[0]?.[0])?.name ?? params()[0]?.name;
   /** Lines with a gap after each, as one trace. */
   const lines = (name, rows, pointsOf, more) => {

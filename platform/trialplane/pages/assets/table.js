@@ -172,9 +172,9 @@ function tableColumns(run) {
   const taken = new Set();
   return [...head, ...objectives, ...run.params, ...others, ...tail].map((column) => {
     let title = column.name;
-    if (taken.has(title)) title = `${column.role || "trial"}.${title}`;
+    if (taken.has(title)) title = `${column.category || "trial"}.${title}`;
     taken.add(title);
-    return Object.assign(column, { title, mark: column.role === "" && column.name === "state", wide: column.role === "" && column.name === "message", keys: () => sortKeys(column) });
+    return Object.assign(column, { title, mark: column.category === "" && column.name === "state", wide: column.category === "" && column.name === "message", keys: () => sortKeys(column) });
   });
 }
 
