@@ -67,7 +67,7 @@ class StudyPage:
             newest = self._read()
             if self._version == after:
                 return None
-            document, block = page.content([newest])
+            document, block = page.data([newest])
             return {**document, "block": block}
 
     def log(self, trial: str, attempt: str) -> urllib3.HTTPResponse:

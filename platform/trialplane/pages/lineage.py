@@ -77,11 +77,8 @@ def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
 
 def segments(attempts: Sequence[TrialRow]) -> list[TrialRow]:
     """Return one attempt for each segment, in the order of their starts: attempts that were not replaced by a retry."""
-    return [
-        row
-        for row in sorted(attempts, key=lambda attempt: attempt.number)
-        if row.state is not TrialState.LOST and not (row.state is TrialState.PAUSED and row.failure)
-    ]
+    ordered = sorted(attempts, key=lambda attempt: attempt.number)
+    return [row for row in ordered if row.state is not TrialState.LOST and not _was_stopped_with_run(row)]
 
 
 def donors(attempts: Sequence[TrialRow]) -> dict[int, int]:
@@ -107,9 +104,11 @@ def ancestors(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
 
 
 def schedule(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
-    """Return the segments at which the parameters of a member of a population changed, from the first segment on.
+    """Return the first ancestor of a population's segment, and each later one, up to the segment, with new parameters.
 
-    They are among the ancestors of the segment `row` and itself.
+    Args:
+        attempts: All attempts of the run.
+        row: The segment.
     """
     line = ancestors(attempts, row)
     return [line[0], *(after for before, after in itertools.pairwise(line) if after.params != before.params)]
@@ -165,7 +164,8 @@ def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
     ladder, newest = job.search.ladder, attempts[-1]
     if ladder is None:
         return Lineage(newest)
-    promoted = [attempt for attempt in attempts[:-1] if attempt.state is TrialState.PAUSED and attempt.failure is None]
+    paused = [attempt for attempt in attempts[:-1] if attempt.state is TrialState.PAUSED]
+    promoted = [attempt for attempt in paused if not _was_stopped_with_run(attempt)]
     segment_seconds = [attempt.seconds for attempt in (*promoted, newest) if attempt.seconds is not None]
     rungs = ladder.rungs(ladder.bracket(newest.trial))
     if newest.state is not TrialState.COMPLETE:
@@ -179,3 +179,8 @@ def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
         pauses=tuple(attempt.step or 0 for attempt in promoted),
         rungs=rungs,
     )
+
+
+def _was_stopped_with_run(row: TrialRow) -> bool:
+    """Return whether an attempt was stopped because its run was. It is PAUSED as at a rung, but has a failure."""
+    return row.state is TrialState.PAUSED and row.failure is not None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import importlib.resources
 import importlib.util
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 from trialplane.errors import InputError
 from trialplane.pages import columns
 from trialplane.pages.columns import Column
-from trialplane.wire import records
+from trialplane.wire import escapes, records
 
 _SCRIPTS = ("data.js", "dom.js", "charts.js", "table.js", "study.js", "comparison.js", "start.js", "live.js")
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -53,7 +55,7 @@ def page(
         f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
         f"worker-src blob:; connect-src {connections}; base-uri 'none'; form-action 'none'"
     )
-    document, block = content(runs, comparison)
+    document, block = data(runs, comparison)
     return "".join(
         (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
@@ -63,7 +65,7 @@ def page(
             f"<title>{_escape_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n",
             '<main id="page"><p id="loading">Reading the run…</p></main>\n',
             '<noscript><p class="notice">This page draws with JavaScript, which is off.</p></noscript>\n',
-            f'<script type="application/json" id="facts">{escape_json(document)}</script>\n',
+            f'<script type="application/json" id="facts">{_escape_json(document)}</script>\n',
             f'<script type="text/plain" id="columns">{block}</script>\n',
             f'<script type="text/plain" id="plotly">{plotly}</script>\n',
             f"<script>{script}</script>\n</body>\n</html>\n",
@@ -80,10 +82,10 @@ def check_plotly() -> None:
     _plotly_file()
 
 
-def content(
+def data(
     runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]], comparison: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Return the data of a page. For the arguments, see `page`.
+    """Return the data of a page, which its scripts draw. For the arguments, see `page`.
 
     Returns:
         The facts of the runs as JSON values, each with the directory of its columns, and the comparison. The bytes of all
@@ -92,18 +94,13 @@ def content(
     directory, block = columns.pack(column for _, run_columns in runs for column in run_columns)
     entries = iter(directory)  # in the order of the runs and of their columns
     document = {
-        "runs": [{**records.to_dict(facts), "columns": [next(entries) for _ in run_columns]} for facts, run_columns in runs],
+        "runs": [
+            {**records.to_dict(facts), "columns": list(itertools.islice(entries, len(run_columns)))}
+            for facts, run_columns in runs
+        ],
         "comparison": None if comparison is None else records.to_dict(comparison),
     }
     return document, block
-
-
-def escape_json(document: Any) -> str:
-    """Return a document as JSON without characters that could begin or end markup."""
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    for character, escape in _ESCAPES.items():
-        text = text.replace(character, escape)
-    return text
 
 
 def _plotly_file() -> Path:
@@ -113,7 +110,8 @@ def _plotly_file() -> Path:
         InputError: Plotly is not installed.
     """
     spec = importlib.util.find_spec("plotly")
-    for folder in [] if spec is None else spec.submodule_search_locations or []:
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    for folder in folders:
         file = Path(folder, "package_data", "plotly.min.js")
         if file.is_file():
             return file
@@ -155,6 +153,14 @@ def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
+def _escape_json(document: Any) -> str:
+    """Return a document as JSON without characters that could begin or end markup."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    for character, escape in _ESCAPES.items():
+        text = text.replace(character, escape)
+    return text
+
+
 def _escape_text(text: str) -> str:
     """Return a text as the content of an HTML element."""
-    return str(records.to_dict(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return html.escape(escapes.escape_surrogates(text), quote=False)

@@ -33,7 +33,7 @@ def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active:
         steps: Number of steps that each attempt has trained, by the attempt's number.
         is_active: Whether the run is active. If so, paused trials may still be promoted, and count as no saving.
     """
-    stopped_states = (TrialState.PRUNED,) if is_active else (TrialState.PRUNED, TrialState.PAUSED)
+    saving_states = (TrialState.PRUNED,) if is_active else (TrialState.PRUNED, TrialState.PAUSED)
     complete = [row for row in rows if row.state is TrialState.COMPLETE and row.seconds is not None]
     if not complete:
         return 0.0
@@ -43,7 +43,8 @@ def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active:
     typical_steps = statistics.median(reported_steps) if reported_steps else 0
     saved = 0.0
     for row in rows:
-        if row.state not in stopped_states or row.failure is not None or row.seconds is None:
+        was_stopped_with_run = row.failure is not None  # and not at a rung
+        if row.state not in saving_states or was_stopped_with_run or row.seconds is None:
             continue
         trained_steps = steps.get(row.number)
         if not trained_steps or not typical_steps:
