@@ -29,8 +29,6 @@ from trialplane.integrations import saves
 from trialplane.integrations.reports import Reports, numbers
 from trialplane.training.steps import record
 
-_KEEP = 2  # checkpoints; if the newest cannot be read, there is an older one
-
 
 class TrialTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no types
     """Tracker that reports the metrics of `accelerator.log`: `Accelerator(log_with=TrialTracker())`.
@@ -96,10 +94,10 @@ def save(accelerator: Accelerator, step: int) -> None:
     # `ctx.saved` is not called: with it, the next report could end a trial at its rung in one rank alone. `stop` ends it in
     # all ranks together.
     if accelerator.is_main_process:
-        existing = _complete(folder)
-        incomplete.rename(folder / record.name_of(step, [path.name for path in existing]))
+        older = _complete(folder)
+        incomplete.rename(folder / record.name_of(step, [path.name for path in older]))
         # The new checkpoint always stays, even if an unusable one of a higher step exists.
-        for outdated in existing[: 1 - _KEEP]:
+        for outdated in older[: -(saves.KEEP - 1)]:
             shutil.rmtree(outdated)
 
 
@@ -122,7 +120,8 @@ def stop(accelerator: Accelerator, step: int) -> None:
     is_requested, is_last = ctx.stopping, ctx.is_last(step)
     if ctx.world_size > 1:
         flags = torch.tensor([int(is_requested), int(is_last)], device=accelerator.device)
-        is_requested, is_last = (bool(flag) for flag in accelerator.reduce(flags, "sum"))
+        sums = accelerator.reduce(flags, "sum")  # not 0 if a flag is set in any rank
+        is_requested, is_last = bool(sums[0]), bool(sums[1])
     if is_requested or is_last:
         save(accelerator, step)
     if is_requested:
@@ -150,7 +149,7 @@ def resume(accelerator: Accelerator) -> int:
     if not checkpoints and resumed_location is not None:
         checkpoints = _complete(_folder(resumed_location))
         if not checkpoints:
-            raise errors.CheckpointError(saves.none_at(ctx, resumed_location))
+            raise errors.CheckpointError(saves.no_checkpoint_message(ctx, resumed_location))
     if not checkpoints:
         return 0
     accelerator.load_state(str(checkpoints[-1]))

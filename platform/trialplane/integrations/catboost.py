@@ -41,9 +41,9 @@ class TrialCallback:
 
     def __init__(self, save_every: int = 60) -> None:
         self.snapshot: dict[str, Any] = {}
-        self._is_inside = False
+        self._is_in_block = False
         self._pending: Exception | None = None
-        self._taken_over: Path | None = None  # snapshot of another run or trial, before the first iteration after it
+        self._taken_over: Path | None = None  # copied snapshot of another run or trial, until CatBoost has read it
         ctx = trialplane.current()
         if ctx is None:
             return
@@ -57,7 +57,7 @@ class TrialCallback:
         if (resumed_location := ctx.resume_from) is not None and not file.exists():
             other_snapshot = saves.folder(resumed_location, "CatBoost") / _FILE
             if not other_snapshot.exists():
-                raise errors.CheckpointError(saves.none_at(ctx, resumed_location))
+                raise errors.CheckpointError(saves.no_checkpoint_message(ctx, resumed_location))
             shutil.copy(other_snapshot, file)
             self._taken_over = other_snapshot
         self.snapshot = {"save_snapshot": True, "snapshot_file": str(file), "snapshot_interval": save_every}
@@ -65,14 +65,14 @@ class TrialCallback:
     def __enter__(self) -> TrialCallback:
         if (ctx := trialplane.current()) is not None:
             _ = ctx.stopping  # from here on SIGTERM is a request
-        self._is_inside = True
+        self._is_in_block = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Raise Pruned or Stopped if the training ended for this reason. Do not catch them."""
-        self._is_inside = False
+        self._is_in_block = False
         if self._pending is not None and error is None:
             raise self._pending
 
@@ -91,12 +91,14 @@ class TrialCallback:
         ctx = trialplane.current()
         if ctx is None:
             return True
-        if not self._is_inside:
+        if not self._is_in_block:
             raise RuntimeError("call fit within a block of `with catboost.TrialCallback() as callback:`")
         taken_over, self._taken_over = self._taken_over, None
-        if taken_over is not None and info.iteration == 1:  # CatBoost only warns, and begins anew
+        # If CatBoost cannot read a snapshot, it only warns, and begins anew with iteration 1.
+        if taken_over is not None and info.iteration == 1:
             self._pending = errors.CheckpointDamaged(f"CatBoost cannot read the snapshot {taken_over}; its warning is above")
             return False
+        # Of each metric, CatBoost has the values of all iterations so far.
         newest = {f"{data}-{name}": values[-1] for data, metrics in info.metrics.items() for name, values in metrics.items()}
         try:
             ctx.report(info.iteration, **numbers(newest))

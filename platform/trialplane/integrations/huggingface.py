@@ -46,16 +46,16 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
     def __init__(self) -> None:
         TrialCallback.is_used = True
         self._reports = Reports()
-        self._training = False
-        self._stops = False
-        self._pauses = False
+        self._is_training = False
+        self._is_stopping = False  # whether the Trainer now saves the last checkpoint before the attempt ends
+        self._is_pausing = False  # whether the Trainer now saves a checkpoint at a rung
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, optimizer: Any = None, **_: Any
     ) -> None:
         """Make SIGTERM a request to stop, and check the optimizer of a state that was restored."""
-        self._training, self._stops = True, False
-        _is_requested(args)
+        self._is_training, self._is_stopping = True, False
+        _is_requested(args)  # the first read of `Context.stopping` makes SIGTERM a request
         ctx = trialplane.current()
         if ctx is not None and optimizer is not None:
             ctx.check_optimizer(optimizer.param_groups)
@@ -65,20 +65,21 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._reports.send()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
-        """Save a checkpoint if a stop is requested, unless this was the last step, and one at a rung."""
+        """Request a checkpoint at a rung, at the last step of a trial with rungs, and if a stop is requested before that."""
         ctx = trialplane.current()
         if ctx is None:
             return control
-        if state.global_step >= state.max_steps or not _is_requested(args):
+        is_done = state.global_step >= state.max_steps
+        if is_done or not _is_requested(args):
             self._save_for_rung(ctx, args, state, control)
             # With "epoch" the Trainer saves the last step by itself.
             if ctx.is_last(state.global_step) and args.save_strategy != "epoch" and _is_kept(args, ctx.checkpoints):
                 control.should_save = True
             return control
-        if not _is_kept(args, ctx.checkpoints):
+        if not _is_kept(args, ctx.checkpoints):  # a checkpoint would be useless
             self._reports.send()
             raise ctx.stopped()
-        self._stops = True
+        self._is_stopping = True
         control.should_evaluate = False  # it may take too long
         control.should_save = control.should_training_stop = True
         return control
@@ -86,9 +87,9 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """Save a checkpoint at a rung that is an evaluation at the end of an epoch."""
+        """Request a checkpoint at a rung whose metrics are those of the evaluation at the end of the epoch."""
         ctx = trialplane.current()
-        if ctx is not None and not self._stops:
+        if ctx is not None and not self._is_stopping:
             self._save_for_rung(ctx, args, state, control)
         return control
 
@@ -121,38 +122,39 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
             return
         if _is_kept(args, ctx.checkpoints):
             ctx.saved(state.global_step)
-        if self._stops or self._pauses:
-            self._pauses = False
-            self._reports.send()
-        if self._stops:
+        if self._is_stopping or self._is_pausing:
+            self._is_pausing = False
+            self._reports.send()  # at a rung, this ends the attempt
+        if self._is_stopping:
             raise ctx.stopped(state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Report the last step."""
-        self._training = False
+        self._is_training = False
         self._reports.send()
 
     def _save_for_rung(
         self, ctx: trialplane.Context, args: TrainingArguments, state: TrainerState, control: TrainerControl
     ) -> None:
-        """Request a checkpoint after the next logs and evaluation, if these pause the trial."""
+        """Request a checkpoint if the trial will be paused by the metrics that the Trainer logs next."""
         metrics = ctx.rung_metrics(state.global_step)
-        is_reported = control.should_evaluate if any(name.startswith("eval_") for name in metrics) else control.should_log
-        self._pauses = bool(metrics) and is_reported and _is_kept(args, ctx.checkpoints)
-        control.should_save = control.should_save or self._pauses
+        needs_evaluation = any(name.startswith("eval_") for name in metrics)
+        is_logged_next = control.should_evaluate if needs_evaluation else control.should_log
+        self._is_pausing = bool(metrics) and is_logged_next and _is_kept(args, ctx.checkpoints)
+        control.should_save = control.should_save or self._is_pausing
 
     def _add(self, state: TrainerState, metrics: Mapping[str, Any] | None) -> None:
-        """Collect metrics of the current step; after the training, report them at once."""
+        """Collect metrics of the current step. Outside of a training, report them at once."""
         self._reports.add(state.global_step, metrics or {})
-        if not self._training:
+        if not self._is_training:
             self._reports.send()
 
 
 def _mute_in_trials(logger: type[TrainerCallback]) -> None:
-    """Make a callback of transformers record nothing twice in a trial whose Trainer has a `TrialCallback`.
+    """Change a callback of transformers so that in a trial whose Trainer has a `TrialCallback` no metric counts twice.
 
-    The callback for MLflow logs no metrics there, because reports are recorded in MLflow too. What the others log is not
-    captured.
+    The callback for MLflow logs no metrics there, because reports are recorded in MLflow too. Those for other trackers log,
+    but `capture` does not report what they log.
     """
     log = logger.on_log
 
@@ -160,7 +162,7 @@ def _mute_in_trials(logger: type[TrainerCallback]) -> None:
     def on_log(
         self: TrainerCallback, args: TrainingArguments, state: TrainerState, *positional: Any, **keywords: Any
     ) -> None:
-        """Log as the callback does outside of such a trial; in it, log without being captured, or not at all."""
+        """Log as the callback does. In such a trial, log without being captured, or for MLflow not at all."""
         ctx = trialplane.current()
         if ctx is None or not TrialCallback.is_used:
             log(self, args, state, *positional, **keywords)
@@ -209,7 +211,7 @@ def resume_from() -> str | None:
         folder = saves.folder(resumed_location, "transformers' Trainer")
         checkpoint = _newest(folder, only_newest=ctx.needs_newest)
         if checkpoint is None:
-            raise errors.CheckpointError(saves.none_at(ctx, resumed_location))
+            raise errors.CheckpointError(saves.no_checkpoint_message(ctx, resumed_location))
     return checkpoint
 
 
@@ -238,7 +240,7 @@ def _newest(folder: Path, is_usable: Callable[[int], bool] = lambda step: True, 
 
 
 def _is_complete(checkpoint: Path, step: int) -> bool:
-    """Return whether a checkpoint has a readable state of its step. One whose process was killed meanwhile has none."""
+    """Return whether a checkpoint has a readable state of its step. A process that is killed while it saves leaves none."""
     try:
         state = json.loads((checkpoint / TRAINER_STATE_NAME).read_bytes())
     except (FileNotFoundError, ValueError):

@@ -34,11 +34,11 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
 
     def __init__(self, save_every: int = 1) -> None:
         super().__init__()
-        self._every = save_every
+        self._save_every = save_every
         self._saves = Saves("model.weights.h5")
         self._checkpoint = self._saves.newest()
         self.initial_epoch = 0 if self._checkpoint is None else self._checkpoint.step
-        self._saved = None if self._checkpoint is None else self._checkpoint.step
+        self._saved_epoch = None if self._checkpoint is None else self._checkpoint.step
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Load the checkpoint, if any."""
@@ -65,7 +65,7 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         """End the attempt if a stop is requested, unless this was the last batch of the epoch."""
         ctx = trialplane.current()
         if ctx is not None and ctx.stopping and batch + 1 != self.params.get("steps"):
-            raise ctx.stopped(self._saved)
+            raise ctx.stopped(self._saved_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Report the epoch, and save a checkpoint if it is due."""
@@ -74,10 +74,12 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         ctx = trialplane.current()
         if ctx is None:
             return
-        is_end = done == self.params["epochs"]  # a retry from its checkpoint would have no epoch to do, and no history
-        stops = ctx.stopping and not is_end
-        if stops or ctx.is_last(done) or (done % self._every == 0 and not is_end):
+        # After the last epoch there is nothing to stop, and a retry from its checkpoint would have no epoch and no history.
+        is_end = done == self.params["epochs"]
+        must_stop = ctx.stopping and not is_end
+        is_due = done % self._save_every == 0 and not is_end
+        if must_stop or is_due or ctx.is_last(done):
             self._saves.save(done, lambda file: self.model.save_weights(str(file)))
-            self._saved = done
-        if stops:
+            self._saved_epoch = done
+        if must_stop:
             raise ctx.stopped(done)

@@ -36,7 +36,7 @@ class TrialCallback:
     order = 25  # LightGBM's own: after record_evaluation, and before early_stopping, which may raise
 
     def __init__(self, save_every: int = 50) -> None:
-        self._every = save_every
+        self._save_every = save_every
         self._saves = Saves("model.txt")
         checkpoint = self._saves.newest()
         self.model: Any = None if checkpoint is None else lightgbm.Booster(model_file=str(checkpoint.file))
@@ -68,10 +68,11 @@ class TrialCallback:
         ctx = trialplane.current()
         if ctx is None:
             return
-        is_end = done == self._total
-        stops = ctx.stopping and not is_end
+        is_end = done == self._total  # then there is nothing to stop, and nothing to continue from a checkpoint
+        must_stop = ctx.stopping and not is_end
+        is_due = done % self._save_every == 0 and not is_end
         is_booster = isinstance(env.model, lightgbm.Booster)  # lgb.cv has one for each fold, from which nothing continues
-        if is_booster and (stops or ctx.is_last(done) or (done % self._every == 0 and not is_end)):
+        if is_booster and (must_stop or is_due or ctx.is_last(done)):
             self._saves.save(done, lambda file: env.model.save_model(file, num_iteration=-1))
-        if stops:
+        if must_stop:
             raise ctx.stopped(done if is_booster else None)

@@ -40,18 +40,18 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
     def __init__(self, save_every: int = 1) -> None:
         super().__init__()
-        self._every = save_every
+        self._save_every = save_every
         self._saves = Saves(_FILE)
         self._reports = Reports()
         self._last_metrics: dict[str, Any] = {}
-        self._handler: Any = None
+        self._stop_handler: Any = None  # handler of SIGTERM that makes it a request to stop
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Make SIGTERM a request to stop, before Lightning sets its own handler, and keep this handler."""
         ctx = trialplane.current()
         if ctx is not None and threading.current_thread() is threading.main_thread():
             _ = ctx.stopping  # the first read installs the handler
-            self._handler = signal.getsignal(signal.SIGTERM)
+            self._stop_handler = signal.getsignal(signal.SIGTERM)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Restore the handler of SIGTERM."""
@@ -65,14 +65,15 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save a checkpoint and end the attempt, if a stop is requested."""
+        # After the last batch of an epoch, `on_train_epoch_end` does it. After the last step, there is nothing to stop.
         if not trainer.is_last_batch and trainer.global_step != trainer.max_steps and self._is_requested(trainer):
             self._stop(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Collect the metrics of a validation during the training, and report one within an epoch."""
+        """Collect the metrics of a validation during the training. Report them now if it is not at the end of an epoch."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        self._reports.add(trainer.global_step, self._new(trainer))
+        self._reports.add(trainer.global_step, self._new_metrics(trainer))
         if trainer.is_last_batch:
             return  # reported with the metrics of the epoch
         self._reports.send()
@@ -81,7 +82,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the epoch, and save a checkpoint if it is due."""
-        self._reports.add(trainer.global_step, self._new(trainer))
+        self._reports.add(trainer.global_step, self._new_metrics(trainer))
         self._reports.send()
         done = trainer.current_epoch + 1
         if trainer.should_stop or done == trainer.max_epochs or trainer.global_step == trainer.max_steps:
@@ -91,7 +92,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
             return
         if self._is_requested(trainer):
             self._stop(trainer)
-        if done % self._every == 0:
+        if done % self._save_every == 0:
             self._save(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -103,10 +104,10 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
         When the training ends, Lightning restores the handler from before, which is this one.
         """
-        if self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)
+        if self._stop_handler is not None:
+            signal.signal(signal.SIGTERM, self._stop_handler)
 
-    def _new(self, trainer: Any) -> dict[str, Any]:
+    def _new_metrics(self, trainer: Any) -> dict[str, Any]:
         """Return the metrics that were logged since the last call.
 
         Lightning keeps the metrics of earlier epochs too. A tensor that is the same object as before was not logged again.

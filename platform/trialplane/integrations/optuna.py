@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import trialplane
 
 
-class _Reached(BaseException):
+class _OptimizeCalled(BaseException):
     """Raised by `study.optimize` to end the script. It is no Exception, so that the script does not catch it by accident."""
 
     def __init__(self, objective: Callable[..., Any]) -> None:
@@ -34,9 +34,11 @@ class _Study:
     """A study that is not created: its `optimize` ends the script, and its other methods do nothing."""
 
     def optimize(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> NoReturn:
-        raise _Reached(func)
+        """End the script, and pass on its objective `func`."""
+        raise _OptimizeCalled(func)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
+        """Return a method that does nothing, for any other method of a study."""
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: None
@@ -63,7 +65,7 @@ def objective_of(script: str) -> Callable[..., Any]:
     with contextlib.ExitStack() as restore:  # undoes each change of the process at the end
         for module, name in creators:
             restore.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, lambda *args, **kwargs: _Study())  # its `optimize` raises `_Reached`
+            setattr(module, name, lambda *args, **kwargs: _Study())  # its `optimize` raises `_OptimizeCalled`
         restore.callback(setattr, sys, "argv", sys.argv)
         restore.callback(setattr, sys, "path", list(sys.path))
         restore.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
@@ -72,10 +74,11 @@ def objective_of(script: str) -> Callable[..., Any]:
         restore.enter_context(contextlib.chdir(file.parent))
         try:
             exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), main.__dict__)
-        except _Reached as reached:
-            objective = reached.objective
+        except _OptimizeCalled as call:
+            objective = call.objective
 
             def objective_with_files(trial: Any) -> Any:
+                """Call the objective in a working directory with the files of the script's folder."""
                 _copy_files(file.parent)
                 return objective(trial)
 

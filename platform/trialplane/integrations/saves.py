@@ -13,6 +13,7 @@ from trialplane import errors
 from trialplane.training.steps import record, stores
 from trialplane.wire import paths
 
+KEEP = 2  # checkpoints of a trial; if the newest is damaged, there is an older one
 _PIECE = 8 << 20  # bytes that are copied at once
 
 
@@ -34,14 +35,13 @@ class Saves:
 
     Args:
         file: Name of the file in each checkpoint, with the suffix that the library expects.
-        keep: Number of checkpoints to keep. With 2, there is an older one if the newest is damaged.
     """
 
-    def __init__(self, file: str, keep: int = 2) -> None:
-        self._file, self._keep = file, keep
+    def __init__(self, file: str) -> None:
+        self._file = file
 
     def save(self, step: int, write: Callable[[Path], object]) -> None:
-        """Save a checkpoint in rank 0, and delete the oldest ones.
+        """Save a checkpoint in rank 0, and delete all but the newest `KEEP`.
 
         Args:
             step: Epochs, rounds or optimizer steps done.
@@ -70,7 +70,7 @@ class Saves:
                 while piece := source.read(_PIECE):
                     sink.write(piece)
 
-        stores.save_file(ctx.checkpoints, step, self._file, copy, self._keep)
+        stores.save_file(ctx.checkpoints, step, self._file, copy, KEEP)
         ctx.saved(step)
 
     def newest(self) -> SavedFile | None:
@@ -92,7 +92,7 @@ class Saves:
         if checkpoint is None and resumed_location is not None:
             checkpoint = self._newest(resumed_location, ctx.workdir, only_newest=ctx.needs_newest)
             if checkpoint is None:
-                raise errors.CheckpointError(none_at(ctx, resumed_location))
+                raise errors.CheckpointError(no_checkpoint_message(ctx, resumed_location))
         return checkpoint
 
     def _newest(
@@ -103,7 +103,7 @@ class Saves:
         *,
         only_newest: bool = False,
     ) -> SavedFile | None:
-        """Return the newest checkpoint at a location, or None.
+        """Return the newest checkpoint at a location. None without one.
 
         Args:
             location: Folder or URL of the checkpoints.
@@ -145,11 +145,11 @@ class Saves:
         return copy
 
 
-def none_at(ctx: trialplane.Context, location: str) -> str:
-    """Return the message for a run or trial to start from that has no checkpoint at its location."""
-    saver, advice = "run", ". To start from step 0, submit without --resume"
-    if ctx.needs_newest:  # a trial of a population continues from another trial
-        saver, advice = "trial", ""
+def no_checkpoint_message(ctx: trialplane.Context, location: str) -> str:
+    """Return the message that the run or the trial from which this one starts has no checkpoint at its location."""
+    is_trial = ctx.needs_newest  # of a population, which continues from another trial
+    saver = "trial" if is_trial else "run"
+    advice = "" if is_trial else ". To start from step 0, submit without --resume"
     return f"there is no checkpoint to continue from at {location}: the {saver} has saved none, or it was deleted{advice}"
 
 

@@ -1,11 +1,13 @@
 """Scikit-learn's `partial_fit` in a trial: a loop over epochs with reports, pruning, clean stops, and resuming.
 
-model = sklearn.fit_epochs(
-    SGDClassifier(alpha=ctx.params["alpha"]),
-    epochs=20,
-    fit=lambda model: model.partial_fit(x, y, classes=[0, 1]),
-    score=lambda model: {"accuracy": model.score(test_x, test_y)},
-)
+    model = sklearn.fit_epochs(
+        SGDClassifier(alpha=ctx.params["alpha"]),
+        epochs=20,
+        fit=lambda model: model.partial_fit(x, y, classes=[0, 1]),
+        score=lambda model: {"accuracy": model.score(test_x, test_y)},
+    )
+
+Metrics have the names that `score` returns.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
 
     def __init__(self, save_every: int = 50) -> None:
         super().__init__()
-        self._every = save_every
+        self._save_every = save_every
         self._saves = Saves("model.ubj")
         checkpoint = self._saves.newest()
         self.model: Any = None if checkpoint is None else xgboost.Booster(model_file=str(checkpoint.file))
@@ -77,12 +77,13 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         ctx = trialplane.current()
         if ctx is None:
             return False
-        is_end = done == self._total
-        stops = ctx.stopping and not is_end
+        is_end = done == self._total  # then there is nothing to stop, and nothing to continue from a checkpoint
+        must_stop = ctx.stopping and not is_end
+        is_due = done % self._save_every == 0 and not is_end
         is_booster = isinstance(model, xgboost.Booster)  # xgb.cv has one for each fold, from which nothing continues
-        if is_booster and (stops or ctx.is_last(done) or (done % self._every == 0 and not is_end)):
+        if is_booster and (must_stop or is_due or ctx.is_last(done)):
             self._saves.save(done, model.save_model)
-        if stops:
+        if must_stop:
             raise ctx.stopped(done if is_booster else None)
         return False
 
