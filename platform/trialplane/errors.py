@@ -53,7 +53,7 @@ EXIT_CODES = {
     EXIT_INTERRUPTED: "the run was stopped and can be resumed",
 }
 MOST_ISSUES = 50  # shown at once
-_MOST_LISTED = 12  # candidates in a hint
+_MOST_LISTED = 12  # names in a hint that lists all of them
 Place = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
 _LONGEST_NAME = 100  # characters; longer input is not a misspelled name, and comparing it would take seconds
 
@@ -96,7 +96,7 @@ class Issue:
         return ".".join(map(str, self.field_path))
 
     def below(self, *prefix: str | int) -> Issue:
-        """Return the issue with `prefix` in front of its path: the path from an outer value, which contains the field."""
+        """Return the issue with a longer path: `prefix`, the path of the value that contains the field, comes first."""
         return dataclasses.replace(self, field_path=(*prefix, *self.field_path))
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class SpecError(InputError):
     def __init__(self, issues: Sequence[Issue]) -> None:
         self.issues = tuple(issues)
         count = len(self.issues)
-        head = "1 problem; nothing was started" if count == 1 else f"{count} problems; nothing was started"
+        head = f"{counted(count, 'problem')}; nothing was started"
         lines = [f"  {issue}" for issue in self.issues[:MOST_ISSUES]]
         if count > MOST_ISSUES:
             lines.append(f"  and {count - MOST_ISSUES} more")

@@ -237,12 +237,6 @@ def test_the_same_tree_is_the_same_bytes_wherever_it_is_written() -> None:
     assert_same(tree, transport.unpack(buffer))
 
 
-@pytest.mark.parametrize("buffer", [np.zeros(10, np.uint8), np.zeros(10_000), np.zeros((100, 100), np.uint8)])
-def test_a_buffer_that_does_not_fit_is_refused(buffer: Any) -> None:
-    with pytest.raises(ValueError, match="do not fit into"):
-        transport.Packing({"x": np.arange(100)}).write(buffer)
-
-
 class TestDamage:
     """What arrives damaged is said to be, whatever it is; nothing else is raised, and nothing is made up of it."""
 

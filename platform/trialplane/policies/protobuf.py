@@ -33,7 +33,7 @@ def apply() -> None:
 
 
 def check() -> None:
-    """Raise PolicyError if the variable is not set, or if another implementation than its value is imported."""
+    """Raise PolicyError if the variable is not set, or if protobuf was imported with another implementation."""
     value = os.environ.get(VARIABLE)
     if value is None:
         raise errors.PolicyError(

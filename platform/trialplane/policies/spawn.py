@@ -96,7 +96,8 @@ def _thread_reasons() -> list[str]:
 
 
 def _rank_reasons() -> list[str]:
-    """Return a reason if this is one of several ranks, before or after it has joined the process group."""
+    """Return a reason if this is one of several ranks."""
+    # The variables tell that before the rank has joined the process group, and the group afterwards.
     rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -119,12 +120,14 @@ def _open_files() -> list[str]:
 def _other_threads() -> list[str]:
     """Return the names of all threads except the main one, including those of native libraries."""
     names = []
-    for task in Path("/proc/self/task").iterdir():
-        if int(task.name) != os.getpid():
-            try:
-                names.append((task / "comm").read_text().strip())
-            except (FileNotFoundError, ProcessLookupError):  # the thread has just ended
-                continue
+    for thread in Path("/proc/self/task").iterdir():
+        is_main = int(thread.name) == os.getpid()
+        if is_main:
+            continue
+        try:
+            names.append((thread / "comm").read_text().strip())
+        except (FileNotFoundError, ProcessLookupError):  # the thread has just ended
+            continue
     return names
 
 
@@ -143,15 +146,15 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that raises PolicyError if it would start processes that could fail or hang."""
     import inspect  # not needed without `datasets`
 
-    position = list(inspect.signature(method).parameters).index("num_proc")
+    position = list(inspect.signature(method).parameters).index("num_proc")  # if it is passed without its name
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         """Call the method. Raise PolicyError if it would start processes that could fail or hang."""
-        processes = kwargs.get("num_proc", args[position] if len(args) > position else None)
-        if processes and (reasons := reasons_not_to_map()):
+        num_proc = kwargs.get("num_proc", args[position] if len(args) > position else None)
+        if num_proc and (reasons := reasons_not_to_map()):
             raise errors.PolicyError(
-                f"Dataset.{method.__name__}(num_proc={processes}) starts processes (datasets does so even for 1), "
+                f"Dataset.{method.__name__}(num_proc={num_proc}) starts processes (datasets does so even for 1), "
                 f"but {'; '.join(reasons)}. Forked processes would fail or hang. Call it before the model is on the GPU and "
                 "before ranks start, or use num_proc=None to stay in this process, or call "
                 "trialplane.training.mapping.mapped(dataset, function, cache=ctx.cache), which uses all cores in clean "

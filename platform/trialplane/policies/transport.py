@@ -77,17 +77,18 @@ class Packing:
     def __init__(self, tree: Any, name: str = "result") -> None:
         leaves = _Leaves(tree, name)
         self._arrays = leaves.arrays
-        self._offsets: list[int] = []
+        self._offsets: list[int] = []  # of each array, from the start of the first one
         entries: list[list[Any]] = []
-        offset = 0  # from the start of the first array
+        offset = 0
         last_layout: tuple[Any, ...] = ()
-        for array, kind in zip(leaves.arrays, leaves.kinds, strict=True):
+        for array, special_dtype in zip(leaves.arrays, leaves.special_dtypes, strict=True):
             size = _padded(array.nbytes)
-            layout = (array.dtype, kind, array.shape)
+            layout = (array.dtype, special_dtype, array.shape)
+            # Consecutive arrays of one layout share an entry. Empty ones do not: all of them are at the same offset.
             if size and layout == last_layout:
-                entries[-1][3] += 1  # its count
+                entries[-1][3] += 1  # the count
             else:
-                entries.append([kind or array.dtype.str, array.shape, offset, 1])
+                entries.append([special_dtype or array.dtype.str, array.shape, offset, 1])
                 last_layout = layout
             self._offsets.append(offset)
             offset += size
@@ -96,20 +97,14 @@ class Packing:
         self.nbytes = self._start + offset
 
     def write(self, buffer: Array) -> None:
-        """Write the packed tree into the first `nbytes` of a uint8 array, copying each array once.
-
-        Raises:
-            ValueError: The array has another dtype or shape, or is too small.
-        """
+        """Write the packed tree into the first `nbytes` bytes of a uint8 array of shape (bytes,); copy each array once."""
         import numpy as np
 
-        if buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.nbytes < self.nbytes:
-            raise ValueError(f"{self.nbytes} bytes do not fit into {buffer.dtype}{buffer.shape}")
         head = self.nbytes.to_bytes(8, "little") + len(self._header).to_bytes(8, "little") + self._header
         buffer[: self._start] = np.frombuffer(head.ljust(self._start, b"\0"), dtype=np.uint8)
         for array, offset in zip(self._arrays, self._offsets, strict=True):
             size, begin = array.nbytes, self._start + offset
-            if not size:
+            if not size:  # an empty array, perhaps at the end of the buffer
                 continue
             np.copyto(np.ndarray(array.shape, array.dtype, buffer, begin), array)
             if size % ALIGNMENT:  # clear the padding, so that equal trees give equal bytes
@@ -194,16 +189,19 @@ def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, 
         raise ValueError(f"a dtype of Python objects: {code!r}")
     size = _padded(dtype.itemsize * math.prod(shape))
     begin = start + offset
-    # Negative dimensions are checked here, because numpy gives them a meaning.
-    if min(offset, count, *shape) < 0 or begin + size * count > packed.nbytes or not (size or count == 1):
+    # Negative numbers are refused here, because numpy gives them a meaning.
+    is_negative = min(offset, count, *shape) < 0
+    has_empty_arrays = not size and count != 1  # an entry has at most one empty array, see `Packing`
+    if is_negative or has_empty_arrays or begin + size * count > packed.nbytes:
         raise ValueError(f"{count} arrays of {size} bytes at {offset} exceed the buffer")
-    for position in range(begin, begin + size * count, size) if size else [0]:  # an empty array has no position
+    for index in range(count):
+        position = begin + index * size if size else 0  # an empty array may be at the end of the buffer
         yield np.ndarray(shape, dtype, packed, position)
 
 
 def _padded(size: int) -> int:
     """Return a size rounded up to the alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return -(-size // ALIGNMENT) * ALIGNMENT  # -(-a // b) rounds the quotient up
 
 
 class _Leaves:
@@ -215,7 +213,7 @@ class _Leaves:
 
     Attributes:
         arrays: Arrays of the tree, in order. Tensors on a GPU are copied to pinned host memory concurrently.
-        kinds: For each array, the name of a dtype that numpy lacks, or "".
+        special_dtypes: For each array, the name of its dtype if numpy lacks it, otherwise "".
         rest: The tree with markers instead of its arrays, for JSON.
 
     Raises:
@@ -224,13 +222,13 @@ class _Leaves:
 
     def __init__(self, tree: Any, name: str) -> None:
         self.arrays: list[Array] = []
-        self.kinds: list[str] = []
+        self.special_dtypes: list[str] = []
         self._name = name
         self._path: list[str | int] = []
         self._torch = sys.modules.get("torch")
-        self._devices: set[Any] = set()  # devices with unfinished copies
+        self._devices: set[Any] = set()  # GPUs whose copies to the host may be unfinished
         self.rest = self._strip(tree)
-        for device in self._devices:  # wait for the copies
+        for device in self._devices:  # wait for these copies
             assert self._torch is not None
             self._torch.cuda.current_stream(device).synchronize()
 
@@ -240,8 +238,8 @@ class _Leaves:
         Raises:
             TransportError: A value in the node cannot be sent.
         """
-        kind = type(node)
-        if kind in (float, bool, str) or node is None:
+        node_type = type(node)
+        if node_type in (float, bool, str) or node is None:  # the fastest check for the most frequent values
             return node
         if self._collect_array(node):
             return {_ARRAY: len(self.arrays) - 1}
@@ -249,7 +247,7 @@ class _Leaves:
             if node.bit_length() > _MAX_BITS:
                 raise self._refusal_error(f"is an integer of {node.bit_length():,} bits; the limit is {_MAX_BITS:,}")
             return node
-        if isinstance(node, (float, str)):
+        if isinstance(node, (float, str)):  # of a subclass
             return node
         if isinstance(node, Mapping):
             return self._strip_dict(node)
@@ -258,7 +256,7 @@ class _Leaves:
         if dataclasses.is_dataclass(node) and not isinstance(node, type):
             return self._strip_dict({field.name: getattr(node, field.name) for field in dataclasses.fields(node)})
         raise self._refusal_error(
-            f"is a {kind.__module__}.{kind.__qualname__}, which cannot be sent between processes; "
+            f"is a {node_type.__module__}.{node_type.__qualname__}, which cannot be sent between processes; "
             "return numpy arrays, numbers, strings, and dicts or lists of these"
         )
 
@@ -303,18 +301,18 @@ class _Leaves:
         import numpy as np
 
         if isinstance(node, (np.ndarray, np.generic)):
-            array, kind = np.asarray(node), ""
+            array, special_dtype = np.asarray(node), ""
             # Only objects (O), variable-length strings (T), structures and other libraries' types (V), and subclasses of
             # array can have a special dtype.
             if array.dtype.kind in "OTV" or type(node) is not np.ndarray:
-                kind = self._special_dtype(array.dtype, node)
-                array = array.view(np.uint16) if kind else array
+                special_dtype = self._special_dtype(array.dtype, node)
+                array = array.view(np.uint16) if special_dtype else array
         elif self._torch is not None and isinstance(node, self._torch.Tensor):
-            array, kind = self._from_tensor(node, self._torch)
+            array, special_dtype = self._from_tensor(node, self._torch)
         else:
             return False
         self.arrays.append(array)
-        self.kinds.append(kind)
+        self.special_dtypes.append(special_dtype)
         return True
 
     def _special_dtype(self, dtype: np.dtype[Any], node: Any) -> str:
@@ -346,16 +344,16 @@ class _Leaves:
         """
         if tensor.layout is not torch.strided:
             raise self._refusal_error("is a sparse tensor; return its indices and values")
-        missing_dtype = _BFLOAT16 if tensor.dtype is torch.bfloat16 else ""
+        special_dtype = _BFLOAT16 if tensor.dtype is torch.bfloat16 else ""
         try:
             tensor = tensor.detach().resolve_conj().resolve_neg()
-            if missing_dtype:
+            if special_dtype:
                 tensor = tensor.view(torch.uint16)  # the same bits in a dtype that numpy has
             array: Array = self._on_host(tensor, torch).numpy()
         except (TypeError, RuntimeError, NotImplementedError) as error:  # a dtype, or a kind of tensor, that numpy lacks
             problem = f"is a tensor of {tensor.dtype} on {tensor.device}, which cannot become a numpy array"
             raise self._refusal_error(f"{problem}: {errors.first_line(error)}") from error
-        return array, missing_dtype
+        return array, special_dtype
 
     def _on_host(self, tensor: Any, torch: Any) -> Any:
         """Return the tensor in the host's memory. A copy from a GPU completes when its stream is synchronized."""
@@ -369,7 +367,8 @@ class _Leaves:
     def _refusal_error(self, problem: str) -> errors.TransportError:
         """Return the error for the current node, with its path."""
         parts = [f"[{part!r}]" for part in self._path]
-        path = "".join(parts if len(parts) <= 12 else [*parts[:5], "…", *parts[-5:]])
+        is_long = len(parts) > 12
+        path = "".join([*parts[:5], "…", *parts[-5:]] if is_long else parts)
         return errors.TransportError(f"{self._name}{path} {problem}")
 
 
