@@ -220,7 +220,7 @@ class Place:
         """One life of an exporter, in which it brings MLflow up to date."""
         exporter = self.exporter(**options)
         if end is not None:
-            exporter.end(end)
+            exporter.set_end(end)
         bring(exporter, closes=end is not None)
         return exporter
 

@@ -159,7 +159,7 @@ def test_a_paused_trial_that_is_dropped_ends_once_more_in_the_same_run(place: Pl
     bring(exporter, closes=False)
     assert place.trial(0).info.status == "KILLED"
     place.end(request(0), dataclasses.replace(paused, state=TrialState.PRUNED, message="not promoted"))
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     assert (place.trial(0).info.status, place.trial(0).data.tags[labels.STATE]) == ("FINISHED", "PRUNED")
     check_a_late_export(place)
@@ -208,7 +208,7 @@ def test_a_promoted_trial_is_one_run(place: Place, tmp_path: Path, mlflow_tables
     dropped = segment(3, 1)
     place.begin(dropped)
     place.end(dropped, outcome(3, metrics={"score": 0.0}, **{**paused, "state": TrialState.PRUNED, "message": "dropped"}))
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     assert exporter.progress.trials == 2
 
@@ -263,7 +263,7 @@ def test_a_member_that_takes_over_another_ones_state_has_another_run(
     assert labels.PARENT_TRIAL not in place.trial(1).data.tags
     for asked in (child, own):
         place.end(asked, outcome(asked.number, metrics={"score": 1.0}, step=8, ended=2005.0))
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     assert exporter.progress.trials == 2
     assert {run.data.tags[labels.NUMBER]: run.data.tags[labels.STATE] for run in place.runs()} == {
@@ -318,7 +318,7 @@ def test_exported_twice_or_a_week_late_or_again_from_the_beginning_it_is_the_sam
     place.report(3, 0, score=1.0)
     bring(exporter, closes=False)
     place.end(request(3), outcome(3, step=0))
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     live = state(place)
     ids = {run.info.run_id for run in place.everything()}
@@ -346,7 +346,7 @@ def test_a_run_that_goes_on_is_open_again_and_keeps_its_records(place: Place) ->
     exporter = place.export()
     assert place.runs("study")[0].info.status == "RUNNING"
     place.play(1)
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     (parent,) = place.runs("study")
     assert parent.data.tags["trialplane.param.trials"] == "48", "MLflow refuses another value of a parameter"
@@ -443,7 +443,7 @@ def test_runs_that_mlflow_made_although_its_answers_were_lost_are_found_or_delet
     assert len(place.runs("study")) == 1
     assert len(place.runs()) == 3
     place.end(request(0), outcome(0))
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     assert len(place.runs()) == 2
     assert place.history(place.trial(1))["score"] == [(0, 0.0), (1, 0.25), (2, 0.5), (2, 0.5)]

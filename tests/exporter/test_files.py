@@ -144,7 +144,7 @@ def test_a_file_waits_for_a_store_that_is_away_and_nothing_waits_for_the_file(
     assert store.took() == ["attempt-2.log", "job.json"]
     assert {run.info.status for run in failed.runs()} == {"FAILED"}
     assert exporter.files.trouble.startswith("1 file has not reached MLflow yet and will be retried: ")
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     assert not exporter.close()
     assert exported(failed) == 0, "an end is noted when its files are there"
 

@@ -86,7 +86,7 @@ def test_a_run_that_a_trial_created_at_the_same_moment_gets_all_of_the_trial(pla
     assert run.data.tags[labels.OWN] == labels.TAKEN
     assert place.history(run)["score"] == [(0, 0.25), (1, 0.5), (1, 0.5)]
     assert run.data.metrics["from_the_job"] == 2.5
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     assert [run.info.run_id for run in place.runs()] == [late]
 
@@ -111,7 +111,7 @@ def test_a_run_of_a_program_that_a_trial_has_started_is_below_its_run(place: Pla
     program, child = place.trials_own(0, program=True), place.trials_own(0, program=True)
     place.client.set_tag(child, labels.PARENT, program)
     place.end(request(0), outcome(0))
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     own = place.trial(0).info.run_id
     parents = {run_id: place.client.get_run(run_id).data.tags[labels.PARENT] for run_id in (program, child)}

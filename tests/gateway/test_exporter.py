@@ -88,7 +88,7 @@ def test_a_run_is_exported_while_its_controller_has_the_lock(pod: Pod) -> None:
     log.parent.mkdir(parents=True)
     log.write_text("what the trial printed")
     pod.play(FailureClass.ERROR)
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     (study,) = pod.runs("study")
     assert study.info.status == "FINISHED"  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def test_a_run_is_exported_while_its_controller_has_the_lock(pod: Pod) -> None:
 
     ids = {run.info.run_id for run in (study, *trials.values())}  # type: ignore[attr-defined]
     again = pod.exporter()  # of the next pod, which has nothing of this one
-    again.end(DONE)
+    again.set_end(DONE)
     bring(again, closes=True)
     assert {run.info.run_id for run in (*pod.runs("study"), *pod.runs())} == ids  # type: ignore[attr-defined]
 
@@ -166,7 +166,7 @@ def test_all_that_comes_while_the_workspace_is_missing_is_written_when_it_is_the
     finally:
         rbac.create(NAMESPACE)
     wait_until(lambda: not is_missing(), "MLflow has the workspace")
-    exporter.end(DONE)
+    exporter.set_end(DONE)
     bring(exporter, closes=True)
     (trial,) = pod.runs()
     scores = pod.client.get_metric_history(trial.info.run_id, "score")  # type: ignore[attr-defined]

@@ -148,7 +148,7 @@ class Export:
             self._exporter = Exporter(self._run, self.source, self._uri, keeps_folder=keeps_folder, end=self.end)
         exporter = self._exporter
         if self.end is not None:
-            exporter.end(self.end)
+            exporter.set_end(self.end)
         has_new_records = exporter.advance()
         has_tried_files = exporter.files.send_until(next_round)
         self._answer(exporter.progress)

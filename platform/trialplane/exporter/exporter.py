@@ -74,6 +74,7 @@ class Exporter:
 
     Attributes:
         client: Client of MLflow.
+        sender: Sender of batches.
         files: Files to be uploaded.
     """
 
@@ -91,7 +92,7 @@ class Exporter:
         self._uri = uri
         mlflow.set_tracking_uri(uri)
         self.client = MlflowClient(uri)
-        self._sender = Sender(self.client)
+        self.sender = Sender(self.client)
         self.files = Files(self.client)
         self._id = uuid.uuid4().hex[:8]  # distinguishes this exporter from others
         self._experiment = ""  # id of the experiment; "" before it is known
@@ -116,8 +117,8 @@ class Exporter:
         ends = self._position.ends
         return Progress(ends.place, ends.trials, self.files.pending, self.files.trouble)
 
-    def end(self, end: End) -> None:
-        """Set the end of the run. `close` writes it after everything else."""
+    def set_end(self, end: End) -> None:
+        """Set the end of the exported run. `close` writes it after everything else."""
         self._end = end
 
     def advance(self) -> bool:
@@ -161,7 +162,7 @@ class Exporter:
         """
         try:
             if not self._has_ended and self._end is not None:
-                self._sender.send(self._parent, projection.parent_end(self._end))
+                self.sender.send(self._parent, projection.parent_end(self._end))
                 if not self._keeps_folder:
                     self.files.add([(self._parent, Artifact("logs", str(self._run_paths.controller_log), "log"))])
                 self._has_ended = True
@@ -189,7 +190,7 @@ class Exporter:
             tags = {**batch.tags, labels.SUBMITTED: labels.moment(submitted), **self._identity}
             tags[labels.STATE] = RunState.RUNNING.value
             self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run_paths.root.name)
-            parents = self._parents()
+            parents = self._parents()  # not only the new one: another exporter may have created one at the same time
             self._earlier_runs = {}  # no exporter has created any run yet
         else:
             self._earlier_runs = None
@@ -200,7 +201,7 @@ class Exporter:
         if self._end is None:
             batch.add_tags({labels.STATE: RunState.RUNNING.value})
             batch.status = "RUNNING"
-        self._sender.send(parent.info.run_id, batch)
+        self.sender.send(parent.info.run_id, batch)
         page = self._run_paths.report
         files = [self._run_paths.job, page] if page.exists() else [self._run_paths.job]
         self.files.add([(parent.info.run_id, Artifact("", str(file))) for file in files])
@@ -247,7 +248,7 @@ class Exporter:
             if request.number not in ended_numbers:
                 run_id = self._ensure_run(attempt)
                 if request.number != request.series:  # the run exists already, and has the tags of an earlier segment
-                    self._sender.send(run_id, projection.segment_start(self._job, request))
+                    self.sender.send(run_id, projection.segment_start(self._job, request))
             self._last_started = request.number
         return bool(running)
 
@@ -266,7 +267,7 @@ class Exporter:
                     batch = Batch()
                     for row in rows:
                         batch.add_metrics(row.metrics, row.time, row.step)
-                    self._sender.send(run_id, batch)
+                    self.sender.send(run_id, batch)
             if page.rows:
                 self._position = dataclasses.replace(self._position, reports=page.rows[-1].mark)
                 self._save()
@@ -292,7 +293,7 @@ class Exporter:
                 self._finish_attempt(attempt)
             self._position = dataclasses.replace(self._position, ends=Ends(attempt.place, trials, best))
             self.files.mark(self._position.ends)
-        self._sender.send(self._parent, parent_batch)
+        self.sender.send(self._parent, parent_batch)
 
     def _change_of_ended_trials(self, attempt: Attempt) -> int:
         """Return the change in the number of ended trials by the end of an attempt: 1, 0 or -1.
@@ -322,7 +323,7 @@ class Exporter:
         batches[run_id].artifacts += self._artifacts(request, outcome)
         adoption.copy_store(self._run_paths.trial_store(request.number), self.client, run_id, batches)
         for target_run, batch in batches.items():
-            if self._sender.send(target_run, batch):
+            if self.sender.send(target_run, batch):
                 self.files.add([(target_run, artifact) for artifact in batch.artifacts])
         self._finish_replaced_run(attempt)
         if outcome.state is not TrialState.PAUSED:  # the series of a paused trial ends later: it is promoted or dropped
@@ -355,7 +356,7 @@ class Exporter:
             if is_by_trial:
                 batch.add_tags({labels.OWN: labels.TAKEN})
             if run_id:
-                self._sender.send(run_id, batch)
+                self.sender.send(run_id, batch)
             else:
                 run_id = self._create_run(first, batch)
             self._runs[series] = run_id
@@ -381,7 +382,7 @@ class Exporter:
             return
         previous = self._source.attempt(request.retry_of)
         if previous.outcome is not None and previous.outcome.state is TrialState.PAUSED:
-            self._sender.send(self._ensure_run(previous), projection.replacement_end(self._job, previous, request))
+            self.sender.send(self._ensure_run(previous), projection.replacement_end(self._job, previous, request))
             del self._runs[previous.request.series]
 
     def _merge_runs(self, attempt: Attempt, id_by_exporter: str, id_by_trial: str) -> str:
@@ -400,7 +401,7 @@ class Exporter:
         batch.add_tags({labels.OWN: labels.TAKEN})
         for name in exporter_run.data.metrics:
             batch.metrics += self.client.get_metric_history(id_by_exporter, name)
-        if not self._sender.send(id_by_trial, batch):  # the job has deleted its run
+        if not self.sender.send(id_by_trial, batch):  # the job has deleted its run
             return id_by_exporter
         self._delete(exporter_run)
         return id_by_trial
@@ -417,7 +418,7 @@ class Exporter:
         name = projection.name(self._job, attempt.request)
         run_id = str(self.client.create_run(self._experiment, start, {**tags, **state}, name).info.run_id)
         if not fits_one_call:
-            self._sender.send(run_id, batch)
+            self.sender.send(run_id, batch)
         return run_id
 
     def _find_run(self, series: int) -> tuple[str, bool]:
