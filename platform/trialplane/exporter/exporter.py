@@ -370,9 +370,10 @@ class Exporter:
     def _attempt_start(self, first: Attempt) -> Batch:
         """Return the tags of the run of a series, given its first attempt."""
         batch = projection.attempt_start(self._job, first.request, self._submission, self._parent)
-        parent = None if first.request.segment is None else first.request.segment.parent
-        if parent is not None and parent.number is not None and parent.trial != first.request.trial:
-            batch.add_tags(projection.parent_tags(parent, self._source.attempt(parent.number).request.series))
+        checkpoint = None if first.request.segment is None else first.request.segment.parent
+        if checkpoint is not None and checkpoint.number is not None and checkpoint.trial != first.request.trial:
+            series = self._source.attempt(checkpoint.number).request.series
+            batch.add_tags(projection.checkpoint_tags(checkpoint, series))
         return batch
 
     def _finish_replaced_run(self, attempt: Attempt) -> None:

@@ -167,14 +167,14 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
     return batch
 
 
-def parent_tags(parent: Parent, series: int) -> dict[str, Any]:
+def checkpoint_tags(checkpoint: Parent, series: int) -> dict[str, Any]:
     """Return the tags of the run of a trial that continues from the checkpoint of another trial.
 
     Args:
-        parent: The checkpoint.
-        series: Series of the other trial's attempt, which names its run.
+        checkpoint: The checkpoint.
+        series: Series of the attempt that saved it. It identifies the run of that attempt.
     """
-    return {labels.PARENT_NUMBER: series, labels.PARENT_TRIAL: parent.trial, labels.PARENT_STEP: parent.step}
+    return {labels.PARENT_NUMBER: series, labels.PARENT_TRIAL: checkpoint.trial, labels.PARENT_STEP: checkpoint.step}
 
 
 def replacement_end(job: Job, before: Attempt, request: TrialRequest) -> Batch:
@@ -188,9 +188,10 @@ def replacement_end(job: Job, before: Attempt, request: TrialRequest) -> Batch:
     assert before.outcome is not None
     assert request.segment is not None
     assert request.segment.parent is not None
-    parent = request.segment.parent
-    change = "changed its parameters" if parent.trial == request.trial else f"took over the state of trial {parent.trial}"
-    message = f"{change} after step {parent.step}"
+    checkpoint = request.segment.parent
+    is_own = checkpoint.trial == request.trial
+    change = "changed its parameters" if is_own else f"took over the state of trial {checkpoint.trial}"
+    message = f"{change} after step {checkpoint.step}"
     return attempt_end(job, before.request, dataclasses.replace(before.outcome, state=TrialState.PRUNED, message=message))
 
 
