@@ -240,7 +240,7 @@ def _objective_curve(record: RunRecord, trial_lineage: Lineage) -> Curve:
     ]
 
 
-def _first_at(points: Sequence[Mapping[str, float]], goal: float | None, objective: Objective) -> Mapping[str, float] | None:
+def _goal_point(points: Curve, goal: float | None, objective: Objective) -> Mapping[str, float] | None:
     """Return the first point of a curve that is at least as good as the goal. None without a goal or such a point."""
     if goal is None:
         return None
@@ -255,9 +255,12 @@ def _differing_settings(entries: Sequence[_Entry]) -> list[str]:
 
 def _settings(record: RunRecord) -> dict[str, str]:
     """Return the settings of a run by dotted name: fields of its job, and parameters of its best trial (`best.lr`)."""
-    fields = dict(_flatten("", record.job.model_dump(mode="json", exclude=set(_LABELS))))
-    best = rows.best_trial(record.job, rows.newest_attempts(record.attempts)) if record.job.kind == "hpo" else None
-    return {**fields, **({} if best is None else dict(_flatten("best", dict(best.params))))}
+    job = record.job
+    settings = dict(_flatten("", job.model_dump(mode="json", exclude=set(_LABELS))))
+    best = rows.best_trial(job, rows.newest_attempts(record.attempts)) if job.kind == "hpo" else None
+    if best is not None:
+        settings.update(_flatten("best", dict(best.params)))
+    return settings
 
 
 def _flatten(path: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -276,35 +279,36 @@ def _flatten(path: str, value: Any) -> Iterator[tuple[str, str]]:
         for index, item in enumerate(value):
             yield from _flatten(f"{path}.{index}", item)
     elif value is not None and value not in ({}, [], ""):
-        yield path, _setting_text(value)
+        yield path, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _setting_text(value: Any) -> str:
-    """Return the value of a setting as text: a string unchanged, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _results(record: RunRecord) -> list[tuple[float, float]]:
+    """Return the time and the value of each result of a run, ordered by time. Values that are not finite are left out.
 
-
-def _best_curve(record: RunRecord) -> Curve:
-    """Return the curve of a run's best value: a point for each improvement, and one at the last result.
-
-    A point has the `time` of a result in seconds since the start of the run, the `count` of results and the number of
-    reports (`steps`) up to then, and the best `value`. In a study, only complete trials have results. In a training or a
-    collection, each report is a result too.
+    In a study, only feasible complete trials have results. In a training or a collection, each report is a result too.
     """
-    job = record.job
-    objective = job.objectives[0]
-    report_times = sorted(report.time for report in record.reports)
-    if job.kind == "hpo":
+    if record.job.kind == "hpo":
         results = [
             (row.ended, row.values[0])
             for row in rows.newest_attempts(record.attempts)
             if row.state is TrialState.COMPLETE and row.feasible and row.ended
         ]
     else:
-        metric = objective.metric
+        metric = record.job.objectives[0].metric
         results = [(report.time, report.metrics[metric]) for report in record.reports if metric in report.metrics]
         results += [(row.ended, row.values[0]) for row in record.attempts if row.values and row.ended]
-    results = sorted((time, value) for time, value in results if math.isfinite(value))
+    return sorted((time, value) for time, value in results if math.isfinite(value))
+
+
+def _best_curve(record: RunRecord) -> Curve:
+    """Return the curve of a run's best value: a point for each improvement, and one at the last result.
+
+    A point has the `time` of a result in seconds since the start of the run, the `count` of results and the number of
+    reports (`steps`) up to then, and the best `value`.
+    """
+    objective = record.job.objectives[0]
+    results = _results(record)
+    report_times = sorted(report.time for report in record.reports)
     start_times = [*report_times[:1], *(row.started for row in record.attempts if row.started)]
     start_time = min(start_times, default=0.0)
     points: list[dict[str, float]] = []
@@ -334,7 +338,7 @@ def _run_row(record: RunRecord, entry: _Entry, goal: float | None) -> dict[str, 
         goal: Value to reach. None if there is none.
     """
     status, objective = record.status, record.job.objectives[0]
-    reached = _first_at(entry.points, goal, objective)
+    reached = _goal_point(entry.points, goal, objective)
     best = rows.best_trial(record.job, rows.newest_attempts(record.attempts))
     return {
         "run": status.run,
@@ -362,7 +366,7 @@ def _trial_row(row: TrialRow, entry: _Entry, goal: float | None, objective: Obje
         goal: Value to reach. None if there is none.
         objective: Objective that is compared.
     """
-    point = _first_at(entry.points, goal, objective)
+    point = _goal_point(entry.points, goal, objective)
     has_reached_at_end = goal is not None and entry.value is not None and not objective.is_better(goal, entry.value)
     reached_at_end = row.seconds if has_reached_at_end else None
     return {
