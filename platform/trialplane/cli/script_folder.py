@@ -122,8 +122,10 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
         cwd = home
     else:
         cwd = folder
-    alters_path = "sys.path" in text or "addsitedir" in text  # the script finds its modules by itself
-    path = () if alters_path and not module else tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
+    finds_own_modules = "sys.path" in text or "addsitedir" in text
+    if finds_own_modules and not module:
+        roots = []
+    path = tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
     return Start(folder, os.path.relpath(cwd, folder), path, module)
 
 

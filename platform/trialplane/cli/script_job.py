@@ -379,11 +379,11 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
         has_command: Whether the job has a command of its own.
     """
     style = parsed_script.style
-    if parsed_script.appended:
+    if parsed_script.appended:  # arguments that follow those of a command, which may name a settings file
         if not parsed_script.config:
             return field
         return {**(field if isinstance(field, dict) else {"items": field}), "file": parsed_script.config}
-    if style in _BY_COMMAND:
+    if style in _BY_COMMAND:  # no arguments, but perhaps a settings file
         return (Path(name).parent / parsed_script.config).as_posix() if parsed_script.config else None
     if style is Style.SEARCHES:
         return "none"

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -54,14 +54,14 @@ class SettingsFile:
         return dataclasses.replace(self, folder=folder, name=file.relative_to(folder).as_posix())
 
 
-def find(file: Path, content: Script) -> SettingsFile | None:
+def find(file: Path, parsed_script: Script) -> SettingsFile | None:
     """Return the settings file of a script, from its folder or else from the nearest folder above that has one.
 
     A pipeline of DVC decides if there is one. Otherwise the names and patterns in the script do.
 
     Args:
         file: The script.
-        content: The content of the script.
+        parsed_script: Content of the script.
 
     Returns:
         The file; None if there is no file with values that a pipeline uses or that are worth a search.
@@ -70,30 +70,40 @@ def find(file: Path, content: Script) -> SettingsFile | None:
         stage = _stage(folder / _PIPELINE, file.relative_to(folder))
         arguments, sections = stage or (None, ())
         is_home = folder == file.parent
-        if stage is not None:
-            patterns = [_PARAMS]
-        elif content.style is Style.PARSED and not is_home:
+        patterns = list(parsed_script.settings) if stage is None else [_PARAMS]
+        if stage is None and parsed_script.style is Style.PARSED and not is_home:
             # Above its folder, such a script reads a file only if an argument names it.
-            patterns = [pattern for pattern in content.settings if content.needs_file and pattern.startswith("*")]
-        else:
-            patterns = list(content.settings)
+            patterns = [pattern for pattern in patterns if parsed_script.needs_file and pattern.startswith("*")]
         names = dict.fromkeys(name for pattern in patterns for name in _files(folder, pattern, is_home))
         options_by_name: dict[str, tuple[Option, ...]] = {}
         for name in names:
-            if PurePath(name).name == load.FILE:  # a job of the platform
-                continue
-            all_options = _options(folder / name)
-            options = [option for option in all_options if _is_below(option.name, sections)] or all_options
-            has_own_values = name.endswith(".py") and bool(guess.space(content.options))  # these come before a module's
-            is_worth_search = bool(guess.space(options)) and not has_own_values
-            if is_worth_search or (options and stage is not None):
-                options_by_name[name] = tuple(options)
+            options = _section_options(folder / name, sections)
+            if options and (stage is not None or _is_worth_search(name, options, parsed_script)):
+                options_by_name[name] = options
         if options_by_name:
             first, *others = options_by_name
-            if arguments is None and content.takes_file:
+            if arguments is None and parsed_script.takes_file:
                 arguments = (first,)
             return SettingsFile(folder, first, options_by_name[first], arguments, tuple(others[:_MOST_OTHERS]))
     return None
+
+
+def _section_options(file: Path, sections: tuple[str, ...]) -> tuple[Option, ...]:
+    """Return the values in a settings file that are below some sections, or all of its values if none is.
+
+    A job.yaml of the platform is no settings file, and has none.
+    """
+    if file.name == load.FILE:
+        return ()
+    options = _options(file)
+    return tuple([option for option in options if _is_below(option.name, sections)] or options)
+
+
+def _is_worth_search(name: str, options: Sequence[Option], parsed_script: Script) -> bool:
+    """Return whether some values in a file are worth a search, and none in the text of the script comes before them."""
+    # The script's own values come before those of a module, but not before those of a configuration.
+    has_own_values = name.endswith(".py") and bool(guess.space(parsed_script.options))
+    return bool(guess.space(options)) and not has_own_values
 
 
 def named(command: str, folder: Path) -> tuple[str, list[Option]]:
