@@ -47,7 +47,7 @@ def logs_command(
     """  # noqa: D301  \b is click's mark
     if events and (trial is not None or controller or follow):
         raise click.UsageError("--events is about a whole run up to now: it takes no TRIAL, --controller or --follow")
-    if trial is None and run is not None and run.isdecimal() and len(run) <= _MAX_DIGITS:
+    if trial is None and run is not None and run.isdecimal() and len(run) <= _MAX_DIGITS:  # `platform logs 7`
         trial, run = int(run), None
     if controller and trial is not None:
         raise click.UsageError("--controller takes no TRIAL")

@@ -221,11 +221,12 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
     if called_script.style not in (Style.OPTUNA, Style.WANDB):
         return called_script
     subcommand = next(filter(_SUBCOMMAND.fullmatch, call.arguments[:1]), "")
+    # A subcommand other than the one that has the search does not start it.
     may_search = not subcommand or called_script.searching in ("", subcommand)
     if may_search:
         is_chosen = bool(requested or (subcommand and not called_script.searching))
         _print_search(call, called_script, command, is_chosen=is_chosen)
-    if not may_search or requested or subcommand:
+    if not may_search or requested or subcommand:  # the parameters besides those of the search are meant
         return script.read(script_text, call.script, module_text, with_search=False)
     return called_script
 
