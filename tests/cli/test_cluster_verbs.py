@@ -115,7 +115,7 @@ def test_the_events_of_a_run_are_in_the_order_of_time_with_who_made_a_change(pla
     ]
     assert result.stdout.splitlines()[0].startswith("20")
     assert result.stdout.splitlines()[-1].startswith("now ")
-    for words in (("0",), ("--follow",), ("--controller",)):
+    for words in (("0",), ("--follow",), ("--controller",), ("--attempt", "1")):
         assert "--events is about a whole run" in platform("logs", "x", *words, "--events").stderr
 
 

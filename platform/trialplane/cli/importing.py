@@ -63,8 +63,7 @@ def import_command(source: str, file: Path, into: Path | None) -> int:
 def is_tune(script: Path) -> bool:
     """Return whether a file is a Python script that starts a search of Ray Tune."""
     try:
-        is_search: bool = importlib.import_module(SOURCES["ray"]).is_search(_read_text(script, script.name))
-        return is_search
+        return bool(importlib.import_module(SOURCES["ray"]).is_search(_read_text(script, script.name)))
     except InputError:  # the caller reports it when it reads the script
         return False
 

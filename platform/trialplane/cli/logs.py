@@ -45,8 +45,9 @@ def logs_command(
     platform logs demo-1 7 -f     trial 7 of demo-1, until it ends
     platform logs demo-1 --events
     """  # noqa: D301  \b is click's mark
-    if events and (trial is not None or controller or follow):
-        raise click.UsageError("--events is about a whole run up to now: it takes no TRIAL, --controller or --follow")
+    if events and (trial is not None or attempt is not None or controller or follow):
+        options = "TRIAL, --attempt, --controller or --follow"
+        raise click.UsageError(f"--events is about a whole run up to now: it takes no {options}")
     if trial is None and run is not None and run.isdecimal() and len(run) <= _MAX_DIGITS:  # `platform logs 7`
         trial, run = int(run), None
     if controller and trial is not None:

@@ -141,7 +141,7 @@ def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
         text: Text of the script.
     """
     working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
-    if not file.is_relative_to(working_directory) or _has_other_files(working_directory):
+    if not _can_start_in(working_directory, file):
         return start_by_paths
     # The command is read with the values of the shell's variables, such as a loop's; the text has their names only.
     all_text = f"{text}\n{' '.join(parsed_script.command)}"
@@ -166,7 +166,7 @@ def typed_start(file: Path, parsed_script: Script, text: str) -> Start:
         text: Text of the script.
     """
     working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
-    if not file.is_relative_to(working_directory) or _has_other_files(working_directory):
+    if not _can_start_in(working_directory, file):
         return start_by_paths
     directory_by_paths = start_by_paths.folder / start_by_paths.cwd
     has_files = {
@@ -178,6 +178,11 @@ def typed_start(file: Path, parsed_script: Script, text: str) -> Start:
     folder = Path(os.path.commonpath([start_by_paths.folder, working_directory]))
     path = tuple(os.path.relpath(root, folder) for root in start_by_paths.roots)
     return Start(folder, os.path.relpath(working_directory, folder), path, start_by_paths.module)
+
+
+def _can_start_in(folder: Path, file: Path) -> bool:
+    """Return whether a folder contains a script, and a job may contain the folder."""
+    return file.is_relative_to(folder) and not _has_other_files(folder)
 
 
 def _has_other_files(folder: Path) -> bool:

@@ -380,11 +380,7 @@ def _submit(
     for warning in prepared.warnings:
         output.note(f"note: {warning}")
     if dry_run:
-        objects = (offline or platform.target).describe(prepared.plan)
-        if target_name.local or output_format == "json":
-            output.emit(output_format, objects, lambda: output.as_yaml(objects).rstrip())
-        else:  # the input of `kubectl apply -f -`
-            click.echo(runs.as_yaml(objects["items"]), nl=False)
+        _print_objects((offline or platform.target).describe(prepared.plan), target_name, output_format)
         return 0
     with foreground.signals() as stop_signals:
         handle, outcome = platform.start(prepared.plan)
@@ -395,6 +391,14 @@ def _submit(
         if outcome is SubmissionOutcome.FINISHED:
             return handle.exit_code
         return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
+
+
+def _print_objects(objects: dict[str, Any], target_name: TargetName, output_format: str) -> None:
+    """Print the objects of a dry run; for a cluster, as the input of `kubectl apply -f -` unless the format is JSON."""
+    if target_name.local or output_format == "json":
+        output.emit(output_format, objects, lambda: output.as_yaml(objects).rstrip())
+    else:
+        click.echo(runs.as_yaml(objects["items"]), nl=False)
 
 
 def _with_option_names(issues: Sequence[Issue], param_texts: Sequence[str]) -> list[Issue]:
