@@ -10,6 +10,7 @@ import json
 import os
 import sys
 
+from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -32,19 +33,18 @@ def register(client: MlflowClient, order: Registration) -> str:
         InputError: MLflow has no run of the attempt, or this run has no model.
     """
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    conditions = [f"tags.`{name}` = '{value}'" for name, value in order.identity.items()]
-    runs = {
-        int(run.data.tags[labels.NUMBER]): run
-        for number in order.numbers
-        for run in client.search_runs(experiments, " and ".join([*conditions, f"tags.`{labels.NUMBER}` = '{number}'"]))
-    }
-    chosen = runs.get(order.number)
-    if chosen is None:
+    is_of_run = " and ".join(f"tags.`{name}` = '{value}'" for name, value in order.identity.items())
+    run_by_number: dict[int, Run] = {}
+    for number in order.numbers:
+        for run in client.search_runs(experiments, f"{is_of_run} and tags.`{labels.NUMBER}` = '{number}'"):
+            run_by_number[number] = run
+    model_run = run_by_number.get(order.number)
+    if model_run is None:
         raise InputError(f"MLflow has no run of attempt {order.number}; `platform export` brings it up to date")
-    present = {entry.path for entry in client.list_artifacts(chosen.info.run_id)}
-    folder = next((name for name in FOLDERS if name in present), None)
+    artifact_folders = {entry.path for entry in client.list_artifacts(model_run.info.run_id)}
+    folder = next((name for name in FOLDERS if name in artifact_folders), None)
     if folder is None:
-        name = chosen.data.tags.get("mlflow.runName", chosen.info.run_id)
+        name = model_run.data.tags.get("mlflow.runName", model_run.info.run_id)
         raise InputError(
             f"the trial {name} has no model in MLflow: call trialplane.training.final_model.export_model in the job, or "
             "list its files in keep.files"
@@ -54,11 +54,11 @@ def register(client: MlflowClient, order: Registration) -> str:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    seeds = [int(run.data.tags[labels.SEED]) for _, run in sorted(runs.items())]
+    seeds = [int(run.data.tags[labels.SEED]) for _, run in sorted(run_by_number.items())]
     version = client.create_model_version(
         order.model,
-        f"{chosen.info.artifact_uri.rstrip('/')}/{folder}",
-        chosen.info.run_id,
+        f"{model_run.info.artifact_uri.rstrip('/')}/{folder}",
+        model_run.info.run_id,
         tags={**order.tags, "trialplane.seeds": json.dumps(seeds)},
         description=order.description,
     )

@@ -226,16 +226,17 @@ def _newest(folder: Path, is_usable: Callable[[int], bool] = lambda step: True, 
     Raises:
         CheckpointDamaged: The newest checkpoint is incomplete, with `only_newest`.
     """
-    steps = {
-        int(number): path
-        for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        if (number := path.name.rpartition("-")[2]).isdigit()
-    }
-    for step in sorted(filter(is_usable, steps), reverse=True):
-        if _is_complete(steps[step], step):
-            return str(steps[step])
+    path_by_step: dict[int, Path] = {}
+    for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        _, _, number = path.name.rpartition("-")
+        if number.isdigit():
+            path_by_step[int(number)] = path
+    for step in sorted(filter(is_usable, path_by_step), reverse=True):
+        path = path_by_step[step]
+        if _is_complete(path, step):
+            return str(path)
         if only_newest:
-            raise errors.CheckpointDamaged(f"{steps[step] / TRAINER_STATE_NAME} is missing or damaged")
+            raise errors.CheckpointDamaged(f"{path / TRAINER_STATE_NAME} is missing or damaged")
     return None
 
 
