@@ -59,6 +59,7 @@ from trialplane.integrations.optuna import objective_of
 
 objective = objective_of("{name}")
 '''
+# Name of a hidden file in the text of a script: "./.vocabulary.txt"
 _HIDDEN_NAME = re.compile(r"""["'](?:\./)?(\.[A-Za-z][\w-]*(?:\.\w+)*)["']""")
 _SECRET_FILE = re.compile(
     r"\.(?:env|netrc|pypirc|npmrc|pgpass|s3cfg|boto|kaggle|huggingface|.*(?:token|secret|credential|passw|key|\.pem))",
@@ -759,6 +760,7 @@ def _hydra_sweep(file: Path, parsed_script: Script, folder: Path) -> dict[str, A
     if not hydra.has_sweep(text, config.name):
         return None
     try:
+        # The decorator is the text by which `read` finds the script of the configuration among others.
         imported = hydra.read(text, config.name, {file.name: "@hydra.main("})
     except SpecError as error:
         for issue in error.issues:
