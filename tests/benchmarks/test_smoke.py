@@ -21,7 +21,7 @@ FIGURES = {
     "controller": ({"% of a core", "s", "reports", "points", "ms", "KiB"}, 6),
     "scripts": ({"ms", "%"}, 3),
     "sweeps": ({"%"}, 1),
-    "loop": ({"s"}, 4),
+    "loop": ({"s"}, 5),
     "checkpoints": ({"%"}, 1),
     "report": ({"ms", "s"}, 12),
     "ask": ({"ms", "MiB", "s"}, 7),
