@@ -15,7 +15,7 @@ import importlib
 import shutil
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,21 +59,13 @@ def objective_of(script: str) -> Callable[..., Any]:
     optuna = importlib.import_module("optuna")
     caller = sys._getframe(1).f_globals.get("__file__", "")
     file = Path(caller).resolve().parent / script
-    main = types.ModuleType("__main__")
-    main.__file__ = str(file)
     creators = [(module, name) for module in (optuna, optuna.study) for name in ("create_study", "load_study")]
-    with contextlib.ExitStack() as restore:  # undoes each change of the process at the end
+    with _as_program(file) as namespace, contextlib.ExitStack() as restore:
         for module, name in creators:
             restore.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, lambda *args, **kwargs: _Study())  # its `optimize` raises `_OptimizeCalled`
-        restore.callback(setattr, sys, "argv", sys.argv)
-        restore.callback(setattr, sys, "path", list(sys.path))
-        restore.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
-        sys.argv, sys.modules["__main__"] = [str(file)], main
-        sys.path.insert(0, str(file.parent))
-        restore.enter_context(contextlib.chdir(file.parent))
         try:
-            exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), main.__dict__)
+            exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), namespace)
         except _OptimizeCalled as call:
             objective = call.objective
 
@@ -84,6 +76,21 @@ def objective_of(script: str) -> Callable[..., Any]:
 
             return objective_with_files
     raise LookupError(f"{script} ended without a call of study.optimize")
+
+
+@contextlib.contextmanager
+def _as_program(file: Path) -> Iterator[dict[str, Any]]:
+    """Context manager in which a script finds what it would if Python had started it in its folder; yield its namespace."""
+    main = types.ModuleType("__main__")
+    main.__file__ = str(file)
+    previous_argv, previous_path, previous_main = sys.argv, list(sys.path), sys.modules["__main__"]
+    sys.argv, sys.modules["__main__"] = [str(file)], main
+    sys.path.insert(0, str(file.parent))
+    try:
+        with contextlib.chdir(file.parent):
+            yield main.__dict__
+    finally:
+        sys.argv, sys.path, sys.modules["__main__"] = previous_argv, previous_path, previous_main
 
 
 def _copy_files(folder: Path) -> None:

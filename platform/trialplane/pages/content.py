@@ -180,8 +180,8 @@ def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
     if job.kind == "hpo":
         yield "sampler", job.search.sampler.name
         yield "pruner", job.search.pruner.name
-        interval = None if job.search.population is None else errors.counted(job.search.population.interval, "step")
-        yield "population", "" if interval is None else f"compared every {interval}"
+        population = job.search.population
+        yield "population", "" if population is None else f"compared every {errors.counted(population.interval, 'step')}"
     yield f"{job.noun}s", str(job.trials)
     yield "at a time", str(job.width)
     role = job.roles()[0]
