@@ -542,7 +542,8 @@ def test_an_objective_of_optuna_is_the_entrypoint(platform, written: Path) -> No
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 2 and "pruner" in result.stderr, "which is checked as submit would"
     Path("src/job.yaml").unlink()
-    (written / "fit.py").write_text(textwrap.dedent(text).replace(", trial.should_prune()", ", 1"))
+    text = text.replace(", trial.should_prune()", ", 1").replace('"maximize"', "optuna.study.StudyDirection.MAXIMIZE")
+    (written / "fit.py").write_text(textwrap.dedent(text))
     assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
     job = made()
     assert (job.entrypoint, job.trials) == ("optuna:fit:objective", 7)

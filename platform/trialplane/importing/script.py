@@ -188,20 +188,15 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
     Raises:
         SpecError: The text is not Python.
     """
-    try:
-        tree = notebook.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 0
-        too_deep = isinstance(error, (RecursionError, MemoryError))  # raised by Python's parser, without a message
-        reason = "it is nested too deeply for Python's parser" if too_deep else getattr(error, "msg", error)
-        raise SpecError([Issue(("script",), f"is not Python: {reason}", name, line)]) from error
+    tree = _parse(text, name)
     changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     hydra_main_names = _hydra_main_names(tree)
-    style, options, config, returned = Style.UNKNOWN, tuple[Option, ...](), "", ""
-    notes: list[str] = []
     all_text = f"{text}\n{module_text}"
+    style, config, returned = Style.UNKNOWN, "", ""
+    options: tuple[Option, ...] = ()
     own_search: Mapping[str, Any] = {}
+    notes: list[str] = []
     # The first style of which the text has signs, from a search of its own to plain arguments.
     if with_search and (own_search := _study_job(tree, calls, name, notes)):
         style = Style.OPTUNA
@@ -225,9 +220,7 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         style, options = Style.GLOBALS, values
     top = list(dict.fromkeys(_imported_modules(tree.body)))
     late = [module for module in dict.fromkeys(_imported_modules(list(ast.walk(tree)))) if module not in top]
-    searcher = next((module for module in (*top, *late) if module.partition(".")[0] in _SEARCHERS), "")
-    if not searcher and (search_class := _OWN_SEARCH.search(text)):
-        searcher = search_class[0]
+    searcher = _searcher(text, [*top, *late])
     if searcher and style in _WITHOUT_ARGUMENTS:
         style, options = Style.SEARCHES, ()
     if style in _WITHOUT_ARGUMENTS and (prompt_options := tuple(_prompt_options(tree))):
@@ -262,6 +255,33 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         shared_paths=tuple(dict.fromkeys(_shared_paths(tree, calls))),
         searching=_searching_command(tree) if own_search else "",
     )
+
+
+def _parse(text: str, name: str) -> ast.Module:
+    """Return the tree of a script.
+
+    Raises:
+        SpecError: The text is not Python.
+    """
+    try:
+        return notebook.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or 0
+        is_too_deep = isinstance(error, (RecursionError, MemoryError))  # raised by Python's parser, without a message
+        reason = "it is nested too deeply for Python's parser" if is_too_deep else getattr(error, "msg", error)
+        raise SpecError([Issue(("script",), f"is not Python: {reason}", name, line)]) from error
+
+
+def _searcher(text: str, modules: Sequence[str]) -> str:
+    """Return the library or the class of scikit-learn by which a script may search by itself; "" for none.
+
+    Args:
+        text: Text of the script.
+        modules: Modules that it imports.
+    """
+    library = next((module for module in modules if module.partition(".")[0] in _SEARCHERS), "")
+    search_class = _OWN_SEARCH.search(text)
+    return library or (search_class[0] if search_class else "")
 
 
 def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
@@ -451,7 +471,11 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
     function = optimize_arguments.get("func")
     study_calls = [call for call in calls if _dotted_name(call.func).rpartition(".")[2] == "create_study"]
     study_arguments = _arguments_by_name(study_calls[0]) if study_calls else {}
-    directions = _literal(study_arguments.get("directions")) or [_study_direction(study_arguments.get("direction"))]
+    directions_node = study_arguments.get("directions")
+    if isinstance(directions_node, (ast.List, ast.Tuple)):
+        directions = [_study_direction(node) for node in directions_node.elts]
+    else:
+        directions = [_study_direction(study_arguments.get("direction"))]
     metrics = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
     objectives = [{"metric": metric, "direction": direction} for metric, direction in zip(metrics, directions, strict=True)]
     assigned = {
@@ -461,13 +485,8 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    trials_node = optimize_arguments.get("n_trials")
-    if isinstance(trials_node, ast.Attribute):  # args.n_trials
-        trials_node = dict(flags.defaults(calls)).get(trials_node.attr)
-    elif isinstance(trials_node, ast.Name):
-        trials_node = assigned.get(trials_node.id)
-    trials = _literal(trials_node)
-    if not isinstance(trials, int) or trials <= 0:
+    trials = _trials(optimize_arguments.get("n_trials"), assigned, calls)
+    if trials is None:
         trials = search.DEFAULT_TRIALS
         notes.append(f"n_trials: the text of the script shows no number of trials, so `trials` is {trials}")
     stem = PurePath(name).stem
@@ -490,6 +509,22 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
     if "storage" in study_arguments:
         notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
     return job
+
+
+def _trials(node: ast.expr | None, assigned: Mapping[str, ast.expr], calls: Sequence[ast.Call]) -> int | None:
+    """Return the number of trials that the argument `n_trials` stands for; None if the text of the script does not show it.
+
+    Args:
+        node: The argument.
+        assigned: Variables of the script and the expressions that are assigned to them.
+        calls: Calls in the script, which may declare an argument of its command line.
+    """
+    if isinstance(node, ast.Attribute):  # args.n_trials
+        node = dict(flags.defaults(calls)).get(node.attr)
+    elif isinstance(node, ast.Name):
+        node = assigned.get(node.id)
+    trials = _literal(node)
+    return trials if isinstance(trials, int) and trials > 0 else None
 
 
 def _study_component(
