@@ -337,15 +337,27 @@ def _parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
     if function == "range":
         limits = dict(zip(("start", "stop", "step"), numbers, strict=False))
         limits |= {key: document.scalar(text, "") for key, text in keywords.items()}
-        # As in Python, a single number is the end: `range(5)`.
-        start, stop = (limits["start"], limits["stop"]) if "stop" in limits else (0, limits["start"])
-        step = limits.get("step", 1)
-        is_int = all(isinstance(number, int) for number in (start, stop, step))
-        # Without the end, the highest value is the last one below `stop`. The small number makes up for rounding errors.
-        steps_below_stop = ((stop - start) / step - 1e-9) // 1
-        high = stop if includes_end else start + steps_below_stop * step
-        return search.span("int" if is_int else "float", start, high, step=step)
+        return _range(limits, includes_end=includes_end)
     raise ValueError(f"{function} is not known")
+
+
+def _range(limits: Mapping[str, Any], *, includes_end: bool) -> dict[str, Any]:
+    """Return the parameter for the `range` of Hydra's grammar.
+
+    Args:
+        limits: Its arguments by name: start, stop and step. As in Python, a single number is the end.
+        includes_end: Whether `stop` is one of its values.
+
+    Raises:
+        TypeError, ArithmeticError, LookupError: The limits are not numbers, the step is 0, or there is no limit.
+    """
+    start, stop = (limits["start"], limits["stop"]) if "stop" in limits else (0, limits["start"])
+    step = limits.get("step", 1)
+    is_int = all(isinstance(number, int) for number in (start, stop, step))
+    # Without the end, the highest value is the last one below `stop`. The small number makes up for rounding errors.
+    steps_below_stop = ((stop - start) / step - 1e-9) // 1
+    high = stop if includes_end else start + steps_below_stop * step
+    return search.span("int" if is_int else "float", start, high, step=step)
 
 
 def _split(text: str) -> list[str]:

@@ -267,8 +267,8 @@ def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | Non
         moved_path, parent = path.rstrip("/"), posixpath.dirname(path.rstrip("/"))
         if kind == "TensorFlowEvent" and parent != "/":
             moved_path = parent  # because the arguments usually name the parent of the folder with events
-        replacement = (moved_path, posixpath.basename(moved_path))
-        relative_path = replacement[1] + path[len(moved_path) :]
+        replacement = moved_path, posixpath.basename(moved_path)
+        relative_path = path.replace(*replacement, 1)
         source.note(f"must lie below the trial's folder: it becomes {relative_path}, in the arguments too", *files, "path")
     if kind == "TensorFlowEvent":
         return {"from": "tensorboard", "path": relative_path}, replacement

@@ -47,15 +47,14 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
     for text in sets:
         try:
             field, value, source = document.assignment(text)
+            requested[field] = (value, source)
         except SpecError as error:
             issues += error.issues
-        else:
-            requested[field] = (value, source)
     for field, (value, source) in requested.items():
         is_unused_flag = value is None and not source.startswith("--set")  # `--set field=null` sets null
         if is_unused_flag:
             continue
-        if field.split(".")[0] not in old.changeable and field not in old.changeable:
+        if not _can_change(field, old):
             issues.append(Issue((field,), _unchangeable_message(old), source))
             continue
         edited.set(draft.path(field, fixed_params.parameter_names(edited.data)), value, Origin(source))
@@ -86,11 +85,7 @@ def resume_issues(old: Job, new: Job) -> list[Issue]:
     """
     fields = [line.partition(": ")[0] for line in changed_fields(old, new)]
     names = fixed_params.parameter_names(new.model_dump(mode="json"))
-    issues = [
-        Issue(draft.path(field, names), _unchangeable_message(old))
-        for field in fields
-        if not any(_is_at_or_below(field, name) for name in old.changeable)
-    ]
+    issues = [Issue(draft.path(field, names), _unchangeable_message(old)) for field in fields if not _can_change(field, old)]
     return [*issues, *new.resume_issues(old)] if new.kind == old.kind else issues
 
 
@@ -115,6 +110,11 @@ def changes_by_time(old: Job, new: Job) -> dict[str, list[str]]:
         else:
             groups["when it is resumed"].append(line)
     return groups
+
+
+def _can_change(field: str, job: Job) -> bool:
+    """Whether a dotted field of a job can change when its run is resumed."""
+    return any(_is_at_or_below(field, name) for name in job.changeable)
 
 
 def _is_at_or_below(field: str, section: str) -> bool:

@@ -278,14 +278,7 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
 
     if not os.path.lexists(file):
         return lambda name: _is_cache(name) or may_have_secrets(name)
-    if not file.is_file():  # reading a pipe would block
-        raise InputError(f"{file} is not a file; nothing was started")
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 text (byte {error.start}); nothing was started") from error
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}; nothing was started") from error
+    lines = _ignore_lines(file)
     from pathspec import GitIgnoreSpec  # takes 25 ms, and few jobs have such a file
 
     invalid = []
@@ -311,6 +304,22 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
         return _is_cache(name) or (may_have_secrets(name) and not is_named) or patterns.match_file(name)
 
     return is_ignored
+
+
+def _ignore_lines(file: Path) -> list[str]:
+    """Return the lines of a `.jobignore`.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    if not file.is_file():  # reading a pipe would block
+        raise InputError(f"{file} is not a file; nothing was started")
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text (byte {error.start}); nothing was started") from error
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}; nothing was started") from error
 
 
 def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
