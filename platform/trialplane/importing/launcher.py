@@ -151,8 +151,11 @@ def executed_notebook(text: str) -> str:
     "" if it starts another program, executes several notebooks, or sets parameters in one.
     """
     program = _NOTEBOOK_PROGRAM.match(text)
-    words = _split_words(text[program.end() :]) if program is not None else []
-    if program is None or (program["nbconvert"] and "--execute" not in words) or _PAPERMILL_PARAMETERS & set(words):
+    if program is None:
+        return ""
+    words = _split_words(text[program.end() :])
+    only_converts = program["nbconvert"] and "--execute" not in words
+    if only_converts or _PAPERMILL_PARAMETERS & set(words):
         return ""
     names = [
         word
