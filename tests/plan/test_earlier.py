@@ -68,9 +68,7 @@ def test_a_parameter_that_was_fixed_counts_with_its_value() -> None:
 def test_what_is_no_longer_searched_is_ignored_and_reported() -> None:
     result = mapped(job(), row(0, params={"lr": 0.5, "depth": 2}))
     assert [trial.params for trial in result.trials] == [{"lr": 0.5}]
-    assert list(result.notes()) == [
-        "history: 1 trial of first, with lr; depth is not searched here, and its values are ignored"
-    ]
+    assert list(result.notes()) == ["history: 1 trial of first, with lr; not in the space, and so ignored: depth"]
 
 
 def test_conditions_are_the_new_ones() -> None:

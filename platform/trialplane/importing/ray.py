@@ -347,13 +347,12 @@ class _Reader:
             return node.value
         if isinstance(node, (ast.List, ast.Tuple)):
             return [self.data(element, (*field, index), depth + 1) for index, element in enumerate(node.elts)]
-        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
-            pairs = [
-                (str(key.value), element)
-                for key, element in zip(node.keys, node.values, strict=True)
-                if isinstance(key, ast.Constant)
-            ]
-            return {key: self.data(element, (*field, key), depth + 1) for key, element in pairs}
+        if isinstance(node, ast.Dict):
+            keys = [str(key.value) for key in node.keys if isinstance(key, ast.Constant)]
+            if len(keys) < len(node.keys):  # `**unknown`, or a key that is computed
+                return _unknown_value(node)
+            pairs = zip(keys, node.values, strict=True)
+            return {key: self.data(value, (*field, key), depth + 1) for key, value in pairs}
         if isinstance(node, ast.IfExp):
             is_true = self._truth(node.test, field, depth)
             if is_true is None:  # the value after `else` is used

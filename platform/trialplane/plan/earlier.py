@@ -94,11 +94,12 @@ class HistoryMapper:
         names = [name for name in self._new.search.names if any(name in trial.params for trial in self.trials)]
         missing = [name for name in self._new.search.names if name not in names]
         text = f"history: {errors.counted(len(self.trials), 'trial')} of {self._run}"
-        text += f", with {', '.join(names)}" if names else ""
+        if names:
+            text += f", with {', '.join(names)}"
         if missing:
             text += f"; without {', '.join(missing)}"
         if self._ignored:
-            text += f"; {', '.join(self._ignored)} is not searched here, and its values are ignored"
+            text += f"; not in the space, and so ignored: {', '.join(self._ignored)}"
         yield text
         for reason, number in self._omitted.items():
             yield f"history: {errors.counted(number, 'trial')} of {self._run} left out: {reason}"
