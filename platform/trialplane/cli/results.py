@@ -106,14 +106,15 @@ def _show_lineage(handles: Sequence[RunHandle], limit: int | None, output_format
 
 
 def _lineage_table(handle: RunHandle, segments: Sequence[TrialRow]) -> Table:
-    """Return the table of segments: that of trials, with two columns for the segment and the step that each continues."""
+    """Return the table of segments: that of trials, with two more columns: what each continues, and from which step."""
     (trial_column, *other_columns), lines = kinds.of(handle.job).results(handle.job, segments)
     by_number = {row.number: row for row in handle.attempts()}
     lineage_lines: list[list[Any]] = []
     for row, (trial, *other_cells) in zip(segments, lines, strict=True):
         parent = None if row.parent is None else by_number.get(row.parent)
         continued_segment = None if parent is None else f"{parent.trial}, attempt {parent.attempt}"
-        lineage_lines.append([trial, continued_segment, row.done, *other_cells])
+        first_step = row.done  # steps that were done before this segment
+        lineage_lines.append([trial, continued_segment, first_step, *other_cells])
     return [trial_column, "continues", "from step", *other_columns], lineage_lines
 
 

@@ -222,7 +222,8 @@ def _settable_options(declared: Declared, form: str) -> list[Option]:
     # A job has one style for all booleans. `negated` would write `--no-amp` for a switch, which has no such flag.
     is_negated = _boolean_style(declared) == "negated"
     options = [option for option in declared.options if not (option.style == "switch" and is_negated)]
-    if form == arguments.PAIRS:  # in which no item can leave out a switch
+    if form == arguments.PAIRS:
+        # `SOLVER.LR 0.1` is always written. A switch such as `--amp` must be left out when it is off.
         options = [option for option in options if not (option.flag.startswith("-") and option.kind == "bool")]
     return [option for option in options if not _is_secret(option)]
 
@@ -604,10 +605,13 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
 
 
 def _source_lines(job: ScriptJob, source: MetricSource) -> list[str]:
-    """Return the line of the field that names the source of the metrics; [] for a source that a job has by default."""
+    """Return the line of the field, `capture` or `metrics`, that names the source of the metrics.
+
+    It is [] if the job needs none: the source is a default one, or Lightning's callback reports the metrics.
+    """
     if source.source == "wandb":
         return [_field_line("capture", "wandb", _CAPTURED_WANDB)]
-    has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)  # reports the metrics by itself
+    has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)
     if not source.pattern and (has_callback or source.source in ("stdout", "mlflow")):
         return []
     field: Any = source.source

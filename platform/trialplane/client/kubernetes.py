@@ -287,12 +287,12 @@ class KubernetesTarget:
             raise target.active_run_error(run)
         self.objects.remove(run)
         deadline = time.monotonic() + REMOVAL
-        while describe_obstacle := self._removal_obstacle(run):
+        while describe_obstacle := self._request_removal(run):
             if time.monotonic() > deadline:
                 raise TargetError(describe_obstacle())
             time.sleep(self.poll)
 
-    def _removal_obstacle(self, run: str) -> Callable[[], str] | None:
+    def _request_removal(self, run: str) -> Callable[[], str] | None:
         """Request the removal of a run's files and record.
 
         Returns:
@@ -300,7 +300,8 @@ class KubernetesTarget:
             is needed, and reading it takes requests.
         """
         try:
-            return (lambda: self._removal_status(run)) if self.gateway.forget(run) else None
+            is_still_known = self.gateway.forget(run)
+            return (lambda: self._removal_status(run)) if is_still_known else None
         except LedgerLocked:
             # A controller may have started just before its pod ended. The database notices a lost controller only after half
             # a minute.

@@ -221,10 +221,12 @@ def _imported_names(tree: ast.AST) -> dict[str, str]:
         if isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name: f"{node.module or ''}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            names |= {
-                alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else alias.name.partition(".")[0]
-                for alias in node.names
-            }
+            for alias in node.names:
+                if alias.asname:  # import ray.tune as tune
+                    names[alias.asname] = alias.name
+                else:  # import ray.tune, which defines the name ray
+                    root = alias.name.partition(".")[0]
+                    names[root] = root
     return names
 
 

@@ -91,6 +91,7 @@ def share_above(value: float, freedom: float) -> float:
     if not x:
         return 0.0
     log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    # The factor before the fraction, x^a (1 - x)^b / B(a, b), by logarithms; log1p(square / freedom) is -log x.
     scale = math.exp(b * math.log(complement) - a * math.log1p(square / freedom) - log_beta)
     if x < (a + 1) / (a + b + 2):
         return scale * _beta_fraction(x, a, b) / a / 2

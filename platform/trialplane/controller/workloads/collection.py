@@ -385,7 +385,10 @@ class CollectionWorkload(Workload):
     # Progress of the iteration
 
     def _advance(self, iteration: Iteration) -> None:
-        """Start every step of the iteration that is possible now."""
+        """Start every step of the iteration that is possible now.
+
+        While the iteration is ending, nothing new is produced, but stored results are still fed to the learner.
+        """
         if not iteration.is_ending:
             failure = iteration.find_failure(self._warm_nodes.keys(), self._workers.slots - self._workers.leaving)
             if failure is not None:
@@ -394,7 +397,7 @@ class CollectionWorkload(Workload):
             return
         if not iteration.is_ending:
             self._produce_results(iteration)
-        for load in iteration.flow.take_loads():
+        for load in iteration.flow.take_loads():  # results that are one object in the object store
             self._exchange.feed(load.transfers, load.reference)
         if iteration.units.is_done and not iteration.is_all_fed:
             iteration.is_all_fed = True

@@ -120,7 +120,9 @@ def remove_all(location: str) -> None:
 
 
 def summary(location: str) -> CheckpointSummary | None:
-    """Return the summary of a folder of checkpoints, without unfinished checkpoints and without the files of `put_files`.
+    """Return the summary of a folder of checkpoints, without the files of `put_files`.
+
+    Drafts in a local folder are left out. Drafts at a URL are not, as they have the names of complete checkpoints.
 
     Its digest covers the names and sizes of all files, and the checksums in COMPLETE files.
 
@@ -149,15 +151,15 @@ def summary(location: str) -> CheckpointSummary | None:
 
 
 def _files(location: str) -> Iterator[tuple[str, int]]:
-    """Yield the files of complete checkpoints at a location: their paths relative to it, and their sizes."""
+    """Yield the files of the checkpoints at a location, see `summary`: their paths relative to it, and their sizes."""
     folder = paths.local_folder(location)
     if folder is None:
         import fsspec  # only needed for URLs
 
-        files, root = fsspec.url_to_fs(location)
-        files.invalidate_cache()
+        filesystem, root = fsspec.url_to_fs(location)
+        filesystem.invalidate_cache()
         entries = (
-            (path[len(root) :].lstrip("/"), int(info["size"])) for path, info in files.find(root, detail=True).items()
+            (path[len(root) :].lstrip("/"), int(info["size"])) for path, info in filesystem.find(root, detail=True).items()
         )
     else:
         entries = ((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())

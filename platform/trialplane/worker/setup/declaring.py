@@ -172,7 +172,7 @@ class _Parsers:
         omegaconf.from_cli, omegaconf.merge = record_command_line, merge_until_command_line
 
     def _end_at_optparse(self, parser: Any) -> NoReturn:
-        """Add the options of an optparse parser that have a value or are switches, and end."""
+        """Add the options of an optparse parser that take one value, or that are switched on by their flag, and end."""
         groups = [parser, *parser.option_groups]
         for option in itertools.chain.from_iterable(group.option_list for group in groups):
             if option.action not in ("store", "store_true"):
@@ -184,8 +184,8 @@ class _Parsers:
                 kind = {"int": "int", "long": "int", "float": "float"}.get(str(option.type), "str")
                 default = self._plain_default(parser.defaults.get(option.dest), {"int": int, "float": float}.get(kind))
             flag = (option._long_opts or option._short_opts)[0]
-            choices, style = _choices(option.choices), "switch" if is_switch else ""
-            self._options.append(Option(flag.lstrip("-"), default, kind, flag, choices, style))
+            style = "switch" if is_switch else ""
+            self._options.append(Option(flag.lstrip("-"), default, kind, flag, _choices(option.choices), style))
         self.end()
 
     def _end_at_click(self, command: Any) -> NoReturn:
