@@ -13,7 +13,7 @@ from trialplane.job import space as spaces
 
 # Name in another tool, in lower case, with letters and digits only → sampler of a job. For "Bayesian" this is tpe, the
 # default of Optuna.
-SAMPLERS: Mapping[str, Mapping[str, Any]] = {
+_SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "random": {"name": "random"},
     "randomsampler": {"name": "random"},
     "randomsearch": {"name": "random"},
@@ -49,7 +49,7 @@ _PARAMETER: TypeAdapter[Any] = TypeAdapter(spaces.Parameter)
 
 def sampler(name: str) -> dict[str, Any] | None:
     """Return the sampler of a job for a sampler's name in another tool; None for an unknown name."""
-    known_sampler = SAMPLERS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
+    known_sampler = _SAMPLERS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
     return None if known_sampler is None else dict(known_sampler)
 
 
@@ -121,7 +121,7 @@ def categorical(values: list[Any]) -> dict[str, Any]:
     return {"type": "categorical", "choices": values}
 
 
-def points(space: Mapping[str, Any]) -> int | None:
+def _points(space: Mapping[str, Any]) -> int | None:
     """Return the number of points of a space. None if it is infinite, or the space is invalid."""
     try:
         parameters = {name: _PARAMETER.validate_python(parameter) for name, parameter in space.items()}
@@ -138,7 +138,7 @@ def trials(requested: int | None, sampler_fields: Mapping[str, Any], space: Mapp
         sampler_fields: Sampler of the job.
         space: Space of the job.
     """
-    count = points(space) if sampler_fields["name"] in ("grid", "bruteforce") else None
+    count = _points(space) if sampler_fields["name"] in ("grid", "bruteforce") else None
     if count is None:
         return requested or DEFAULT_TRIALS
     return min(requested or count, count)

@@ -16,7 +16,7 @@ from trialplane.job.kinds import Job, Role
 from trialplane.plan import installing, sizes, variables
 from trialplane.plan.gpus import GpuRequest
 from trialplane.plan.plan import Plan
-from trialplane.plan.saving import Folders, Saving
+from trialplane.plan.saving import Saving
 from trialplane.plan.site import Site
 from trialplane.wire import cluster
 from trialplane.wire.paths import RunPaths
@@ -223,7 +223,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         spec["tolerations"] = tolerations
     spec.update(_topology(plan, role))
     if saving is not None:
-        saving.add_to(spec, container, Folders(plan.run, plan.job.origin, site.scratch))
+        saving.add_to(spec, container, plan.run, plan.job.origin, site.scratch)
     if plan.job.install:
         installing.add_to(spec, container, plan.job, site.install)
     return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}
@@ -233,7 +233,7 @@ def autoscaler(site: Site) -> dict[str, Any]:
     """Return resources and mounts of KubeRay's autoscaler container in the head pod, the only one with a token."""
     return {
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.autoscaler(site),
+        "env": variables.head(site),
         "resources": sizes.resources(0.25, "512Mi", site.overcommit),
         "securityContext": container_security(AUTOSCALER_USER),
         "volumeMounts": [

@@ -23,21 +23,6 @@ _VOLUME = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True)
-class Folders:
-    """Folders of checkpoints that the pods of a run mount.
-
-    Attributes:
-        run: Name of the run, whose folder is mounted for writing.
-        start: Name of the run from whose checkpoint it starts, whose folder is mounted for reading. None without one.
-        limit: Maximum size of a folder on the pod's disk, if there is no volume.
-    """
-
-    run: str
-    start: str | None
-    limit: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Saving:
     """Location of a run's checkpoints and how its pods reach it.
 
@@ -69,21 +54,23 @@ class Saving:
         """Whether the location is a folder of the pod, on a volume or on the pod's disk, and not a URL."""
         return self.location == cluster.CHECKPOINTS
 
-    def add_to(self, spec: dict[str, Any], container: dict[str, Any], folders: Folders) -> None:
+    def add_to(self, spec: dict[str, Any], container: dict[str, Any], run: str, origin: str | None, disk_limit: str) -> None:
         """Add the checkpoint folders, the URL's credentials and the grace period to a trial pod.
 
         Args:
             spec: Spec of the pod, which is changed.
             container: Main container of the pod, which is changed.
-            folders: Folders to mount.
+            run: Name of the run. Its folder is mounted for writing.
+            origin: Name of the run from whose checkpoint it starts. Its folder is mounted for reading. None without one.
+            disk_limit: Maximum size of a folder on the pod's disk, if there is no volume.
         """
         if self.is_volume:
             on_volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": self.claim}}
-            on_disk: dict[str, Any] = {"emptyDir": {"sizeLimit": folders.limit}}
+            on_disk: dict[str, Any] = {"emptyDir": {"sizeLimit": disk_limit}}
             spec["volumes"].append({"name": _VOLUME, **(on_volume if self.claim else on_disk)})
-            container["volumeMounts"].append(self._mount(folders.run))
-            if folders.start and folders.start != folders.run and self.claim:  # a pod's disk lacks the other run's folder
-                container["volumeMounts"].append({**self._mount(folders.start), "readOnly": True})
+            container["volumeMounts"].append(self._mount(run))
+            if origin and origin != run and self.claim:  # a pod's disk lacks the folder of another run
+                container["volumeMounts"].append({**self._mount(origin), "readOnly": True})
         elif self.secret:
             container["envFrom"] = [{"secretRef": {"name": self.secret}}]
         # The hook signals the trial when the pod must go. By itself, Kubernetes would only signal the container's first

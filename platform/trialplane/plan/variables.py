@@ -30,7 +30,7 @@ _RECONNECT_TIMEOUT = 20
 
 
 def head(site: Site) -> list[dict[str, Any]]:
-    """Return the variables of Ray's container in the head pod. They have no secrets."""
+    """Return the variables of Ray's container and KubeRay's autoscaler in the head pod. They have no secrets."""
     return _env_list(_common_variables(site))
 
 
@@ -88,11 +88,6 @@ def trial(site: Site, saving: Saving | None = None, gpu_memory: float | None = N
     if gpu_memory is not None:  # 1 is set too, because otherwise a trial would limit itself to the share in the job
         values[env.GPU_MEMORY] = f"{gpu_memory:g}"
     return _env_list({**site.env, **values, **policies.trial_env()})
-
-
-def autoscaler(site: Site) -> list[dict[str, Any]]:
-    """Return the variables of KubeRay's autoscaler container in the head pod."""
-    return _env_list(_common_variables(site))
 
 
 def _authority_variables(site: Site) -> dict[str, str]:
