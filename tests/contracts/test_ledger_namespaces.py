@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from tests.contracts.conftest import make_job
 
-from trialplane.errors import InputError, RunExists
+from trialplane.errors import InputError, LedgerError, RunExists
 from trialplane.gateway import ledgers as serving
 from trialplane.gateway.ledgers import Connection, LedgerService
 from trialplane.ledger import tables
@@ -173,6 +173,17 @@ def test_what_was_there_before_is_the_control_namespaces_until_its_schema_is_ren
     assert archive is not None
     assert [one.run for one in archive.runs()] == ["toy"]
     after.close()
+
+
+def test_tables_of_another_version_are_named_by_their_schema(url: str, both: Ledgers) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text('UPDATE "team-a".schema_version SET version = 1'))
+    engine.dispose()
+    archive = both.of("team-a")
+    assert archive is not None
+    with pytest.raises(LedgerError, match="schema=team-a has tables of version 1"):
+        archive.runs()
 
 
 def test_a_url_says_which_schema_and_a_message_shows_no_password() -> None:

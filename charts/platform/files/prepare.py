@@ -111,8 +111,8 @@ def migrate(url: str, timeout: float) -> None:
         )
     if former:
         raise SystemExit(
-            f"MLflow's database has {former} records from before teams had workspaces, which nobody could see: copy what is "
-            "needed with the former chart, then empty the database (`DROP OWNED BY CURRENT_USER`) and MLflow's volume"
+            f"MLflow's database has records from before teams had workspaces ({former}), which nobody could see: copy what "
+            "is needed with the former chart, then empty the database (`DROP OWNED BY CURRENT_USER`) and MLflow's volume"
         )
     if code:
         raise SystemExit(

@@ -285,7 +285,9 @@ def has_tables(connection: sa.Connection) -> bool:
     if not sa.inspect(connection).has_table(_schema_version.name):
         return False
     version = connection.execute(sa.select(_schema_version.c.version)).scalar_one()
-    reading.check_version(version, redacted_url(connection.engine.url))
+    url, chosen = connection.engine.url, schema(connection)
+    # A connection of the pool has another schema than the pool's URL.
+    reading.check_version(version, redacted_url(url.update_query_dict({locking.SCHEMA: chosen}) if chosen else url))
     return True
 
 
