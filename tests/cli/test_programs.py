@@ -610,6 +610,24 @@ def test_values_of_a_settings_file_that_a_command_line_names_are_searched(platfo
     assert (job_in(".").arguments.file, job_in(".").search.enqueue) == ("fit.cfg", ({"train.lr": 0.1},))  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("program", ["sh fit", "python -m fit"])
+def test_a_number_in_a_command_leaves_the_settings_file_that_it_names(platform, written: Path, program: str) -> None:
+    """Of a program that is no script here, and of one whose arguments are not known."""
+    fit = {"sh fit": "fit", "python -m fit": "fit.py"}[program]
+    data, config = "dropout = 0.5\n", "[train]\nlr = 0.1\nwarm = 3\nname = x\n"
+    write(Path(), {fit: "# fits\n", "data.cfg": data, "fit.cfg": config})
+    command = f"{program} --data data.cfg --config fit.cfg --train.name en --gpu-id -1"
+    result = platform(
+        "init", "--no-smoke", "--from", command, "--space", "train.lr=1e-3..1:log", "--space", "train.warm=1..5"
+    )
+    assert result.exit_code == 0, result.output
+    assert "not in the job: train.name of fit.cfg: --train.name of the command overrides it" in result.stderr
+    job = job_in(".")
+    assert job.arguments.file == "fit.cfg"  # type: ignore[union-attr]
+    assert job.command == (*program.split(), *command.split()[len(program.split()) : -1], "{gpu-id}")
+    assert (dict(job.params), {*job.search.parameters}) == ({"gpu-id": -1}, {"train.lr", "train.warm"})
+
+
 @pytest.mark.parametrize("line", ["python3 -u src/fit.py", "python -m src.fit"])
 def test_a_command_line_without_arguments_is_its_script(platform, written: Path, line: str) -> None:
     write(written, {"fit.py": "lr = 0.1\nprint(f'loss={lr}')\n"})

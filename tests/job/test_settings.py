@@ -82,6 +82,7 @@ def test_json_stays_json() -> None:
         ("--lr", ["actor.lr"], ""),
         ("--lr", ["model.text_encoder.lr"], ""),
         ("--actor-lr", ["actor.lr", "critic.lr"], "actor.lr"),
+        ("--actor.lr", ["actor.lr", "critic.lr"], "actor.lr"),
         ("--rate", ["actor.lr"], ""),
     ],
 )

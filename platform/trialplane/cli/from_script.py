@@ -215,7 +215,7 @@ def make_of_command(text: str, request: Request) -> int:
     # The words that may name files, and the folder from which they do: of a call, its arguments and its own folder.
     words, folder = (text, ".") if call is None else (shlex.join(call.arguments), call.folder)
     _refuse_files_above(text, words, folder)
-    config, values = settings_file.named(words, Path(folder))
+    config, values = settings_file.named(words, Path(folder), request.space)
     config = os.path.normpath(Path(folder, config)) if config else ""  # relative to the working directory
     parsed_script = launcher.parse_command_line(text, config, values, call)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)

@@ -97,6 +97,12 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
             raise InputError(f"{advice}. Nothing was changed")
         output.note(f"{advice}. Until then, the job is one trial without parameters")
         return dataclasses.replace(parsed_script, style=Style.SEARCHES), Declared()
+    if parsed_script.style is Style.COMMAND and parsed_script.config:  # a settings file that the command names
+        in_command = _options_in_command(parsed_script, Declared())
+        in_file = {option.name: option for option in parsed_script.options if option.name not in in_command}
+        in_file, left_out = _without_overridden(Declared(), parsed_script, in_file)
+        options = (*in_command.values(), *in_file.values())
+        return dataclasses.replace(parsed_script, options=options), Declared(options, left_out)
     return parsed_script, Declared(parsed_script.options)
 
 
@@ -166,9 +172,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
     # Then those that further arguments can set. A value in the file that the command's arguments override is no parameter.
-    overriding = _overriding_flags(declared, command, in_file)
-    left_out = [f"{key} of {command.config}: {flag} of the command overrides it" for key, flag in overriding.items()]
-    in_file = {key: option for key, option in in_file.items() if key not in overriding}
+    in_file, left_out = _without_overridden(declared, command, in_file)
     appendable = _appendable_options(declared, command, in_command, appended)
     for name in list(appendable):
         key = name if name in in_file else settings.overridden_key(name, in_file)
@@ -231,17 +235,21 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
     return called_script
 
 
-def _overriding_flags(declared: Declared, command: Script, keys: Collection[str]) -> dict[str, str]:
-    """Return the keys of a settings file that flags of a command override, by any of their aliases, each with its flag.
+def _without_overridden(
+    declared: Declared, command: Script, in_file: Mapping[str, Option]
+) -> tuple[dict[str, Option], tuple[str, ...]]:
+    """Return the values of a settings file that no flag of a command overrides, and a remark on each of the others.
 
     Args:
-        declared: Options of the script that the command calls.
+        declared: Options of the script that the command calls, by whose aliases a flag may override a value, too.
         command: The command.
-        keys: Dotted names of the values in the file.
+        in_file: Values in the file by their dotted names.
     """
     flags = [word.partition("=")[0] for word in command.call.arguments] if command.call is not None else []
     flags += [alias for option in declared.options if set(option.aliases) & set(flags) for alias in option.aliases]
-    return settings.overriding_flags([*command.command, *flags], keys)
+    overriding = settings.overriding_flags([*command.command, *flags], in_file)
+    remarks = tuple(f"{key} of {command.config}: {flag} of the command overrides it" for key, flag in overriding.items())
+    return {key: option for key, option in in_file.items() if key not in overriding}, remarks
 
 
 def _constants(parsed_script: Script, requested: Collection[str], declared_names: Collection[str]) -> dict[str, Option]:

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -106,19 +106,27 @@ def _is_worth_search(name: str, options: Sequence[Option], parsed_script: Script
     return bool(guess.space(options)) and not has_own_values
 
 
-def named(command: str, folder: Path) -> tuple[str, list[Option]]:
-    """Return the name of the first file that a command line names and that has values worth a search, and its values.
+def named(command: str, folder: Path, requested: Collection[str] = ()) -> tuple[str, list[Option]]:
+    """Return the name of the settings file that a command line names, and its values.
 
+    It is the first one with a parameter that the user wants to search, or else the first one with values worth a search.
     Without such a file, the name is "", and the list of values is empty.
+
+    Args:
+        command: Command line.
+        folder: Folder to which names in it are relative.
+        requested: Names of the parameters that the user wants to search.
     """
+    values_by_name: dict[str, list[Option]] = {}
     for word in re.split(r"[\s=\"']+", command):
         name = word.removeprefix("./")
         is_below = not Path(name).is_absolute() and os.pardir not in Path(os.path.normpath(folder / name)).parts
         if name.endswith(settings.SUFFIXES) and is_below and script_folder.exists(folder / name):
-            values = _options(folder / name)
-            if guess.space(values):
-                return name, values
-    return "", []
+            values_by_name[name] = _options(folder / name)
+    with_requested = (name for name, values in values_by_name.items() if any(value.name in requested for value in values))
+    worth_search = (name for name, values in values_by_name.items() if guess.space(values))
+    name = next(with_requested, None) or next(worth_search, "")
+    return name, values_by_name.get(name, [])
 
 
 def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:

@@ -245,7 +245,7 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
 
     Args:
         text: Command line.
-        config: Settings file that it names. Without a call, its values are used only if the command line has no parameters.
+        config: Settings file that it names.
         values: Values in that file.
         call: Call of a Python script in the command line.
 
@@ -268,8 +268,6 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
         raise without_parameters(text)
-    if options and call is None:
-        config, values = "", ()
     words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split_words(command)
     if passes_arguments:
         words.append("bash")  # $0 of the shell, which comes before the arguments of "$@"

@@ -33,7 +33,7 @@ _NUMBER_OF_NAME = re.compile(
     rf"""(?P<value>{NUMBER})(?=["']?(?:[\s;]|$))""",
     re.MULTILINE,
 )
-_FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?=[\s=]|$)")
+_FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)(?=[\s=]|$)")
 # Sections of which a file often has several, each with a setting of the same name: actor.lr and critic.lr.
 _ONE_OF_SEVERAL = re.compile(
     r"(?:^|[._])(?:actor|critic|policy|value|generator|discriminator|encoder|decoder|backbone|head|teacher|student|source|target|"
@@ -122,13 +122,13 @@ def overridden_key(name: str, keys: Collection[str]) -> str:
     """Return the key of a settings file that an argument of a command overrides; "" if there is none.
 
     `--lr` overrides `train.lr`, unless another section has an `lr`, too, or the section is one part of several, as in
-    `actor.lr`. That is overridden by `--actor-lr`. `_` in a name is the same as `-`.
+    `actor.lr`. That is overridden by `--actor-lr`. `_`, `-` and `.` in a name are the same.
 
     Args:
         name: Name of the argument.
         keys: Dotted names of the values in the file.
     """
-    name = name.replace("-", "_")
+    name = name.replace("-", "_").replace(".", "_")
     parts_by_key = {key: key.replace("-", "_").split(".") for key in keys}
     for key, parts in parts_by_key.items():
         # The whole key, or two or more of its last parts, which are hardly ambiguous: `optim.adam.lr` by --adam-lr.
