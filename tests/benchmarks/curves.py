@@ -1,12 +1,19 @@
-"""How many steps do rules of early stopping take to find what random search finds? On real learning curves, in virtual time.
+"""How many steps do rules of early stopping take to find what random search finds? On learning curves, in virtual time.
 
-    python -m tests.benchmarks.curves FOLDER [--trials 256] [--seeds 10] [--slots 1 8 32] [--tasks NAME …]
+    python -m tests.benchmarks.curves FOLDER [--seeds 30] [--slots 1 8 32] [--tasks NAME …] [--rules NAME …] [--results FILE]
 
-FOLDER holds `taskset.npz`: per task an array of losses, (configurations, points), of which point 0 is before training. Each
-seed shuffles the configurations, and all rules see them in this order. Random search trains the first 256 to the end.
-The target is the best final loss among them; what counts is the number of steps, over all slots, until a trial reports it.
-The rules are the libraries' own classes: ours, Optuna's pruners, and the bracket of Ray Tune's ASHA. A slot reports a step
-at a time, and all slots are equally quick.
+FOLDER holds `taskset.npz`: per task an array of losses, (configurations, points), of which point 0 is before training, and
+one NAME_hp of the configurations. It may hold `clip.csv`, the file `vlm/data.csv` of scan-bench. Two planted tasks are
+always measured, and reported apart.
+
+Each seed shuffles the configurations, and rules without a sampler see them in this order. Random search trains the first 256
+to the end. The target is the best final loss among them; what counts is the number of steps, over all slots, until a trial
+reports it. A rule with a sampler gets the nearest configuration that it has not had. The rules are the libraries' own
+classes: our promotion and ledger, Optuna's pruners and TPE, Ray Tune's schedulers and BOHB. A slot reports a step at a time,
+and all slots are equally quick.
+
+With --results, each search is one line of FILE. Searches that it has are not repeated, so a measurement can be continued,
+and rules whose libraries exclude each other can be measured one after the other.
 """
 
 from __future__ import annotations
@@ -14,230 +21,193 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import heapq
+import itertools
+import json
 import math
 import statistics
 import sys
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
+from tests.benchmarks import curve_rules, curve_tasks
+from tests.benchmarks.curve_rules import DEFAULT, OURS, RANDOM, Rule, Setting
+from tests.benchmarks.curve_tasks import Task
 
-from trialplane.controller.promotion import Promotion
-from trialplane.job.search import Ladder
-from trialplane.wire.states import TrialState
-
-Losses = npt.NDArray[np.float64]
 _MOST = 4  # times the steps of random search, after which a rule has not arrived
-
-
-class Rule(Protocol):
-    """A rule, told what trials report; it owns the order of trials and segments."""
-
-    def take(self) -> tuple[int, int, int] | None:
-        """The trial that a free slot takes, the steps that it has done, and the step after which it is paused."""
-
-    def goes_on(self, trial: int, step: int, loss: float) -> bool:
-        """Take a report; whether the trial goes on."""
-
-    def ended(self, trial: int, step: int, loss: float) -> None:
-        """Take the end of a segment."""
-
-
-class Ours:
-    """Promotion, as a study uses it, or its trials begin again at each rung."""
-
-    def __init__(self, trials: int, top: int, *, restarts: bool = False, auto: bool = False) -> None:
-        self._rule = Promotion(Ladder(1, 4, top, is_auto=auto), trials)
-        self._drawn, self._trials, self._top, self._restarts = 0, trials, top, restarts
-        self._rungs: dict[int, int] = {}
-
-    def take(self) -> tuple[int, int, int] | None:
-        stretch = self._rule.next_stretch(self._drawn if self._drawn < self._trials else None)
-        if stretch is None:
-            return None
-        if stretch.trial is None:
-            stretch, self._drawn = dataclasses.replace(stretch, trial=self._drawn), self._drawn + 1
-        self._rule.record_start(stretch)
-        assert stretch.trial is not None
-        self._rungs[stretch.trial] = stretch.rung
-        return stretch.trial, 0 if self._restarts else stretch.done, stretch.rung or self._top
-
-    def goes_on(self, trial: int, step: int, loss: float) -> bool:
-        return True
-
-    def ended(self, trial: int, step: int, loss: float) -> None:
-        state = TrialState.PAUSED if self._rungs[trial] else TrialState.COMPLETE
-        self._rule.record_end(trial, state, step, (loss,))
-
-
-class Optunas:
-    """A pruner of Optuna over random trials."""
-
-    def __init__(self, trials: int, top: int, pruner: Any) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._study = optuna.create_study(pruner=pruner, sampler=optuna.samplers.RandomSampler(seed=0))
-        self._states = optuna.trial.TrialState
-        self._trials, self._top = trials, top
-        self._running: dict[int, Any] = {}
-        self._pruned: set[int] = set()
-
-    def take(self) -> tuple[int, int, int] | None:
-        if len(self._study.trials) >= self._trials:
-            return None
-        trial = self._study.ask()
-        self._running[trial.number] = trial
-        return trial.number, 0, self._top
-
-    def goes_on(self, trial: int, step: int, loss: float) -> bool:
-        self._running[trial].report(loss, step)
-        if self._running[trial].should_prune():
-            self._pruned.add(trial)
-            return False
-        return True
-
-    def ended(self, trial: int, step: int, loss: float) -> None:
-        if trial in self._pruned:
-            self._study.tell(self._running.pop(trial), state=self._states.PRUNED)
-        else:
-            self._study.tell(self._running.pop(trial), min(loss, 1e30))
-
-
-class RaysAsha:
-    """The bracket of Ray Tune's ASHA, which stops trials."""
-
-    def __init__(self, trials: int, top: int) -> None:
-        from ray.tune.schedulers.async_hyperband import _Bracket
-
-        self._bracket = _Bracket(1, top, 4, 0, stop_last_trials=True)
-        self._drawn, self._trials, self._top = 0, trials, top
-
-    def take(self) -> tuple[int, int, int] | None:
-        if self._drawn >= self._trials:
-            return None
-        self._drawn += 1
-        return self._drawn - 1, 0, self._top
-
-    def goes_on(self, trial: int, step: int, loss: float) -> bool:
-        decision = self._bracket.on_result(SimpleNamespace(trial_id=str(trial)), step, -min(loss, 1e30))
-        return bool(decision == "CONTINUE")
-
-    def ended(self, trial: int, step: int, loss: float) -> None:
-        """Nothing: it has decided."""
-
-
-class Random:
-    """Every trial to its end."""
-
-    def __init__(self, trials: int, top: int) -> None:
-        self._drawn, self._trials, self._top = 0, trials, top
-
-    def take(self) -> tuple[int, int, int] | None:
-        self._drawn += 1
-        return (self._drawn - 1, 0, self._top) if self._drawn <= self._trials else None
-
-    def goes_on(self, trial: int, step: int, loss: float) -> bool:
-        return True
-
-    def ended(self, trial: int, step: int, loss: float) -> None:
-        """Nothing."""
-
-
-def _optunas(make: Callable[[Any, int], Any]) -> Callable[[int, int], Rule]:
-    def rule(trials: int, top: int) -> Rule:
-        import optuna
-
-        return Optunas(trials, top, make(optuna.pruners, top))
-
-    return rule
-
-
-RULES: Mapping[str, Callable[[int, int], Rule]] = {
-    "random": Random,
-    "promotion (ours)": Ours,
-    "the same, max: auto": lambda trials, top: Ours(trials, top, auto=True),
-    "the same, restarted from step 0": lambda trials, top: Ours(trials, top, restarts=True),
-    "Optuna median": _optunas(lambda pruners, top: pruners.MedianPruner(n_warmup_steps=1)),
-    "Optuna hyperband": _optunas(lambda pruners, top: pruners.HyperbandPruner(1, top, 3)),
-    "Optuna successive halving, 3": _optunas(lambda pruners, top: pruners.SuccessiveHalvingPruner(1, 3)),
-    "Ray ASHA, 4": RaysAsha,
+# Peer → how many times the steps of ours it takes at least, with 1, 8 and 32 slots; 0 where there is no goal.
+GOALS: Mapping[str, tuple[float, float, float]] = {
+    "Optuna TPE, Hyperband": (2.0, 2.0, 1.4),
+    "Ray Tune ASHA": (1.4, 1.4, 1.2),
+    "Ray Tune HyperBand": (1.4, 1.4, 1.2),
+    "Ray Tune BOHB": (1.4, 1.4, 1.2),
+    "Optuna TPE, successive halving, 3": (1.3, 1.0, 1.0),
+    "one step of all, the best 3 in full": (1.3, 0.0, 0.0),
+    "promotion, restarted from step 0": (1.25, 1.25, 0.0),
 }
+_GOAL_SLOTS = (1, 8, 32)
 
 
-def arrives(rule: Rule, losses: Losses, target: float, slots: int, trials: int) -> float:
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What is measured once: a rule on a task, against the best of so many random trials."""
+
+    rule: str
+    task: str
+    seed: int
+    slots: int
+    trials: int
+
+
+class Rows:
+    """The configurations of trials: the ones with their numbers, or the nearest that no trial has had."""
+
+    def __init__(self, task: Task) -> None:
+        self._points, self._rows = task.points, dict[int, int]()
+        self._is_free = np.ones(len(task.points), dtype=bool)
+
+    def row(self, trial: int, point: Sequence[float] | None) -> int:
+        """Return the row of a trial."""
+        if trial not in self._rows:
+            if point is None:
+                self._rows[trial] = trial
+            else:
+                distances = ((self._points - np.asarray(point)) ** 2).sum(axis=1)
+                self._rows[trial] = int(np.where(self._is_free, distances, math.inf).argmin())
+            self._is_free[self._rows[trial]] = False
+        return self._rows[trial]
+
+
+def steps_to_target(rule: Rule, setting: Setting, slots: int) -> float:
     """Return the steps, over all slots, until a trial reports the target; infinite if a rule does not arrive."""
-    top = losses.shape[1] - 1
+    losses, rows = setting.task.losses, Rows(setting.task)
     queue: list[tuple[int, int, int, int, int]] = []  # time, serial, trial, step, until
-    serial, used, now = 0, 0, 0
-    free = slots
-    while used < _MOST * trials * top:
-        while free and (taken := rule.take()) is not None:
-            trial, done, until = taken
-            heapq.heappush(queue, (now + 1, serial, trial, done + 1, until))
+    serial, used, now, free = 0, 0, 0, slots
+    while used < _MOST * setting.trials * setting.task.steps:
+        while free and (work := rule.take()) is not None:
+            rows.row(work.trial, work.point)
+            heapq.heappush(queue, (now + 1, serial, work.trial, work.done + 1, work.until))
             serial, free = serial + 1, free - 1
         if not queue:
             return math.inf
         now, _, trial, step, until = heapq.heappop(queue)
         used += 1
-        loss = float(losses[trial, step])
-        if loss <= target:
+        loss = float(losses[rows.row(trial, None), step])
+        if loss <= setting.target:
             return used
         if rule.goes_on(trial, step, loss) and step < until:
             heapq.heappush(queue, (now + 1, serial, trial, step + 1, until))
             serial += 1
         else:
-            rule.ended(trial, step, loss)
+            rule.end(trial, step, loss)
             free += 1
     return math.inf
 
 
-def speedups(tasks: Mapping[str, Losses], seeds: int, slots: int, trials: int) -> Iterator[tuple[str, list[float], int]]:
-    """Yield each rule with its speedups over random search, one per task and seed, and how often it did not arrive."""
-    runs = []
-    for losses in tasks.values():
-        for seed in range(seeds):
-            shuffled = losses[np.random.default_rng(seed).permutation(len(losses))]
-            target = float(shuffled[:trials, -1].min())
-            steps = arrives(Random(len(losses), losses.shape[1] - 1), shuffled, target, slots, trials)
-            runs.append((shuffled, target, steps))
-    for name, make in RULES.items():
-        found = [
-            steps / arrives(make(len(shuffled), shuffled.shape[1] - 1), shuffled, target, slots, trials)
-            for shuffled, target, steps in runs
-        ]
-        yield name, found, sum(value == 0 for value in found)
+def measure(search: Search, task: Task) -> float:
+    """Return the steps of one search."""
+    shuffled = task.shuffled(search.seed)
+    setting = Setting(shuffled, float(shuffled.losses[: search.trials, -1].min()), search.trials, search.seed)
+    rule = curve_rules.RULES[search.rule](setting)
+    try:
+        return steps_to_target(rule, setting, search.slots)
+    finally:
+        rule.close()
+
+
+def _ratios(steps: Mapping[Search, float], rule: str, base: str, tasks: Collection[str], slots: int) -> list[float]:
+    """Return how many times the steps of `base` a rule takes, one ratio per task and seed that both have."""
+    ratios = []
+    for search, taken in steps.items():
+        other = steps.get(dataclasses.replace(search, rule=base))
+        if search.rule == rule and search.task in tasks and search.slots == slots and other is not None:
+            ratios.append(1.0 if taken == other else taken / other)  # if neither arrives, neither is better
+    return ratios
+
+
+def _table(steps: Mapping[Search, float], tasks: Sequence[Task], slots: int) -> Iterator[str]:
+    """Yield the lines of the table of one number of slots."""
+    real = [task.name for task in tasks if not task.is_planted]
+    rules = [rule for rule in curve_rules.RULES if any(search.rule == rule for search in steps)]
+    yield f"{slots} slots, {len(real)} tasks; median over tasks and seeds (quartiles), and each task's median"
+    short = ("over random", "quartiles", "÷ ours", "÷ default", "lost", "seeds")
+    yield f"{'':36}" + "".join(f"{name:>13}" for name in short) + "  goal"
+    for rule in rules:
+        speedups = [1 / ratio if ratio else math.inf for ratio in _ratios(steps, rule, RANDOM, real, slots)]
+        if not speedups:
+            continue
+        low, high = np.quantile(speedups, (0.25, 0.75), method="nearest")
+        ratios = [_ratios(steps, rule, base, real, slots) for base in (OURS, DEFAULT)]
+        medians = [statistics.median(values) if values else math.nan for values in ratios]
+        seeds = {search.seed for search in steps if search.rule == rule and search.slots == slots}
+        cells = (
+            f"{statistics.median(speedups):.2f}",
+            f"{low:.2f}-{high:.2f}",
+            *(f"{median:.2f}" for median in medians),
+            str(sum(speedup == 0 for speedup in speedups)),
+            str(len(seeds)),
+        )
+        goal = dict(zip(_GOAL_SLOTS, GOALS.get(rule, ()), strict=False)).get(slots)
+        yield f"{rule:36}" + "".join(f"{cell:>13}" for cell in cells) + (f"  ≥ {goal}" if goal else "")
+    yield "Over random, by task: " + ", ".join(f"{index} {task.name}" for index, task in enumerate(tasks))
+    for rule in rules:
+        by_task = [_ratios(steps, rule, RANDOM, [task.name], slots) for task in tasks]
+        cells = (f"{1 / statistics.median(ratios):8.2f}" if ratios else f"{'':8}" for ratios in by_task)
+        yield f"{rule:36}" + "".join(cells)
+
+
+def _read(file: Path) -> dict[Search, float]:
+    """Return the steps of the searches in a file."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return {Search(*fields): taken for *fields, taken in lines}
+
+
+def _append(file: Path, search: Search, taken: float) -> None:
+    """Append a search and its steps to a file."""
+    with file.open("a") as opened:
+        opened.write(json.dumps([*dataclasses.astuple(search), taken]) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures and prints the table."""
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.curves", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("folder", type=Path, help="the folder with taskset.npz")
     parser.add_argument("--trials", type=int, default=256, help="trials of random search")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--slots", type=int, nargs="+", default=list(_GOAL_SLOTS))
     parser.add_argument("--tasks", nargs="+")
+    parser.add_argument("--rules", nargs="+", choices=curve_rules.RULES, default=list(curve_rules.RULES), metavar="NAME")
+    parser.add_argument("--results", type=Path, help="file of the searches' steps; those that it has are not repeated")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")  # of Optuna, on experimental pruners
-    with np.load(options.folder / "taskset.npz") as file:
-        names = [name for name in file.files if not name.endswith("_hp")]
-        missing = set(options.tasks or ()) - set(names)
-        if missing:
-            parser.error(f"{', '.join(sorted(missing))} not in taskset.npz, which has {', '.join(names)}")
-        tasks = {
-            name: np.nan_to_num(file[name].astype(float), nan=math.inf, posinf=math.inf) for name in options.tasks or names
-        }
-    print(f"{len(tasks)} tasks, {options.seeds} seeds; median speedup over random search, and its quartiles")  # noqa: T201
+    tasks = [task for task in curve_tasks.read(options.folder) if task.name in (options.tasks or (task.name,))]
+    if missing := set(options.tasks or ()) - {task.name for task in tasks}:
+        parser.error(
+            f"no task {', '.join(sorted(missing))}; there are "
+            f"{', '.join(task.name for task in curve_tasks.read(options.folder))}"
+        )
+    file = options.results
+    steps = _read(file) if file is not None and file.exists() else {}
+    for rule in options.rules:
+        began = time.monotonic()
+        names = itertools.product(options.slots, range(options.seeds), tasks)
+        searches = {Search(rule, task.name, seed, slots, options.trials): task for slots, seed, task in names}
+        try:
+            for search, task in searches.items():
+                if search not in steps:
+                    steps[search] = measure(search, task)
+                    if file is not None:
+                        _append(file, search, steps[search])
+        except ImportError as error:
+            print(f"left out: {rule}, which needs {error.name}", file=sys.stderr)  # noqa: T201
+        print(f"{rule}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
+    steps = {search: taken for search, taken in steps.items() if search.trials == options.trials}
     for slots in options.slots:
-        for name, found, lost in speedups(tasks, options.seeds, slots, options.trials):
-            low, median, high = statistics.quantiles(found, n=4) if len(found) > 1 else [found[0]] * 3
-            print(f"{slots:3} slots  {name:32} {median:6.2f}  ({low:.2f} to {high:.2f}), {lost} did not arrive", flush=True)  # noqa: T201
+        print("\n".join(_table(steps, tasks, slots)), end="\n\n", flush=True)  # noqa: T201
     return 0
 
 
