@@ -267,7 +267,8 @@ class Tunes(Rule):
         self._scheduler, self._status = scheduler, Trial
         self._trials: list[_TuneTrial] = []
         self._points: dict[int, Sequence[float]] = {}
-        self._pending = 1 if searcher else 200  # trials that Tune draws ahead
+        self._ahead = 1 if searcher else 200  # trials that Tune draws ahead
+        self._pending: dict[int, _TuneTrial] = {}  # in order
         self._decision = ""
         self.search_alg = SimpleNamespace(searcher=searcher)
 
@@ -279,6 +280,7 @@ class Tunes(Rule):
         """Stop a trial that runs, is paused or has not started."""
         if trial.status == self._status.TERMINATED:
             return
+        self._pending.pop(trial.number, None)
         if trial.status == self._status.RUNNING:
             self._scheduler.on_trial_complete(self, trial, trial.last_result)
         else:
@@ -288,18 +290,20 @@ class Tunes(Rule):
         trial.status = self._status.TERMINATED
 
     def take(self) -> Work | None:
-        pending = sum(trial.status == self._status.PENDING for trial in self._trials)
-        for number in range(len(self._trials), min(self.most, len(self._trials) + self._pending - pending)):
+        while len(self._trials) < self.most and len(self._pending) < self._ahead:
+            number = len(self._trials)
             if self.search_alg.searcher is not None:
                 config = self.search_alg.searcher.suggest(str(number))
                 self._points[number] = [config[name] for name in sorted(config)]
-            self._trials.append(_TuneTrial(number, self._status.PENDING))
+            self._pending[number] = _TuneTrial(number, self._status.PENDING)
+            self._trials.append(self._pending[number])
             self._scheduler.on_trial_add(self, self._trials[-1])
         trial = self._scheduler.choose_trial_to_run(self)
         if trial is None:
-            trial = next((trial for trial in self._trials if trial.status == self._status.PENDING), None)
+            trial = next(iter(self._pending.values()), None)
         if trial is None:
             return None
+        self._pending.pop(trial.number, None)
         trial.status = self._status.RUNNING
         done = trial.last_result.get("training_iteration", 0)
         return Work(trial.number, done, self.top, self._points.get(trial.number))
@@ -351,7 +355,7 @@ def _bohb(setting: Setting) -> Rule:
     return Tunes(setting, scheduler, TuneBOHB(space, metric="loss", mode="min"))
 
 
-OURS, DEFAULT, RANDOM = "promotion", "promotion, TPE (the default)", "random"
+RANDOM, BEST, OURS, DEFAULT = "random", "knows the best", "promotion", "promotion, TPE (the default)"
 # Rules that take the configurations in order, and rules that sample. Their names have the libraries' own defaults where
 # nothing is said.
 RULES: Mapping[str, Callable[[Setting], Rule]] = {
@@ -366,7 +370,7 @@ RULES: Mapping[str, Callable[[Setting], Rule]] = {
     "Ray Tune ASHA": _tunes("AsyncHyperBandScheduler"),
     "Ray Tune HyperBand": _tunes("HyperBandScheduler"),
     "one step of all, the best 3 in full": OneStepOfAll,
-    "knows the best": Clairvoyant,
+    BEST: Clairvoyant,
     DEFAULT: Study,
     "Optuna TPE, Hyperband": _optunas(lambda pruners, top: pruners.HyperbandPruner(1, top, 3), tpe=True),
     "Optuna TPE, successive halving, 3": _optunas(lambda pruners, top: pruners.SuccessiveHalvingPruner(1, 3), tpe=True),

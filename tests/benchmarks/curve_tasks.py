@@ -105,7 +105,7 @@ def planted() -> Iterator[Task]:
     final = distance.argsort().argsort() / configurations
     step = np.arange(steps + 1)
     crossing = (1 + 2 * points[:, 2, None]) * np.exp(-step / 20 ** points[:, 3, None])
-    inverted = 3 * np.exp(-step / (1 + 15 * (1 - final[:, None]) ** 2))
+    inverted = 10 * np.exp(-step / 10 ** (1 - final[:, None]))
     yield Task("crossing", final[:, None] + crossing, points, is_planted=True)
     yield Task("inverted", final[:, None] + inverted, points, is_planted=True)
 
