@@ -269,7 +269,7 @@ def test_completion_offers_nothing_where_it_finds_no_folder(tmp_path, line):
     environ = {"_PLATFORM_COMPLETE": "bash_complete", env.HOME: "~nosuchuser/x", **words}
     script = "import os; os.rmdir(os.getcwd()); from trialplane.cli import main; main.main()"
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-P", "-c", script],  # -P: as for the installed command, whose path has no current folder
         cwd=tmp_path / "gone",
         capture_output=True,
         text=True,

@@ -43,7 +43,7 @@ def put_files(location: str, folder: Path, patterns: Iterable[str]) -> UncopiedF
     for pattern in patterns:
         try:
             files = {file for file in folder.glob(pattern) if file.is_file()}
-        except (OSError, ValueError) as error:  # an unreadable folder, or an invalid pattern such as a**
+        except (OSError, ValueError) as error:  # an unreadable folder, or an invalid pattern, such as a** before Python 3.13
             failed[pattern] = _reason(error)
             continue
         selected |= files
