@@ -5,6 +5,7 @@ Not checked here: what becomes of each field (tests/importing).
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -255,3 +256,57 @@ def test_a_search_of_ray_tune_is_not_submitted_as_a_script(platform, workplace: 
     result = platform("submit", "hpo", "./search.py", "--local")
     assert result.exit_code == 2
     assert "`platform import ray ./search.py` creates the job" in result.stderr
+
+
+TUNE_IN_MAIN = """
+import click
+from functools import partial
+from ray import tune
+LR = 0.1
+def fit(config, folder=None): print(f"loss={config['x'] * LR}")
+def search(num_samples):
+    tune.run(fit, config={"x": tune.uniform(0, 1)}, num_samples=num_samples, metric="loss", mode="min")
+class Study:
+    def start(self): search(4)
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["search(4)", "Study().start()", "partial(search, num_samples=4)()", "click.command()(lambda: search(4))()"],
+)
+def test_a_command_that_starts_a_search_of_ray_tune_is_imported(platform, workplace: Path, start: str) -> None:
+    Path("tutorial.py").write_text(f"{TUNE_IN_MAIN}if __name__ == '__main__':\n    {start}\n")
+    result = platform("init", "--from", "python tutorial.py")
+    assert result.exit_code == 0 and not Path("job.yaml").exists(), result.output
+    assert load.load_job(Path("jobs/tutorial")).entrypoint == "ray:tutorial:fit"
+
+
+@pytest.mark.parametrize("command", ["cd own && python tutorial.py", "python own/tutorial.py --lr 0.1", "sh own/start.sh"])
+def test_a_command_with_a_search_of_ray_tune_is_refused_with_the_command_to_type(
+    platform, workplace: Path, command: str
+) -> None:
+    Path("own").mkdir()
+    Path("own/tutorial.py").write_text(f"{TUNE_IN_MAIN}if __name__ == '__main__':\n    search(4)\n")
+    Path("own/start.sh").write_text('python own/tutorial.py --lr 0.1 "$@"\n')
+    result = platform("init", "--from", command, "--no-smoke")
+    assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
+    assert "`platform init --from own/tutorial.py` makes the job of the search itself" in result.stderr
+
+
+def test_a_subcommand_that_starts_no_search_of_ray_tune_is_a_job(platform, workplace: Path) -> None:
+    app = "@click.group()\ndef app(): ...\n@app.command()\ndef tune_all(): search(4)\n"
+    app += "@app.command()\n@click.option('--lr', default=0.1)\ndef train(lr): print(f'loss={lr}')\n"
+    Path("main.py").write_text(f"{TUNE_IN_MAIN}{app}if __name__ == '__main__':\n    app()\n")
+    result = platform("init", "--from", "python main.py tune-all", "--no-smoke")
+    assert result.exit_code == 2 and "its subcommand tune-all starts that; `platform init" in result.stderr, result.output
+    result = platform("init", "--from", "python main.py train --lr 0.1", "--no-smoke")
+    assert result.exit_code == 0 and set(load.load_job(workplace).search.parameters) == {"lr"}, result.output
+
+
+def test_a_notebook_with_a_search_of_ray_tune_is_refused(platform, workplace: Path) -> None:
+    cell = {"cell_type": "code", "source": TUNE, "metadata": {}, "outputs": [], "execution_count": None}
+    Path("fit.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    result = platform("init", "--from", "fit.ipynb")
+    assert result.exit_code == 2 and "`platform import ray fit.py`" in result.stderr, result.output
+    assert not Path("job.yaml").exists() and not Path("fit.py").exists()

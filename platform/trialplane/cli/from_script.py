@@ -134,6 +134,8 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
     if file.suffix == ".py":
         notebook_code = new_files[0].text if new_files else None
         text, parsed_script = _read_python(file, notebook_code, has_space=bool(request.space))
+        if parsed_script.style is Style.TUNE:
+            return _import_tune(file, request, is_notebook=bool(new_files))
     else:
         text = script_folder.source(real)
         if launcher.is_makefile(real):
@@ -163,6 +165,29 @@ def _read_python(file: Path, notebook_code: str | None, *, has_space: bool) -> t
             output.note(f"{file.name} has a search of its own; if it starts, each trial of this job is a whole search")
             return text, without_search
     return text, parsed_script
+
+
+def _import_tune(file: Path, request: Request, *, is_notebook: bool) -> int:
+    """Write the job of a script with a search of Ray Tune, as `platform import ray` does; return the exit code.
+
+    Args:
+        file: The script, or the file for the code of a notebook.
+        request: Options of the user.
+        is_notebook: Whether it is that of a notebook.
+
+    Raises:
+        InputError: There is a space, or the script is the code of a notebook.
+        SpecError: The search cannot be read.
+    """
+    if request.space:
+        raise InputError(f"{file} is a search of Ray Tune, whose space becomes the job's; drop --space; nothing was changed")
+    if is_notebook:
+        command = f"platform import ray {importing.shell_path(file)}"
+        remedy = f"write its code, without magics and shell commands, into {file}, and type `{command}`"
+        raise InputError(f"the notebook has a search of Ray Tune: {remedy}; nothing was changed")
+    if not request.with_smoke:
+        output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
+    return importing.create_job("ray", file, Path(load.FOLDER, importing.job_name(file)))
 
 
 def _included_text(file: Path) -> str:
@@ -407,7 +432,7 @@ def _find_start(origin: _Origin, parsed_script: Script) -> tuple[script_folder.S
     file_with_values = settings_file.find(real, parsed_script) if parsed_script.style in _WITH_SETTINGS else None
     is_shell = bool(origin.text) and parsed_script.style is Style.COMMAND and real.suffix in settings.SHELLS
     find_start = script_folder.shell_start if is_shell else script_folder.start
-    if origin.is_typed and parsed_script.style not in (Style.OPTUNA, Style.WANDB):  # whose jobs import the script
+    if origin.is_typed and parsed_script.style not in script.OWN_SEARCHES:  # whose jobs import the script
         find_start = script_folder.typed_start
     start = find_start(real, parsed_script, origin.text)
     folders = [start.folder]

@@ -97,13 +97,11 @@ def _create_from(source: str, request: from_script.Request) -> int:
     file = Path(source)
     if len(source.split()) > 1 and not script_folder.exists(file):
         return from_script.make_of_command(source, request)
-    tool = importing.source_of(file) or ("ray" if importing.is_tune(file) else "")
+    tool = importing.source_of(file)
     if not tool:
         return from_script.make(file, request)
     if request.space:
         raise click.UsageError(f"{file} is a search, whose space becomes the job's; drop --space")
-    if tool == "ray" and not request.with_smoke:
-        output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
     return importing.create_job(tool, file, Path(load.FOLDER, importing.job_name(file)))
 
 

@@ -222,7 +222,7 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
     script_text, _ = modules[Path(path.name)]
     module_text = "\n".join(text for text, _ in modules.values())
     called_script = script.read(script_text, call.script, module_text)
-    if called_script.style not in (Style.OPTUNA, Style.WANDB):
+    if called_script.style not in script.OWN_SEARCHES:
         return called_script
     subcommand = next(filter(_SUBCOMMAND.fullmatch, call.arguments[:1]), "")
     # A subcommand other than the one that has the search does not start it.
@@ -276,22 +276,24 @@ def _print_search(call: script.Call, called_script: Script, command: Script, *, 
             may not be the one with the search.
 
     Raises:
-        InputError: It is not chosen, and the command has no parameter to search.
+        InputError: It is not chosen, and the search is one of Ray Tune or the command has no parameter to search.
     """
-    tool = "Optuna" if called_script.style is Style.OPTUNA else "W&B"
+    tool = {Style.TUNE: "Ray Tune", Style.OPTUNA: "Optuna"}.get(called_script.style, "W&B")
     script_form = (
         f"`platform init --from {importing.shell_path(Path(call.folder, call.script))}` makes the job of the search itself"
     )
     if called_script.searching:
-        script_form = f"its subcommand {called_script.searching} starts that"
+        start = f"its subcommand {called_script.searching} starts that"
+        script_form = f"{start}; {script_form}" if called_script.style is Style.TUNE else start
     remark = (
         f"{call.script} has a search of its own, by {tool}; {script_form}. If this command starts the search, each of its "
         "trials is a whole search"
     )
+    remedy = "name the parameters of the command to search with --space NAME=LOW..HIGH; nothing was changed"
+    if not is_chosen and called_script.style is Style.TUNE:
+        raise InputError(f"{remark}; if it does not, {remedy}")
     if not is_chosen and not guess.space(command.options) and not guess.any_float(command.options):
-        raise InputError(
-            f"{remark}; the command has no number to search: name one with --space NAME=LOW..HIGH; nothing was changed"
-        )
+        raise InputError(f"{remark}; no number of the command looks like a parameter: {remedy}")
     output.note(remark)
 
 

@@ -137,7 +137,7 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:
     Raises:
         SpecError: The file has no search.
     """
-    calls = list(_searches(tree))
+    calls = list(searches(tree))
     if not calls:
         raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
     reader = _Reader(tree, name, calls[0], folding.fold(tree))
@@ -190,28 +190,44 @@ def _saves_checkpoints(tree: ast.Module) -> bool:
 
 
 def is_search(text: str) -> bool:
-    """Return whether a run of a script starts a search of Ray Tune. One in a function that it does not call is ignored."""
+    """Return whether a text is a script that may start a search of Ray Tune, as `starts_search` does."""
     try:
-        tree = _parse(text, "")
+        return starts_search(_parse(text, ""))
     except SpecError:
         return False
+
+
+def starts_search(tree: ast.Module) -> bool:
+    """Return whether a run of a file may start a search of Ray Tune. One in a function that it does not use is ignored."""
     names = _imported_names(tree)
-    called_names = (_full_name(node.func, names) for node in _executed_nodes(tree) if isinstance(node, ast.Call))
-    return any(name.startswith("ray.") and _is_search(name) for name in called_names)
+    called_names = (_full_name(node.func, names) for node in executed_nodes(tree, tree.body) if isinstance(node, ast.Call))
+    return any(name.startswith("ray.") and (_is_search(name) or name.endswith(".run_experiments")) for name in called_names)
 
 
-def _executed_nodes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the nodes that a run of the file executes: its statements, and the functions that they call by name."""
-    functions = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    todo: list[ast.AST] = list(tree.body)
+def executed_nodes(tree: ast.Module, statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the nodes that statements of a file may execute.
+
+    They include the functions and methods whose names these nodes use, as `Fire(main)` does, and those with a decorator,
+    which may be commands of click or typer.
+
+    Args:
+        tree: Tree of the file.
+        statements: The statements.
+    """
+    functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions.setdefault(node.name, []).append(node)
+    todo: list[ast.AST] = list(statements)
     while todo:
         node = todo.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
             continue
         yield node
         todo += ast.iter_child_nodes(node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
-            todo += functions.pop(node.func.id).body
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        for function in functions.pop(name, ()):
+            todo += function.body
 
 
 def _imported_names(tree: ast.AST) -> dict[str, str]:
@@ -255,7 +271,7 @@ def _parse(text: str, name: str) -> ast.Module:
         raise SpecError([Issue(("file",), "is not Python: it contains null bytes, or is nested too deeply", name)]) from None
 
 
-def _searches(tree: ast.AST) -> Iterator[ast.Call]:
+def searches(tree: ast.AST) -> Iterator[ast.Call]:
     """Yield the calls of Tuner and of tune.run, in the order of the file."""
     names = _imported_names(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

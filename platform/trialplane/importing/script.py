@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import flags, folding, guess, search
+from trialplane.importing import flags, folding, guess, ray, search
 from trialplane.job import arguments, document, notebook, settings
 from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
@@ -28,6 +28,7 @@ class Style(enum.StrEnum):
 
     UNKNOWN = ""
     OPTUNA = "optuna"  # from Optuna: the script passes a function to `study.optimize`
+    TUNE = "tune"  # from Ray Tune: the script calls `tune.run` or `tune.Tuner`
     WANDB = "wandb"  # from `wandb.config`, with a sweep in the script
     HYDRA = arguments.HYDRA  # from Hydra's configuration
     CONFIGURATOR = "configurator"  # by assignments that a file run with `exec` overwrites, as in nanoGPT
@@ -43,6 +44,7 @@ class Style(enum.StrEnum):
     SEARCHES = "searches"  # not at all: it searches by itself
 
 
+OWN_SEARCHES = (Style.TUNE, Style.OPTUNA, Style.WANDB)  # those of scripts whose search becomes the job
 _WITHOUT_ARGUMENTS = (Style.UNKNOWN, Style.GLOBALS)
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|from_cli|"
@@ -125,7 +127,7 @@ class Script:
 
     Attributes:
         style: Way in which it gets its parameters.
-        options: Its parameters; none for OPTUNA, WANDB, PARSED and HYDRA, whose parameters are not in its text.
+        options: Its parameters; none for TUNE, OPTUNA, WANDB, PARSED and HYDRA, whose parameters are not in its text.
         config: With HYDRA, path of its configuration without the suffix, relative to the script. With SETTINGS, or with a
             COMMAND whose values are in a file, name of the file. Otherwise "".
         top: Modules that it imports at its top level, in their order.
@@ -147,7 +149,7 @@ class Script:
         in_file: With COMMAND, options that the settings file `config` has.
         compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
         shared_paths: Literal absolute paths in its text to which it writes, and which trials at the same time would share.
-        searching: With OPTUNA and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
+        searching: With TUNE, OPTUNA and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
     """
 
     style: Style
@@ -182,8 +184,8 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         text: Text of the script.
         name: Name of the script, for messages.
         module_text: Text of the modules that it imports from its own folder, in which its parser may be.
-        with_search: Whether a search of its own, by Optuna or W&B, counts as the way in which it gets its parameters.
-            Otherwise the style is that of its other parameters.
+        with_search: Whether a search of its own, by Ray Tune, Optuna or W&B, counts as the way in which it gets its
+            parameters. Otherwise the style is that of its other parameters.
 
     Raises:
         SpecError: The text is not Python.
@@ -198,7 +200,9 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
     own_search: Mapping[str, Any] = {}
     notes: list[str] = []
     # The first style of which the text has signs, from a search of its own to plain arguments.
-    if with_search and (own_search := _study_job(tree, calls, name, notes)):
+    if with_search and ray.starts_search(tree):
+        style = Style.TUNE
+    elif with_search and (own_search := _study_job(tree, calls, name, notes)):
         style = Style.OPTUNA
     elif with_search and (own_search := _sweep_fields(tree, calls, changed_dicts)):
         style = Style.WANDB
@@ -253,7 +257,7 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         needs_file=bool(_NEEDED_CONFIG.search(all_text)),
         compared=_compared_texts(all_text),
         shared_paths=tuple(dict.fromkeys(_shared_paths(tree, calls))),
-        searching=_searching_command(tree) if own_search else "",
+        searching=_searching_command(tree, calls) if style in OWN_SEARCHES else "",
     )
 
 
@@ -300,11 +304,13 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
                 yield path
 
 
-def _searching_command(tree: ast.Module) -> str:
-    """Return the subcommand of click or typer whose function starts a search of Optuna or W&B; "" if none does."""
+def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
+    """Return the subcommand of click or typer whose function starts a search of Ray Tune, Optuna or W&B; "" if none does."""
+    names = {call: _dotted_name(call.func) for call in calls}
+    starts = {call for call, name in names.items() if name.endswith(".optimize") or name == "wandb.agent"}
+    starts |= set(ray.searches(tree))
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        called_names = [_dotted_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
-        if not any(name.endswith(".optimize") or name == "wandb.agent" for name in called_names):
+        if starts.isdisjoint(ray.executed_nodes(tree, function.body)):
             continue
         for decorator in function.decorator_list:
             if isinstance(decorator, ast.Call) and _dotted_name(decorator.func).endswith(".command"):
