@@ -535,6 +535,19 @@ def test_constants_of_a_script_with_arguments_are_searched(
 
 
 @pytest.mark.parametrize(
+    ("source", "folder"), [("src/fit.py", "src"), ("python src/fit.py", "."), ("cd src && python fit.py", ".")]
+)
+@pytest.mark.parametrize("head", ["", "import argparse\nargparse.ArgumentParser().parse_args()\n"])
+def test_a_constant_whose_name_is_no_known_parameter_is_searched_if_the_user_names_it(
+    platform, written: Path, source: str, folder: str, head: str
+) -> None:
+    (written / "fit.py").write_text(f"{head}params = {{'bagging_freq': 5, 'verbose': 0}}\nprint('loss:', params)\n")
+    result = platform("init", "--from", source, "--space", "bagging_freq=1..10", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert set(load.load_job(Path(folder)).search.parameters) == {"bagging_freq"}
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "import optuna\ndef objective(trial): return 1\noptuna.create_study().optimize(objective)\n",

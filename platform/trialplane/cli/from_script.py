@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
     real = file.resolve()  # Python imports from the folder of a link's target
     if file.suffix == ".py":
         notebook_code = new_files[0].text if new_files else None
-        text, parsed_script = _read_python(file, notebook_code, has_space=bool(request.space))
+        text, parsed_script = _read_python(file, notebook_code, request.space)
         if parsed_script.style is Style.TUNE:
             return _import_tune(file, request, is_notebook=bool(new_files))
     else:
@@ -146,21 +146,21 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
     return _write_job(_Origin(file, real, text, file.name, new_files, is_typed), parsed_script, request)
 
 
-def _read_python(file: Path, notebook_code: str | None, *, has_space: bool) -> tuple[str, Script]:
+def _read_python(file: Path, notebook_code: str | None, requested: Collection[str]) -> tuple[str, Script]:
     """Return the text of a Python script and the facts that it shows.
 
     Args:
         file: The script.
         notebook_code: Text of the script if it is the code of a notebook and not written yet; None to read the file.
-        has_space: Whether the user names parameters to search, which a search of the script's own may not have.
+        requested: Names of the parameters that the user wants to search, which a search of the script's own may not have.
     """
     real = file.resolve()
     modules = script_folder.modules(real, notebook_code)
     text, _ = modules[Path(real.name)]
     module_text = "\n".join([*(module_text for module_text, _ in modules.values()), script_folder.package_text(real)])
-    parsed_script = script.read(text, str(file), module_text)
-    if has_space and parsed_script.style in (Style.OPTUNA, Style.WANDB):
-        without_search = script.read(text, str(file), module_text, with_search=False)
+    parsed_script = script.read(text, str(file), module_text, requested=requested)
+    if requested and parsed_script.style in (Style.OPTUNA, Style.WANDB):
+        without_search = script.read(text, str(file), module_text, with_search=False, requested=requested)
         if without_search.style in (Style.PARSED, Style.HYDRA):  # it has parameters besides those of its search
             output.note(f"{file.name} has a search of its own; if it starts, each trial of this job is a whole search")
             return text, without_search

@@ -88,9 +88,10 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
         return _parsed_parameters(copy, parsed_script, requested)
     if parsed_script.style is Style.HYDRA:
         return parsed_script, _hydra_parameters(copy, parsed_script)
-    if parsed_script.style is Style.UNKNOWN and guess.space(parsed_script.values):
+    has_values = bool(guess.space(parsed_script.values) or _constants(parsed_script, requested, ()))
+    if parsed_script.style is Style.UNKNOWN and has_values:
         return _as_globals(parsed_script), Declared(parsed_script.values)
-    lacks_options = parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options)
+    lacks_options = parsed_script.style is Style.GLOBALS and not has_values
     if parsed_script.style is Style.UNKNOWN or lacks_options:
         advice = _advice(copy)
         if parsed_script.style is Style.UNKNOWN or "wandb.config" in advice:
@@ -221,7 +222,7 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
     modules = script_folder.modules(path)
     script_text, _ = modules[Path(path.name)]
     module_text = "\n".join(text for text, _ in modules.values())
-    called_script = script.read(script_text, call.script, module_text)
+    called_script = script.read(script_text, call.script, module_text, requested=requested)
     if called_script.style not in script.OWN_SEARCHES:
         return called_script
     subcommand = next(filter(_SUBCOMMAND.fullmatch, call.arguments[:1]), "")
@@ -231,7 +232,7 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
         is_chosen = bool(requested or (subcommand and not called_script.searching))
         _print_search(call, called_script, command, is_chosen=is_chosen)
     if not may_search or requested or subcommand:  # the parameters besides those of the search are meant
-        return script.read(script_text, call.script, module_text, with_search=False)
+        return script.read(script_text, call.script, module_text, with_search=False, requested=requested)
     return called_script
 
 

@@ -177,7 +177,9 @@ class Script:
     searching: str = ""
 
 
-def read(text: str, name: str, module_text: str = "", *, with_search: bool = True) -> Script:
+def read(
+    text: str, name: str, module_text: str = "", *, with_search: bool = True, requested: Collection[str] = ()
+) -> Script:
     """Return the facts that the text of a script shows.
 
     Args:
@@ -186,6 +188,7 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         module_text: Text of the modules that it imports from its own folder, in which its parser may be.
         with_search: Whether a search of its own, by Ray Tune, Optuna or W&B, counts as the way in which it gets its
             parameters. Otherwise the style is that of its other parameters.
+        requested: Names of the parameters that the user wants to search.
 
     Raises:
         SpecError: The text is not Python.
@@ -218,7 +221,7 @@ def read(text: str, name: str, module_text: str = "", *, with_search: bool = Tru
         style = Style.POSITIONS
     elif "sys.argv" in all_text and (options := tuple(_attribute_options(tree))):
         style = Style.ATTRIBUTES
-    values = tuple(_text_options(tree))
+    values = tuple(_text_options(tree, requested))
     # The remaining styles are for scripts without arguments: GLOBALS, and those that replace it.
     if style is Style.UNKNOWN and not ARGUMENTS.search(all_text):
         style, options = Style.GLOBALS, values
@@ -662,17 +665,17 @@ def _configurator_options(tree: ast.Module) -> Iterator[Option]:
             yield _flag_option(name, value)
 
 
-def _text_options(tree: ast.Module) -> Iterator[Option]:
+def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Option]:
     """Yield the numbers, texts and booleans in a script that parameters can replace.
 
-    These are all values that it assigns at its top level, and values elsewhere that are named like a parameter.
+    These are all values that it assigns at its top level, and values elsewhere that are requested or named like a parameter.
     """
     assigned = arguments.first_assignments(tree)
     for name, spot in arguments.spots(tree).items():
         value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
             option = Option(name, value, _kind(value))
-            if name in assigned or guess.parameter(option):
+            if name in assigned or name in requested or guess.parameter(option):
                 yield option
 
 
