@@ -224,28 +224,6 @@ def test_a_program_that_is_over_before_its_start_is_known_is_signalled_then(tria
     assert trial.running.build_outcome(-signal.SIGTERM, "").state is TrialState.PRUNED
 
 
-@pytest.mark.parametrize(
-    ("step", "end", "state"),
-    [
-        (1, TrialState.COMPLETE, TrialState.PRUNED),
-        (2, TrialState.COMPLETE, TrialState.COMPLETE),
-        (2, TrialState.FAILED, TrialState.PRUNED),
-    ],
-)
-def test_a_program_that_has_ended_by_itself_is_not_pruned_at_its_last_step(
-    trial: Trial, step: int, end: TrialState, state: TrialState
-) -> None:
-    for reported in (1, 2):
-        trial.running.handle_report(messages.Reported(reported, {"score": reported}, trial.now, trial.now, waits=False))
-    failure = None if end is TrialState.COMPLETE else FailureClass.CRASHED
-    trial.running.handle_outcome(TrialOutcome(0, end, failure, metrics={"score": 2.0}))
-    trial.running.handle_exit()
-    trial.running.take_messages()
-    trial.running.answer(step)
-    outcome = trial.running.build_outcome(0, "")
-    assert (outcome.state, outcome.metrics["score"]) == (state, float(step))
-
-
 def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: Trial) -> None:
     many = {f"class_{number}": 0.1 for number in range(MAX_METRICS + 5)}
     many |= {"n" * (MAX_NAME + 1): 0.2, "score": 0.5}

@@ -295,7 +295,7 @@ class RunningTrial:
         """Pass the controller's answer on to the process, and postpone its deadline by the time that the answer took.
 
         A process that does not wait for the answer to a report is ended if it is pruned. Its outcome has the metrics of that
-        step. If it has ended well by itself after its last report, its result counts: to prune it there would save nothing.
+        step.
 
         The deadline moves even if the process does not wait: its messages were not read in that time, so it may have been
         blocked on a full channel. For a parameter that was requested before it does not move, so an objective cannot extend
@@ -314,18 +314,13 @@ class RunningTrial:
         if self.is_answer_due:
             self.is_answer_due = self.is_blocked = False
             self.send(messages.AnswerReport(prune_at))
-        elif prune_at is not None and not self._is_complete_at(prune_at):
+        elif prune_at is not None:
             for report in self.delivered_reports:
                 if report.step == prune_at:
                     self.last_metrics = report.metrics
             self._decide_end(TrialState.PRUNED, f"pruned at step {prune_at}")
         if suggested is not None:
             self.send(suggested)
-
-    def _is_complete_at(self, step: int) -> bool:
-        """Return whether the process has ended with a result, and this is the step of its last report."""
-        has_result = self.final_outcome is not None and self.final_outcome.state is TrialState.COMPLETE
-        return self.is_gone.is_set() and has_result and self.delivered_reports[-1].step == step
 
     def handle_start(self, pid: int, method: str, handle: int) -> None:
         """Record the started process, and send it the signal of a kill or stop that was requested before."""
