@@ -59,7 +59,6 @@ import contextlib, json, os, socket, sys
 
 from trialplane.exporter import __main__ as exporter
 
-exporter.NICENESS = 0  # the tests wait for it, and on a busy machine would do so for minutes
 orders = socket.socket(fileno=0)
 while (order := socket.recv_fds(orders, 1 << 20, 3))[0]:
     child = os.fork()

@@ -23,6 +23,7 @@ from trialplane.wire.exports import End, Order, Progress
 from trialplane.wire.paths import RunPaths
 
 END_WAIT = 30.0  # seconds for the exporter to end
+NICENESS = 10  # lets trials and the controller go first, also while they import their libraries
 
 
 class ExporterProcess:
@@ -152,7 +153,7 @@ class ExporterProcess:
                 stderr=log,
                 env=environment,
                 bufsize=0,
-                preexec_fn=process.end_with_parent,  # the kernel kills it with this process, whatever it does then
+                preexec_fn=_begin,
             )
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
@@ -207,3 +208,13 @@ class ExporterProcess:
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             self.progress = records.from_dict(Progress, json.loads(line))
+
+
+def _begin() -> None:
+    """Lower the priority of the new process, and let the kernel kill it with this process, whatever it does then."""
+    os.nice(NICENESS)
+    os.setsid()
+    # Where Linux schedules sessions as groups, niceness only counts within a session, so the session gets one too.
+    with contextlib.suppress(OSError):  # the kernel does not
+        os.write(os.open("/proc/self/autogroup", os.O_WRONLY), str(NICENESS).encode())
+    process.end_with_parent()

@@ -30,7 +30,6 @@ from trialplane.wire import backoff, env, escapes, records
 from trialplane.wire.exports import End, Order, Progress
 from trialplane.wire.paths import RunPaths
 
-NICENESS = 10  # gives trials and the controller priority
 _END_PAUSE = 0.1  # seconds between two rounds after the run has ended, while some files wait for another try
 _LONGEST_PAUSE = 10.0  # seconds between two rounds while MLflow does not answer
 _PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
@@ -189,8 +188,6 @@ def main() -> int:
         return errors.EXIT_OK
     order = records.from_json(Order, first_message)
     is_copy = order.copy is not None
-    if not is_copy:
-        os.nice(NICENESS)
     export = Export(RunPaths(Path(sys.argv[1])), order, os.environ[env.MLFLOW_TRACKING_URI], answers)
     while True:
         next_round = time.monotonic() + export.source.pause
