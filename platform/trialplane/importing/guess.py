@@ -76,6 +76,8 @@ _SCORES = _word_set(
     "em exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
     "pearson concordance sharpe ap auprc gini hits hit success win"
 )
+_REWARDS, _ACCURACIES = _word_set("reward rew return"), _word_set("accuracy acc")
+_STATISTICS = _word_set("min max mean std median")
 _METRIC = re.compile(
     r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
 )
@@ -154,7 +156,8 @@ def any_float(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]
         words, default = set(_words(option.name)), option.default
         # A float called `step` is the size of a step, and not a number of steps.
         is_excluded = words & (_NO_SEARCH - {"step"}) or option.choices or option.lists
-        if isinstance(default, float) and 0 < default < math.inf and not is_excluded:
+        is_float = isinstance(default, float) or (option.kind == "float" and type(default) is int)
+        if is_float and 0 < default < math.inf and not is_excluded:
             low, high = _round(default / 10), min(_round(default * 10), 1.0 if default <= 1 else math.inf)
             parameters[option.name] = search.span("float", low, high, log=True), f"around {default:g}, which has a point"
     return parameters
@@ -355,11 +358,13 @@ def monitored(options: Sequence[Option]) -> Monitored | None:
     return None
 
 
-def objective_rank(metric: str) -> tuple[int, bool, bool, int]:
+def objective_rank(metric: str) -> tuple[int, int, bool, bool, int]:
     """Return the rank of a metric as an objective; the highest is the best.
 
     A metric of validation is preferred to one of a test, then one that names no data, then one of training. For the same
-    data, a score is preferred to a loss, then a value of an epoch to one of a step, then `loss` to `encoder.loss`.
+    data, a score is preferred to a loss, then a value of an epoch to one of a step, then an accuracy, then `loss` to
+    `encoder.loss`. A statistic of rewards on held-out data, such as `eval_min_reward`, comes after a loss: it only shows the
+    scale of a reward model.
     """
     words = set(_words(metric))
     if words & set(_VALIDATION):
@@ -368,7 +373,9 @@ def objective_rank(metric: str) -> tuple[int, bool, bool, int]:
         data_rank = 2
     else:
         data_rank = 0 if words & set(_TRAINING) else 1
-    return data_rank, bool(words & _SCORES), "step" not in words, -metric.count(".")
+    is_statistic = data_rank > 1 and bool(words & _STATISTICS) and bool(words & _REWARDS)
+    kind_rank = 0 if is_statistic else 2 if words & _SCORES else 1
+    return data_rank, kind_rank, "step" not in words, bool(words & _ACCURACIES), -metric.count(".")
 
 
 def possible_objective(metrics: Sequence[str]) -> str:
