@@ -108,7 +108,7 @@ def test_flags_change_a_job_that_has_a_file(platform: Platform) -> None:
     result = platform("submit", "hpo", "demo", *words, "--local", "--dry-run", "-o", "json")
     assert result.exit_code == 0, result.stderr
     job = json.loads(result.stdout)["job"]
-    assert job["space"]["lr"] | {"type": "int", "low": 1, "high": 2} == job["space"]["lr"]
+    assert job["space"]["lr"] | {"type": "float", "low": 1.0, "high": 2.0} == job["space"]["lr"]
     assert [one["metric"] for one in job["objectives"]] == ["loss"]
 
 

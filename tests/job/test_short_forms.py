@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.job.conftest import GOOD
 
 from trialplane import errors
 from trialplane.job import kinds, load, short_forms
@@ -111,3 +112,19 @@ def test_what_it_lacks_is_said_with_the_flag(tmp_path: Path) -> None:
     messages = [issue.message for issue in caught.value.issues]
     assert any("or --objective METRIC:max" in message for message in messages)
     assert any("is not Python" in message for message in messages)
+
+
+def test_the_range_of_a_parameter_that_the_job_has_as_a_float_is_one_of_floats(folder: Path) -> None:
+    text = (
+        GOOD.replace("model: small}", "model: small, mix: 1.0, copies: 1}") + "# comments:\n  # rate: 1.0e-2 # the default\n"
+    )
+    (folder / "job.yaml").write_text(
+        text.replace("lr: {type: float, low: 1e-5, high: 1e-2, log: true}", "lr: {type: float, low: 0.0, high: 1.0}")
+    )
+    flags: dict[str, Flag] = {}
+    for name in ("mix", "copies", "rate", "lr", "layers"):
+        _, fields = short_forms.parameter(f"{name}=0..1", "")
+        flags[f'space."{name}"'] = Flag(fields, f"--space {name}=0..1")
+    parameters = load.load_job(folder, overrides=flags).search.parameters
+    floats = {name for name, parameter in parameters.items() if parameter.type == "float"}
+    assert floats == {"mix", "rate", "lr"}

@@ -372,7 +372,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         for target in (copy.folder, smoke_folder):  # two copies, because a probe may change its own
             _unpack(packed.data, target, origin, copy)
         parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
-        request = dataclasses.replace(request, space=script_probe.declared_spelling(request.space, declared))
+        request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title)
         if file_with_values is None:
             job = script_job.build(name, parsed_script, declared, start, request.space)

@@ -20,7 +20,7 @@ from trialplane.cli import bounded, importing, output, script_folder
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, script
 from trialplane.importing.script import Script, Style
-from trialplane.job import arguments, settings
+from trialplane.job import arguments, settings, short_forms
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import records
 from trialplane.wire.declared import Declared, Option
@@ -198,12 +198,26 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
 def _options_in_command(command: Script, declared: Declared) -> dict[str, Option]:
     """Return the options whose values a command line has, by name, with the types that the script declares for them."""
     names = {name for _, name in arguments.placeholders(command.command)}
-    declared_by_name = {option.name: option for option in declared.options}
     return {
-        option.name: _with_declared_type(option, declared_by_name.get(option.name))
+        option.name: _with_declared_type(option, _typed_option(option.name, command, declared))
         for option in command.options
         if option.name in names
     }
+
+
+def _typed_option(name: str, command: Script, declared: Declared) -> Option | None:
+    """Return the option that a name in a command line stands for, by one of its flags; None without one.
+
+    A typed flag may be the beginning of one, as argparse takes `--batch` for `--batch-size`, if no other option begins so.
+    """
+    options_by_flag = {
+        flag.lstrip("-"): option for option in declared.options for flag in (option.name, option.flag, *option.aliases)
+    }
+    if name in options_by_flag:
+        return options_by_flag[name]
+    is_flag = command.call is not None and f"--{name}" in {word.partition("=")[0] for word in command.call.arguments}
+    options = {option.name: option for flag, option in options_by_flag.items() if is_flag and flag.startswith(name)}
+    return next(iter(options.values())) if len(options) == 1 else None
 
 
 def _read_called_script(path: Path, call: script.Call, command: Script, requested: Collection[str]) -> Script:
@@ -315,6 +329,7 @@ def _appendable_options(
         set_names |= {word.partition("=")[0] for word in command.call.arguments}
     # The name of the flag differs from that of the parameter in a loop: `--learning_rate {lr}`.
     set_names |= set(re.findall(r"--?([\w.-]+)[ =]+[\"']?\{", " ".join(command.command)))
+    set_names |= {option.name for name in set_names if (option := _typed_option(name, command, declared)) is not None}
     set_names = {name.replace("-", "_") for name in set_names}  # tyro takes --learning_rate for --learning-rate
 
     def is_set(option: Option) -> bool:
@@ -380,12 +395,13 @@ def _without_flags_after_pairs(declared: Declared, call: script.Call) -> Declare
 def _with_declared_type(option: Option, declared: Option | None) -> Option:
     """Return an option of a command line, with the type and the choices that the script declares for it.
 
-    The option is returned unchanged if the script does not declare it, or one of them is not a number.
+    Its value stays as it is typed: 2 is not passed as 2.0 although the script takes floats. The option is returned unchanged
+    if the script does not declare it, or one of them is not a number.
     """
     if declared is None or not isinstance(option.default, (int, float)) or declared.kind not in ("int", "float"):
         return option
-    value = float(option.default) if declared.kind == "float" else option.default
-    return dataclasses.replace(option, default=value, kind=declared.kind, choices=option.choices or declared.choices)
+    aliases = (declared.flag, *declared.aliases)
+    return dataclasses.replace(option, kind=declared.kind, choices=option.choices or declared.choices, aliases=aliases)
 
 
 def _with_file_defaults(options: Sequence[Option], folder: Path, words: Sequence[str]) -> tuple[Option, ...]:
@@ -630,19 +646,26 @@ def not_asked(declared: Declared) -> str:
     return f"its script ended before it read its arguments, so only its command has parameters: {declared.failure}"
 
 
-def declared_spelling(space: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
-    """Return a space whose names have the dashes and underscores of the script's arguments, as tyro writes learning-rate.
+def declared_space(space: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
+    """Return a space with the names of the script's arguments, and with ranges of floats for those that are floats.
 
-    A name stays as it is if the script has it, or has several that differ only in these.
+    The script may spell a name with dashes, as tyro writes learning-rate, or know it as another flag of the same option. A
+    name stays as it is if the script has it, or if it could mean several arguments.
     """
-    names = [option.name for option in declared.options]
-    similar_names: dict[str, list[str]] = {}
-    for name in names:
-        similar_names.setdefault(name.replace("-", "_"), []).append(name)
+    similar_names: dict[str, set[str]] = {}
+    for option in declared.options:
+        for spelling in (option.name, *(alias.lstrip("-") for alias in option.aliases)):
+            similar_names.setdefault(spelling.replace("-", "_"), set()).add(option.name)
+    names = {option.name for option in declared.options}
+    floats = {option.name for option in declared.options if option.kind == "float" or isinstance(option.default, float)}
 
     def spelled(name: str) -> str:
         """Return the name of the argument that a name of the space means."""
-        candidates = similar_names.get(name.replace("-", "_"), [])
-        return candidates[0] if len(candidates) == 1 else name
+        candidates = similar_names.get(name.replace("-", "_"), set())
+        return next(iter(candidates)) if len(candidates) == 1 and name not in names else name
 
-    return {spelled(name): parameter for name, parameter in space.items()}
+    named_space = {spelled(name): parameter for name, parameter in space.items()}
+    return {
+        name: short_forms.with_float_range(parameter) if name in floats else parameter
+        for name, parameter in named_space.items()
+    }

@@ -7,6 +7,7 @@ the ranks.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shlex
@@ -16,14 +17,14 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, JobNotFound, Place, SpecError
-from trialplane.job import document, draft, entrypoint, fixed_params, requirements, verdict
+from trialplane.job import document, draft, entrypoint, fixed_params, requirements, short_forms, verdict
 from trialplane.job.document import Document
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import CLASSES, Job, training
 
 FILE = "job.yaml"
 FOLDER = "jobs"
-_COMMENTED_NAME = re.compile(r"""^[ \t]+# ["']?([\w.-]+)["']?: """, re.MULTILINE)
+_COMMENTED_PARAM = re.compile(r"""^[ \t]+# ["']?([\w.-]+)["']?: (.*)""", re.MULTILINE)
 
 
 class Flag(NamedTuple):
@@ -146,15 +147,15 @@ def load_job(
         hint = errors.nearest(profile, profiles) or "the job has no profiles"
         issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", "--profile"))
     _apply_environment(job_draft, environ or {})
+    commented_params = {} if script else _commented_params(folder / FILE)
     if params:
-        commented_names = () if script else _commented_names(folder / FILE)
-        fixed_params.fix_parameters(job_draft, params, commented_names, accepts_new=bool(script))
+        fixed_params.fix_parameters(job_draft, params, commented_params, accepts_new=bool(script))
     # With an unknown profile, the user may have meant any of them. So the parameters of all profiles are known names, which
     # avoids further issues.
     possible_profiles = profiles if profile is not None and profile not in profiles else ()
     profile_data = [job_file.data["profiles"][name] for name in possible_profiles]
     known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
-    overridden = _apply_overrides(job_draft, sets, overrides or {})
+    overridden = _apply_overrides(job_draft, sets, overrides or {}, commented_params)
     issues += fixed_params.override_issues(job_draft, overridden, known_names)
     if kind_issues := _kind_issues(job_draft, kind):
         raise SpecError(kind_issues)
@@ -174,18 +175,37 @@ def load_job(
     return judgment.job
 
 
-def _commented_names(file: Path) -> list[str]:
-    """Return the names of the parameters that a job file lists as indented comments, as `init --from` writes them."""
-    return _COMMENTED_NAME.findall(file.read_text(encoding="utf-8"))
+def _commented_params(file: Path) -> dict[str, str]:
+    """Return the parameters that a job file lists as indented comments, as `init --from` writes them, with their texts."""
+    return dict(_COMMENTED_PARAM.findall(file.read_text(encoding="utf-8")))
 
 
-def _apply_overrides(job_draft: Draft, sets: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, tuple[Place, Any]]:
+def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str, str]) -> bool:
+    """Return whether a parameter is a float by its fixed or first value, by its range, or by its value in a comment.
+
+    Args:
+        name: Name of the parameter.
+        data: Fields of the job, which may be invalid.
+        commented_params: Texts of commented parameters, by name.
+    """
+    points = data.get("enqueue")
+    sections = [data.get("params"), data.get("space"), points[0] if isinstance(points, list) and points else None]
+    values = [section[name] for section in sections if isinstance(section, dict) and name in section]
+    with contextlib.suppress(SpecError):
+        values.append(document.scalar(commented_params.get(name, ""), name))
+    return any(isinstance(value, float) or (isinstance(value, dict) and value.get("type") == "float") for value in values)
+
+
+def _apply_overrides(
+    job_draft: Draft, sets: Sequence[str], overrides: Mapping[str, Any], commented_params: Mapping[str, str]
+) -> dict[str, tuple[Place, Any]]:
     """Apply `--set` and flags to a draft. If they change a training's GPUs, scale its other resources.
 
     Args:
         job_draft: Draft to change.
         sets: Assignments `field=value`.
         overrides: Dotted field → value or `Flag`.
+        commented_params: Texts of the parameters that the job file lists as comments, by name.
 
     Returns:
         Source of each override → its field and value.
@@ -200,8 +220,13 @@ def _apply_overrides(job_draft: Draft, sets: Sequence[str], overrides: Mapping[s
         flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
         if flag.value is not None:
             field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
-            job_draft.set(field_path, flag.value, Origin(flag.source))
-            overridden[flag.source] = (field_path, flag.value)
+            new_value = flag.value
+            if flag.source.startswith("--space ") and _is_float(
+                str(field_path[1]), without_overrides.data, commented_params
+            ):
+                new_value = short_forms.with_float_range(new_value)
+            job_draft.set(field_path, new_value, Origin(flag.source))
+            overridden[flag.source] = (field_path, new_value)
     for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():
         if job_draft.origin(("resources", name)).source not in overridden:  # an amount on the command line stays
             job_draft.data["resources"][name] = amount

@@ -58,6 +58,14 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     return name, fields
 
 
+def with_float_range(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a parameter, with a range of floats in place of one of integers, such as 0..1."""
+    if fields["type"] != "int":
+        return dict(fields)
+    numbers = {key: float(fields[key]) for key in ("low", "high", "step") if key in fields}
+    return {**fields, "type": "float", **numbers}
+
+
 def _choices(name: str, definition: str, source: str) -> list[Any]:
     """Return the choices in a text with lists, mappings or quoted texts.
 
