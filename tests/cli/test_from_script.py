@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import BODY, given, made
 
-from trialplane.cli import smoke
+from trialplane.cli import script_job, smoke
 from trialplane.job import load
 from trialplane.plan import pack
 
@@ -624,3 +624,82 @@ def test_what_is_there_is_left_alone(platform, written: Path) -> None:
 def test_wrong_words(platform, written: Path, words: tuple[str, ...], told: str) -> None:
     result = platform("init", *words)
     assert result.exit_code == 2 and told in result.stderr
+
+
+FLOATS = {
+    "flags": ("src/fit.py", "import argparse\np = argparse.ArgumentParser()\nSET\np.parse_args()\n"),
+    "command": (
+        "cd src && python fit.py --mosaic 1",
+        "import argparse\np = argparse.ArgumentParser()\nSET\np.parse_args()\n",
+    ),
+    "constants": ("src/fit.py", "lr = 0.1\nmosaic = 1.0\ncopies = 1\n"),
+    "settings file": ("src/fit.py", "import yaml\nyaml.safe_load(open('hyp.yaml'))\n"),
+    "settings file of a command": ("cd src && python fit.py --hyp hyp.yaml", "lr = 0.1\n"),
+}
+_FLAGS = "".join(
+    f"p.add_argument('--{name}', type={kind}, default={default})\n"
+    for name, kind, default in (("lr", "float", 0.1), ("mosaic", "float", 1.0), ("copies", "int", 1))
+)
+
+
+@pytest.mark.parametrize("style", FLOATS)
+def test_the_range_of_a_float_is_one_of_floats(platform, written: Path, style: str) -> None:
+    source, text = FLOATS[style]
+    (written / "fit.py").write_text(text.replace("SET\n", _FLAGS))
+    (written / "hyp.yaml").write_text("lr: 0.1\nmosaic: 1.0\ncopies: 1\n")
+    spaces = ("--space", "mosaic=0..1", "--space", "copies=0..1")
+    result = platform("init", "--from", source, "--no-smoke", *spaces)
+    assert result.exit_code == 0, result.output
+    folder = written if source.startswith("src") else written.parent
+    parameters = load.load_job(folder).search.parameters
+    assert {name: parameter.type for name, parameter in parameters.items()} == {"mosaic": "float", "copies": "int"}
+
+
+def test_an_abbreviated_flag_of_a_command_is_one_option(platform, written: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
+    text += "p.add_argument('--batch-size', type=int, default=16)\np.add_argument('--drop', type=float, default=0.1)\n"
+    text += "p.add_argument('--drop-path', type=float, default=0.1)\np.add_argument('--img-size', '--img', type=int)\n"
+    (written / "fit.py").write_text(f"{text}p.parse_args()\n")
+    command = "cd src && python fit.py --batch 8 --drop 0.2 --img 64"
+    result = platform("init", "--from", command, "--no-smoke", "--space", "batch-size=4..16", "--space", "drop-path=0..1")
+    assert result.exit_code == 0, result.output
+    job = load.load_job(written.parent)
+    assert set(job.search.parameters) == {"batch", "drop-path"} and job.search.enqueue[0]["batch"] == 8
+    assert not any(f"{name}:" in (written.parent / "job.yaml").read_text() for name in ("batch-size", "img-size"))
+
+
+def test_a_typed_integer_is_passed_as_typed(platform, written: Path) -> None:
+    text = "import argparse, sys\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
+    text += "p.add_argument('--num_train_epochs', type=float)\np.add_argument('--alpha', type=float)\n"
+    (written / "fit.py").write_text(f"{text}p.parse_args()\nprint('loss=1', sys.argv)\n")
+    result = platform("init", "--from", "cd src && python fit.py --num_train_epochs 2 --alpha 1")
+    assert result.exit_code == 0, result.output
+    assert "--num_train_epochs 2 " in result.stderr and "2.0" not in result.stderr
+    job = load.load_job(written.parent)
+    assert job.params["num_train_epochs"] == 2 and type(job.params["num_train_epochs"]) is int
+    assert job.search.parameters["alpha"].type == "float"
+
+
+def test_the_words_of_a_vocabulary_are_no_metrics(platform, written: Path) -> None:
+    text = "import json\nlr = 0.1\nwords = [*(f'w{number}' for number in range(60)), 'em', 'hit', 'Cer']\n"
+    text += "tokenizer = {'added_tokens': [{'id': 0}], 'vocab': dict(zip(words, range(100)))}\n"
+    text += "json.dump(tokenizer, open('tokenizer.json', 'w'), indent=1)\n"
+    text += "names = [f'grad{number}' for number in range(60)] + ['em']\n"
+    text += "open('scores.csv', 'w').write(','.join(names) + '\\n' + '1.5,' * 60 + '0.5\\n')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", "src/fit.py")
+    assert result.exit_code == 0 and "its metrics: em, grad" in result.stderr and "Cer" not in result.stderr, result.output
+    assert "path: scores.csv" in (written / "job.yaml").read_text()
+
+
+def test_the_memory_is_that_of_the_smoke_run_with_headroom(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import signal\nlr = 0.1\nheld = b'x' * (300 << 20)\nprint('loss=1', flush=True)\nsignal.pause()\n"
+    (written / "fit.py").write_text(text)
+    assert platform("init", "--from", "src/fit.py", "--no-smoke").exit_code == 0
+    assert (written / "job.yaml").read_text().endswith("\nresources: {cpus: 1, memory: 2Gi}\n")
+    (written / "job.yaml").unlink()
+    monkeypatch.setattr(script_job, "LEAST_MEMORY", 0)
+    result = platform("init", "--from", "src/fit.py", "--smoke-seconds", "5")
+    assert result.exit_code == 0, result.output
+    remark = "# one run with the defaults used 0.3 GiB"
+    assert (written / "job.yaml").read_text().endswith(f"\nresources: {{cpus: 1, memory: 1Gi}} {remark}\n")

@@ -154,7 +154,9 @@ def test_too_much_memory_ends_a_trial(tmp_path: Path) -> None:
     with Bench(tmp_path, MODULES, memory=200 << 20) as bench:
         outcome = bench.outcome("hog")
         assert outcome.failure is FailureClass.CRASHED
-        assert "over its limit of 0.2 GiB; raise resources.memory" in outcome.message
+        assert (
+            "over its limit of 0.2 GiB; raise resources.memory, at submit by `--set resources.memory=1Gi`" in outcome.message
+        )
         # Also while the controller does not answer, for want of its database, say.
         event = bench.slot.run(bench.request("hog_while_it_waits", prunable=True))
         running = bench.slot.running

@@ -17,7 +17,9 @@ from pathlib import Path
 from trialplane import errors
 from trialplane.training import process
 from trialplane.wire import escapes
+from trialplane.worker import sessions
 
+_INTERVAL = 0.2  # seconds between measurements of the memory
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _TAIL = 64 << 10  # bytes at the end of the output that are searched for the cause of a failure
 _MAX_CAUSE = 300  # characters
@@ -32,11 +34,13 @@ class ProcessEnd:
         code: Exit code, negative for a signal; None after a timeout.
         seconds: Duration of the process.
         log: File with its output.
+        peak_memory: Most bytes that it and its descendants were seen to use; 0 if it ended at once.
     """
 
     code: int | None
     seconds: float
     log: Path
+    peak_memory: int = 0
 
     @property
     def cause(self) -> str:
@@ -76,6 +80,7 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
         timeout: Maximum duration, in seconds.
     """
     start_time = time.monotonic()
+    peak_memory = 0
     with log.open("wb") as output, _kill_descendants():
         child = subprocess.Popen(
             command,
@@ -87,9 +92,10 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
             start_new_session=True,
         )
         try:
-            code: int | None = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            code = None
+            while (code := _wait(child, start_time + timeout - time.monotonic())) is None:
+                peak_memory = max(peak_memory, sessions.resident_memory(child.pid, limit=peak_memory))
+                if time.monotonic() - start_time >= timeout:
+                    break
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGTERM)
@@ -97,7 +103,15 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
                 child.wait(_GRACE)
             child.kill()
             child.wait()
-    return ProcessEnd(code, time.monotonic() - start_time, log)
+    return ProcessEnd(code, time.monotonic() - start_time, log, peak_memory)
+
+
+def _wait(child: subprocess.Popen[bytes], remaining: float) -> int | None:
+    """Wait for a process until its memory is to be measured again. Return its exit code; None if it still runs."""
+    try:
+        return child.wait(max(0.0, min(_INTERVAL, remaining)))
+    except subprocess.TimeoutExpired:
+        return None
 
 
 @contextlib.contextmanager

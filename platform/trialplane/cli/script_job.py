@@ -30,6 +30,8 @@ _MOST_SHOWN = 4  # options in a message that could be searched
 _MOST_SEARCHED = 6  # searched parameters; other likely ones are comments
 _SHORTEST_SECRET = 8  # characters of a secret that is recognized by its value alone
 _TRIALS, _PARALLEL = 20, 2
+LEAST_MEMORY = 2  # GiB of a trial
+_HEADROOM = 1.5  # of the memory of one run: other parameters than the defaults may need more
 # Style of a script → form in which a trial passes it the parameters that no other argument has. Others get flags.
 _FORMS: dict[Style, str] = {
     Style.HYDRA: arguments.HYDRA,
@@ -501,8 +503,16 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
     parallel = _PARALLEL if job.space and not job.shared_paths else 1
     remark = f"trials share {', '.join(job.shared_paths)}" if job.shared_paths else ""
     lines += [f"trials: {_TRIALS if job.space else 1}", _field_line("parallel", parallel, remark)]
-    lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
+    lines += ["budget: {max_failed: 5, timeout: 1h}", _resources_line(result)]
     return "\n".join(lines) + "\n"
+
+
+def _resources_line(result: smoke.Smoke | None) -> str:
+    """Return the line of the resources. The memory is that of the smoke run with headroom, in GiB."""
+    used = result.peak_memory / 2**30 if result is not None else 0.0
+    memory = max(LEAST_MEMORY, math.ceil(_HEADROOM * used))
+    remark = f"one run with the defaults used {used:.1f} GiB" if memory > LEAST_MEMORY else ""
+    return _field_line("resources", {"cpus": 1, "memory": f"{memory}Gi"}, remark)
 
 
 def _pruner_line(job: ScriptJob, result: smoke.Smoke | None) -> str:

@@ -34,6 +34,7 @@ _MOST_CANDIDATES = 30
 _SERIES = 3  # values of a metric per step; fewer may be those of phases, as after pretraining and after training
 _CROWD = 4  # names in a line that may be a list of settings
 _PRINTED_SUFFIXES = (".txt", ".log", ".json", ".jsonl")  # of files that may have settings and other words beside results
+_VOCABULARY = 50  # words at least
 _MOST_SHOWN = 20  # names in a message
 _MOST_FILES = 500  # Python files that are searched for prints
 
@@ -48,6 +49,7 @@ class Smoke:
         failure: Cause of a failure, and the file with the whole output; "" if it succeeded or was stopped.
         ended: Whether the script ended by itself.
         series: Metrics of the output that have a value per step: beside a step in a line, or three values at least.
+        peak_memory: Most bytes that the script and its descendants were seen to use.
     """
 
     metrics: Mapping[MetricSource, Mapping[str, float]]
@@ -55,6 +57,7 @@ class Smoke:
     failure: str
     ended: bool
     series: Collection[str] = ()
+    peak_memory: int = 0
 
 
 def run(
@@ -108,7 +111,8 @@ def run(
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep(name))))
-    return Smoke(metrics_by_source, process_end.seconds, failure, process_end.code is not None, series)
+    is_ended = process_end.code is not None
+    return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory)
 
 
 def _printed_metrics(
@@ -162,13 +166,22 @@ def _file_metrics(
 
     for file in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
         finite = {name: value for name, value in file.values.items() if math.isfinite(value)}
-        if file.source is None or len(finite) > reader.MOST_NAMES:  # not read by a job; a vocabulary or other data
+        if file.source is None or len(finite) > reader.MOST_NAMES or _is_vocabulary(finite):  # not read by a job, or data
             continue
         result_names = finite.keys() - set(file.ambiguous)
         if file.path.suffix in _PRINTED_SUFFIXES:
             result_names &= _result_names(file.path, names, finite, folder, options)[0]
         if result_names:
             yield file.source, {name: value for name, value in finite.items() if name in result_names}
+
+
+def _is_vocabulary(values: Mapping[str, float]) -> bool:
+    """Return whether values in a file are the numbers of words, as in a tokenizer's file, and not metrics.
+
+    There are many, all whole numbers, and few words happen to be the name of a loss or a score, as `em` and `hit` are.
+    """
+    measures = sum(map(guess.is_measure, values))
+    return len(values) >= _VOCABULARY and 10 * measures < len(values) and all(map(float.is_integer, values.values()))
 
 
 def _file_version(file: Path) -> tuple[int, int]:

@@ -402,7 +402,8 @@ class RunningTrial:
             used = sessions.resident_memory(self.pid, limit=limit) if self.pid else 0
             if used > limit:
                 text = f"used {used / 2**30:.1f} GiB of memory, over its limit of {limit / 2**30:.1f} GiB"
-                self.kill(FailureClass.CRASHED, f"{text}; raise resources.memory")
+                remedy = f"raise resources.memory, at submit by `--set resources.memory={math.ceil(2 * limit / 2**30)}Gi`"
+                self.kill(FailureClass.CRASHED, f"{text}; {remedy}")
 
     def _check_deadline(self) -> None:
         """Kill a process that has exceeded its time, unless it has ended.
