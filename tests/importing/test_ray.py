@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,10 +113,16 @@ def test_keys_that_the_function_gets_in_another_way_are_told(loaded) -> None:
         ("tune.randn(10, 2)", {"mean": 10.0, "std": 2.0}),
         ("tune.uniform(lower=2 ** -3, upper=-1 + 2)", {"low": 0.125, "high": 1.0}),
         ("tune.choice(['a', 'b'])", {"choices": ("a", "b")}),
+        ("tune.choice([2**i for i in range(4) if i != 1])", {"choices": (1, 4, 8)}),
+        ("tune.choice([i * j for i in (1, 3) for j in SIZES if i + j != 9])", {"choices": (16, 24, 48)}),
+        ("tune.choice(list(range(2, 9, BASE)))", {"choices": (2, 5, 8)}),
+        ("tune.grid_search([8] + [BASE] * 1)", {"choices": (8, 3)}),
+        ("tune.uniform(BASE / 100, 10 ** -BASE * 50)", {"low": 0.03, "high": 0.05}),
     ],
 )
 def test_domains(loaded, given: str, wanted: dict[str, Any]) -> None:
-    text = f"def fit(config): ...\ndef main():\n    tune.run(fit, config={{'x': {given}}}, metric='m', mode='min')\n"
+    text = "BASE = 3\ndef fit(config): ...\ndef main():\n    SIZES = [8, 16]\n"
+    text += f"    tune.run(fit, config={{'x': {given}}}, metric='m', mode='min')\n"
     found = loaded(read(text), search=text).space["x"].model_dump()
     assert {key: found[key] for key in wanted} == wanted
 
@@ -269,11 +277,18 @@ def test_a_trainable_that_no_trial_could_name_is_told(trainable: str, part: str)
         ("tune.run(f, config={'x': 1})", "has nothing to search that can be read"),
         ("from ray.rllib import PPO\ntune.run(PPO, config={'x': tune.uniform(0, 1)})", "PPO is a class of Ray's"),
         ("tune.run(f, config={'x': tune.choice(a)})", "needs a list of values"),
+        ("tune.run(f, config={'x': tune.choice([load(), 1])})", "needs a list of values"),
+        ("tune.run(f, config={'x': tune.choice([i for i in range(10**9)])})", "needs a list of values"),
+        ("tune.run(f, config={'x': tune.choice([9**9**9])})", "needs a list of values"),
+        ("tune.run(f, config={'x': tune.choice([0] * 10**9)})", "needs a list of values"),
+        ("tune.run(partial(f, a=load(x)), config={'x': tune.uniform(0, 1)})", "write `def NAME(config): return f(config"),
+        ("from functools import partial\ndef f(config, a): ...\ntune.run(partial(f, a=1), config={'x': tune.uniform(0, 1)})",
+         "would start its search"),
         ("a = [1] * 9\n" + "".join(f"{b} = [{a}, {a}, {a}, {a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True))
          + "tune.run(f, config={'x': tune.choice(k)})", "has more than 50,000 values"),
         ("a = b\nb = a\ntune.run(f, config=a)", "is nested more than 50 levels deep"),
     ],
-    ids=range(11),
+    ids=range(17),
 )  # fmt: skip
 def test_what_is_refused(text: str, part: str) -> None:
     with pytest.raises(errors.SpecError) as caught:
@@ -394,3 +409,36 @@ def test_a_trainable_that_saves_goes_on_from_its_checkpoint(loaded, call: str) -
     assert loaded(made, search=text).checkpoints.grace == 30
     assert any("saves checkpoints" in note.reason for note in made.notes)
     assert "checkpoints" not in read().job
+
+
+PARTIAL = """
+import os
+from functools import partial
+from ray import tune
+BASE = 3
+def fit(config, folder=None, sizes=(), scale=1): return {"loss": config["x"] * scale, "folder": folder, "sizes": sizes}
+def main(samples=4, scale=2):
+    folder = os.path.abspath("data")
+    sizes = [BASE, len(folder)]
+    bound = partial(fit, folder=folder, sizes=sizes, scale=scale)
+    tune.run(tune.with_resources(bound, {"cpu": 2}), config={"x": tune.uniform(0, 1)}, num_samples=samples, metric="loss")
+if __name__ == "__main__":
+    main(scale=5)
+"""
+
+
+def test_a_partial_is_a_module_with_its_arguments(loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = read(PARTIAL, "bound_search.py")
+    assert (imported.job["entrypoint"], imported.job["trials"]) == ("ray:bound_search_trainable:trainable", 4)
+    assert "absolute" in str(reasons(imported))
+    for name, text in {**imported.files, "bound_search.py": PARTIAL}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    trainable = importlib.import_module("bound_search_trainable").trainable
+    folder = str(Path("data").absolute())
+    assert trainable({"x": 2}) == {"loss": 10, "folder": folder, "sizes": [3, len(folder)]}
+
+
+def test_the_entrypoint_of_a_trainable_without_a_name_is_a_placeholder() -> None:
+    text = "def main():\n    tune.run(lambda config: 1, config={'x': tune.uniform(0, 1)}, metric='m')\n"
+    assert read(text).job["entrypoint"] == "ray:search:FUNCTION"

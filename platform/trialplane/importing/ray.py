@@ -8,6 +8,8 @@ the call by its default, and `args.x` by the default of `--x`. So a `Source` can
 from __future__ import annotations
 
 import ast
+import builtins
+import copy
 import keyword
 import math
 import re
@@ -17,8 +19,9 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
-from trialplane.importing import flags, folding, search
+from trialplane.importing import constants, flags, folding, search
 from trialplane.importing.source import CALL, ImportResult, Source
+from trialplane.job import arguments
 from trialplane.job.document import Document
 
 # Limit of the values in the data of a call. Each use of a name repeats its value, so they can be more than in the file.
@@ -34,6 +37,8 @@ _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "HyperBandForBOHB": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
     "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
 }
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SCRIPT = "script"  # name of the imported file in the module with its trainable
 # Function → names of its arguments, in their order.
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "Tuner": ("trainable",),
@@ -48,6 +53,13 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     **{f"q{name}": ("lower", "upper", "q", "base") for name in ("uniform", "loguniform", "randint", "lograndint")},
     **dict.fromkeys(("uniform", "loguniform", "randint", "lograndint"), ("lower", "upper", "base")),
 }
+# Module with a function and arguments that the search binds to it.
+_TRAINABLE = '''"""The function that {name} passes to Ray Tune."""
+
+import {module} as {script}
+
+trainable = {text}
+'''.replace("{script}", _SCRIPT)
 _UNREADABLE = "only running the file would show what it is"
 # Scheduler of Ray → its default of `max_t`.
 _DEFAULT_MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandScheduler": 81, "HyperBandForBOHB": 81}
@@ -85,7 +97,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     space_field = ("param_space",) if is_tuner else ("config",)
     sampler, parallel, space_function = _sampler(source, (*settings, "search_alg"))
     grids = _parameters(source, space_field, (), space, params) if source.look(*space_field) is not None else {}
-    function, resources = _trainable(source, ("trainable" if is_tuner else "run_or_experiment",))
+    function, partial_text, resources = _trainable(source, ("trainable" if is_tuner else "run_or_experiment",))
     if grids and len(grids) == len(space) and source.look(*settings, "search_alg") is None:
         sampler = {"name": "grid"}
     else:
@@ -97,7 +109,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         budget["time"] = limit
     objectives = _objectives(source, settings)
     trials = _trials(source, (*settings, "num_samples"), [space[grid]["choices"] for grid in grids], sampler, space)
-    defined_names = {name for node in tree.body for name in _defined_names(node)}
+    defined_names = _module_names(tree)
     if _imported_names(tree).get(function, "").startswith("ray."):
         source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
     elif function and function not in defined_names:
@@ -123,11 +135,16 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "budget": budget,
         "resources": resources,
         "ranks": 1 if resources.get("gpus", 0) > 1 else None,  # the function is called in one process
-        "entrypoint": f"ray:{module}:{function or 'run'}",
+        "entrypoint": f"ray:{module}_trainable:trainable" if partial_text else f"ray:{module}:{function or 'FUNCTION'}",
         "checkpoints": checkpoints,
     }
     file_name = PurePath(name).name
+    first_statements = [node for node in tree.body if not isinstance(node, _DEFINITIONS) and not arguments.is_main(node)]
+    if partial_text and not set(searches(tree)).isdisjoint(executed_nodes(tree, first_statements)):
+        source.refuse("would start its search when a trial imports it: put that below `if __name__ == '__main__':`")
     files = {} if f"{module}.py" == file_name else {f"{module}.py": text}
+    if partial_text:
+        files[f"{module}_trainable.py"] = _TRAINABLE.format(name=file_name, module=module, text=partial_text)
     return source.result(job, _REASONS, files, copies=[file_name])
 
 
@@ -334,6 +351,7 @@ class _Reader:
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         self._flags = dict(flags.defaults(calls))
         self._assignments = _assignments(tree)
+        self._module_names = _module_names(tree)
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and any(descendant is call for descendant in ast.walk(node)):
                 for name, value in _argument_values(node, calls).items():
@@ -376,25 +394,56 @@ class _Reader:
             if is_true is None:  # the value after `else` is used
                 self.assumed.append((field, errors.shortened(ast.unparse(node.orelse), 60)))
             return self.data(node.body if is_true else node.orelse, field, depth + 1)
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Call) and not constants.is_constant_call(node):
             return self._call_data(node, field, depth)
-        number = _arithmetic_value(node)
-        return _unknown_value(node) if number is None else number
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            return _unknown_value(node)
+        try:
+            return constants.Evaluator(lambda inner: self._constant(inner, field, depth)).value(node)
+        except constants.NotConstant:
+            return _unknown_value(node)
+
+    def _constant(self, node: ast.expr, field: Place, depth: int) -> Any:
+        """Return the value of a name or another expression in a constant expression, without calls of unknown functions.
+
+        Raises:
+            constants.NotConstant: Only a run of the file would show it.
+        """
+        is_readable = isinstance(node, (ast.Name, ast.Attribute))
+        if not is_readable or _is_drawn(value := self.data(node, field, depth + 1)):
+            raise constants.NotConstant
+        return value
 
     def _call_data(self, node: ast.Call, field: Place, depth: int) -> Any:
-        """Return a call as a mapping with the function's name and the arguments, and `int(…)` or `float(…)` as a number."""
+        """Return a call as a mapping with the function's name and the arguments, and one of `partial` with its text."""
         function = _last_name(node.func)
-        if function in ("int", "float") and len(node.args) == 1:
-            value = self.data(node.args[0], field, depth + 1)
-            if not isinstance(value, (int, float)):
-                return _unknown_value(node)
-            return int(value) if function == "int" and math.isfinite(value) else float(value)
+        if function == "partial" and node.args:
+            trainable = self.data(node.args[0], (*field, "function"), depth + 1)
+            return {CALL: function, "function": trainable, "text": self._text(node)}
         if any(word.arg is None for word in node.keywords):  # `**unknown`
             return _unknown_value(node)
         names = [*_ARGUMENTS.get(function, ()), *(f"argument {index + 1}" for index in range(len(node.args)))]
         arguments = [*zip(names, node.args, strict=False)]
         arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
         return {CALL: function, **{key: self.data(value, (*field, key), depth + 1) for key, value in arguments}}
+
+    def _text(self, node: ast.expr, depth: int = 0) -> str:
+        """Return the text of an expression for a module that imports the file as `script`.
+
+        Local names are replaced by the expressions that are assigned to them. "" if that is not possible for each of them.
+        """
+        texts: dict[str, str] = {}
+        for name in (inner for inner in ast.walk(node) if isinstance(inner, ast.Name)):
+            value = None if name.id in self._module_names or depth > _MAX_DEPTH else self._assigned_value(name)
+            is_builtin = name.id in dir(builtins) and name.id not in self._assignments
+            if name.id in self._module_names:
+                texts[name.id] = f"{_SCRIPT}.{name.id}"
+            elif not is_builtin:
+                texts[name.id] = self._text(value, depth + 1) if value is not None and name.id not in self._changes else ""
+            if not texts.get(name.id, name.id):
+                return ""
+        names = {name: ast.parse(text, mode="eval").body for name, text in texts.items()}
+        return ast.unparse(_Renamed(names).visit(copy.deepcopy(node)))
 
     def _assigned_value(self, name: ast.Name) -> ast.expr | None:
         """Return the expression that is assigned to a name; None if there is none, or if it is not clear which one is used.
@@ -419,6 +468,26 @@ class _Reader:
             return (first == second) == isinstance(test.ops[0], ast.Eq) if is_known else None
         value = self.data(test, field, depth + 1)
         return None if isinstance(value, dict) else bool(value)
+
+
+class _Renamed(ast.NodeTransformer):
+    """Expression with other expressions in place of names.
+
+    Args:
+        names: Name → the expression in its place.
+    """
+
+    def __init__(self, names: Mapping[str, ast.expr]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Return the expression in place of a name."""
+        return self._names.get(node.id, node)
+
+
+def _module_names(tree: ast.Module) -> set[str]:
+    """Return the names that a file defines at its top level."""
+    return {name for node in tree.body for name in _defined_names(node)}
 
 
 def _assignments(tree: ast.Module) -> dict[str, list[_Assignment]]:
@@ -453,28 +522,6 @@ def _argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> di
         values |= zip(names, own_calls[0].args, strict=False)
         values |= {word.arg: word.value for word in own_calls[0].keywords if word.arg}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _arithmetic_value(node: ast.expr) -> int | float | None:
-    """Return the value of an arithmetic expression of numbers. None for any other, and for very large numbers."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _arithmetic_value(node.operand)
-        return None if value is None else -value
-    if not isinstance(node, ast.BinOp):
-        return None
-    first, second = _arithmetic_value(node.left), _arithmetic_value(node.right)
-    if first is None or second is None or max(abs(first), abs(second)) > 1e15:
-        return None
-    try:
-        if isinstance(node.op, ast.Pow) and abs(second) <= 64:
-            power = first**second
-            return power if isinstance(power, (int, float)) else None  # a root of a negative number is complex
-        operations = {ast.Add: first + second, ast.Sub: first - second, ast.Mult: first * second}
-        return first / second if isinstance(node.op, ast.Div) else operations.get(type(node.op))
-    except (ZeroDivisionError, OverflowError):
-        return None
 
 
 def _parameters(
@@ -542,8 +589,9 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
     function = source.text(*field, CALL)
     if function in ("choice", "grid_search"):
         key = "categories" if function == "choice" else "values"
-        if not isinstance(source.look(*field, key), list):
-            source.refuse("needs a list of values that can be read", *field)
+        categories = source.look(*field, key)
+        if not isinstance(categories, list) or _is_drawn(categories):
+            source.refuse("needs a list of values that can be read: write them out in the file", *field)
             return None
         return search.categorical(source.take(*field, key))
     if function == "sample_from":
@@ -709,8 +757,8 @@ def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[di
     return rules, budget
 
 
-def _trainable(source: Source, field: Place) -> tuple[str, dict[str, Any]]:
-    """Return the name of the function that a trial calls, and the resources of a trial.
+def _trainable(source: Source, field: Place) -> tuple[str, str, dict[str, Any]]:
+    """Return the name of the function that a trial calls, the text of a `partial` of it, or "", and a trial's resources.
 
     The name is "", with a note, if the file does not name a function.
     """
@@ -723,14 +771,30 @@ def _trainable(source: Source, field: Place) -> tuple[str, dict[str, Any]]:
             source.note(f"passes further arguments: write NAME = tune.with_parameters(…) {advice}", *field)
         field = (*field, "trainable")
     value = source.take(*field)
-    text = value.get("text", "") if isinstance(value, dict) else ""
+    text = partial_text = value.get("text", "") if isinstance(value, dict) else ""
+    if isinstance(value, dict) and value[CALL] == "partial":
+        function = value["function"]
+        text = function.get("text", "") if isinstance(function, dict) else ""
+        if not partial_text and text.isidentifier():
+            definition = f"def NAME(config): return {text}(config, …)"
+            source.refuse(
+                f"binds values that only running the file would show: write `{definition}` at its top level, and pass NAME",
+                *field,
+            )
+        elif partial_text:
+            source.note(
+                "its arguments are evaluated where a trial runs, not in the folder of the file: give absolute paths of data",
+                *field,
+            )
+    else:
+        partial_text = ""
     if not text.isidentifier():
         description = f"{errors.shortened(text, 60)} is" if text else "the trainable is"
         source.note(
             f"{description} not a function of this file by its name: define one, and name it in the entrypoint", *field
         )
-        return "", resources
-    return text, resources
+        return "", "", resources
+    return text, partial_text, resources
 
 
 def _resources(source: Source, field: Place) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""Values of expressions of a Python file that need no run of it: arithmetic, comprehensions, and calls like `range(9)`."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+_MOST_STEPS = 50_000  # evaluated expressions, and elements of lists
+_LARGEST = 1e15  # operand
+_MAX_EXPONENT = 64
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function for function in (int, float, round, abs, min, max, sum, len, list, tuple, sorted, range)
+}
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+class NotConstant(Exception):
+    """Raised for an expression whose value only a run of the file would show."""
+
+
+class Evaluator:
+    """Evaluator of one expression, with a limit on the work.
+
+    Args:
+        lookup: Function that returns the value of a name or of another expression, or raises NotConstant.
+    """
+
+    def __init__(self, lookup: Callable[[ast.expr], Any]) -> None:
+        self._lookup = lookup
+        self._steps = 0
+
+    def value(self, node: ast.expr) -> Any:
+        """Return the value of an expression: a number, a text, or a list of these.
+
+        Raises:
+            NotConstant: The value is unknown, or too large.
+        """
+        try:
+            return self._value(node, {})
+        except (ArithmeticError, TypeError, ValueError, RecursionError) as error:
+            raise NotConstant from error
+
+    def _value(self, node: ast.expr, variables: Mapping[str, Any]) -> Any:
+        """Return the value of an expression in which a comprehension may have set variables."""
+        self._count(1)
+        if isinstance(node, ast.Name) and node.id in variables:
+            return variables[node.id]
+        if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
+            return node.value
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [self._value(element, variables) for element in node.elts]
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            return [self._value(node.elt, scope) for scope in self._scopes(node.generators, variables)]
+        if isinstance(node, ast.IfExp):
+            return self._value(node.body if self._value(node.test, variables) else node.orelse, variables)
+        if isinstance(node, ast.UnaryOp):
+            return self._result(node.op, [self._value(node.operand, variables)])
+        if isinstance(node, ast.BinOp):
+            return self._result(node.op, [self._value(operand, variables) for operand in (node.left, node.right)])
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return self._result(node.ops[0], [self._value(side, variables) for side in (node.left, *node.comparators)])
+        if is_constant_call(node):
+            assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            result = _FUNCTIONS[node.func.id](*(self._value(argument, variables) for argument in node.args))
+            return self._elements(result) if isinstance(result, (list, tuple, range)) else result
+        return self._lookup(node)
+
+    def _scopes(self, generators: Sequence[ast.comprehension], variables: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield the variables of each round of a comprehension."""
+        if not generators:
+            yield variables
+            return
+        loop, *inner_loops = generators
+        if not isinstance(loop.target, ast.Name):
+            raise NotConstant
+        for element in self._elements(self._value(loop.iter, variables)):
+            scope = {**variables, loop.target.id: element}
+            if all(self._value(test, scope) for test in loop.ifs):
+                yield from self._scopes(inner_loops, scope)
+
+    def _result(self, op: ast.AST, operands: Sequence[Any]) -> Any:
+        """Return the result of an operator with numbers or lists."""
+        function = _OPERATORS.get(type(op))
+        numbers = [operand for operand in operands if isinstance(operand, (int, float))]
+        lists = [operand for operand in operands if isinstance(operand, list)]
+        if function is None or max(map(abs, numbers), default=0) > _LARGEST:
+            raise NotConstant
+        if isinstance(op, ast.Pow) and abs(operands[1]) > _MAX_EXPONENT:
+            raise NotConstant
+        if lists and isinstance(op, ast.Mult):  # [0] * 10
+            self._count(len(lists[0]) * int(max([0, *numbers])))
+        if any(isinstance(operand, str) for operand in operands) and not isinstance(op, ast.cmpop):
+            raise NotConstant
+        result = function(*operands)
+        if isinstance(result, complex):
+            raise NotConstant
+        return self._elements(result) if isinstance(result, list) else result
+
+    def _elements(self, values: Sequence[Any]) -> list[Any]:
+        """Return the elements of values as a list."""
+        if isinstance(values, (str, dict)):
+            raise NotConstant
+        self._count(len(values))
+        return list(values)
+
+    def _count(self, steps: int) -> None:
+        """Add steps to the work.
+
+        Raises:
+            NotConstant: It is too much.
+        """
+        self._steps += steps
+        if self._steps > _MOST_STEPS:
+            raise NotConstant
+
+
+def is_constant_call(node: ast.expr) -> bool:
+    """Return whether an expression is a call of a built-in function that can be evaluated, without keywords."""
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+    return is_call and not node.keywords  # type: ignore[attr-defined]
