@@ -1397,3 +1397,35 @@ def test_validate_and_submit_tell_that_nothing_is_searched(platform, written: Pa
     for words in (("validate", "src"), ("submit", "hpo", "src", "--local", "--dry-run")):
         result = platform(*words)
         assert result.exit_code == 0 and "note: nothing is searched: all 3 trials" in result.stderr, result.output
+
+
+SHELL_SCRIPT = """#!/bin/sh
+python first.py --data=x
+python fit.py --data=x
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        ("cd src && PYTHONPATH=.. sh run.sh", "cd src && PYTHONPATH=.. python fit.py --data=x"),
+        ("bash src/run.sh", "python fit.py --data=x"),
+        ("src/run.sh", "cd src && python fit.py --data=x"),
+    ],
+)
+def test_the_python_commands_of_a_shell_script_without_parameters_are_named(
+    platform, written: Path, source: str, command: str
+) -> None:
+    (written / "run.sh").write_text(SHELL_SCRIPT)
+    result = platform("init", "--from", source, "--no-smoke")
+    typed = command.replace("fit", "first")
+    assert result.exit_code == 2, result.output
+    assert f"`platform init --from '{typed}'` or `platform init --from '{command}'`" in result.stderr
+
+
+def test_the_numbers_of_a_shell_script_in_another_folder_are_found(platform, written: Path) -> None:
+    (written / "run.sh").write_text("python fit.py --lr 0.1\n")
+    result = platform("init", "--from", "cd src && SEED=1 sh run.sh", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    job = load.load_job(Path())
+    assert set(job.search.parameters) == {"lr"} and job.arguments.file == "src/run.sh"

@@ -71,6 +71,43 @@ def test_the_call_is_that_of_the_branch_that_the_arguments_take(
     assert python_call is None or python_call.arguments == arguments
 
 
+SEVERAL = """#!/bin/sh
+export SEED=3
+echo "GCN"
+python gcn.py --dataset=$1 > log.txt 2>&1
+cd src
+CUDA_VISIBLE_DEVICES=0 torchrun gat.py "$@" | tee out.log
+"""
+
+
+@pytest.mark.parametrize(
+    ("command_line", "commands"),
+    [
+        (
+            "bash run.sh Cora",
+            ["SEED=3 python gcn.py --dataset=Cora", "cd src && SEED=3 CUDA_VISIBLE_DEVICES=0 torchrun gat.py Cora"],
+        ),
+        (
+            "cd a && PYTHONPATH=.. sh run.sh Cora",
+            [
+                "cd a && PYTHONPATH=.. SEED=3 python gcn.py --dataset=Cora",
+                "cd a/src && PYTHONPATH=.. SEED=3 CUDA_VISIBLE_DEVICES=0 torchrun gat.py Cora",
+            ],
+        ),
+    ],
+)
+def test_the_python_commands_are_those_to_type_where_the_shell_script_is_called(
+    command_line: str, commands: list[str]
+) -> None:
+    shell_call = wrapper.find_call(command_line)
+    assert shell_call is not None and wrapper.python_commands(SEVERAL, shell_call) == commands
+
+
+def test_the_python_script_gets_the_variables_before_the_shell_script() -> None:
+    python_call = call('B=2 python train.py "$@"', "A=1 B=1 sh run.sh")
+    assert python_call is not None and python_call.variables == {"A": "1", "B": "2"}
+
+
 def test_the_folders_of_the_command_line_and_the_script_are_joined() -> None:
     command_line = "cd a && bash bin/run.sh && echo done"
     python_call = call('cd "$(dirname "$0")/../src"\npython train.py "$@"\n', command_line)

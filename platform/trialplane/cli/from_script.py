@@ -140,7 +140,9 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
         text = script_folder.source(real)
         if launcher.is_makefile(real):
             text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
-        parsed_script = launcher.read(text, str(file))
+        shell_call = script.Call(file.name, os.path.relpath(file.parent), "", (), 0)
+        is_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder
+        parsed_script = launcher.read(text, str(file), wrapper.python_commands(text, shell_call) if is_below else ())
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
     return _write_job(_Origin(file, real, text, file.name, new_files, is_typed), parsed_script, request)
@@ -234,15 +236,23 @@ def make_of_command(text: str, request: Request) -> int:
         return make(Path(script_file), request, is_typed=True)
     if notebook_file := launcher.executed_notebook(text):
         return make(Path(notebook_file), request)
-    call = launcher.find_call(text) or _wrapped_call(text)
+    call, words, folder = launcher.find_call(text), text, "."
+    started_commands: Sequence[str] = ()
+    shell_call = _existing_shell_call(text) if call is None else None
+    if shell_call is not None:
+        words, folder = shlex.join([shell_call.script, *shell_call.arguments]), shell_call.folder
+        shell_text = script_folder.source(Path(folder, shell_call.script))
+        call = wrapper.wrapped_call(shell_text, shell_call)
+        started_commands = wrapper.python_commands(shell_text, shell_call)
     if call is not None:
         call = _existing_call(call)
     # The words that may name files, and the folder from which they do: of a call, its arguments and its own folder.
-    words, folder = (text, ".") if call is None else (shlex.join(call.arguments), call.folder)
+    if call is not None:
+        words, folder = shlex.join(call.arguments), call.folder
     _refuse_files_above(text, words, folder)
     config, values = settings_file.named(words, Path(folder), request.space)
     config = os.path.normpath(Path(folder, config)) if config else ""  # relative to the working directory
-    parsed_script = launcher.parse_command_line(text, config, values, call)
+    parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
     return _write_job(origin, parsed_script, request)
 
@@ -277,15 +287,10 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
             )
 
 
-def _wrapped_call(text: str) -> script.Call | None:
-    """Return the call of the Python script to which a shell script passes on the arguments of a command line.
-
-    None if the command line starts no shell script, or one that passes no arguments on.
-    """
+def _existing_shell_call(text: str) -> script.Call | None:
+    """Return the call of a shell script in a command line; None without one, or if there is no such file."""
     shell_call = wrapper.find_call(text)
-    if shell_call is None or not (file := Path(shell_call.folder, shell_call.script)).is_file():
-        return None
-    return wrapper.wrapped_call(script_folder.source(file), shell_call)
+    return shell_call if shell_call is not None and Path(shell_call.folder, shell_call.script).is_file() else None
 
 
 def _secrets_message(variables: Sequence[str]) -> str:

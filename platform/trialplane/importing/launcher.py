@@ -37,6 +37,7 @@ _ARRAY = re.compile(r"^\s*(\w+)=\(([^()]*)\)", re.MULTILINE)  # rates=(0.1 0.01)
 _ARRAY_VALUES = re.compile(r"""["']?\$\{(\w+)\[[@*]\]\}["']?""")  # "${rates[@]}"
 _RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)\}|(?:\$\(|`)seq\s+(-?\d+)(?:\s+(-?\d+))?(?:\)|`)")  # {1..5}, $(seq 5), $(seq 1 5)
 _MOST_VALUES = 100  # of a range
+_MOST_COMMANDS = 5  # in a message
 _QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"])*"""
 _SET = re.compile(rf"\s*(?P<export>export\s+)?(?P<name>\w+)=(?P<value>{_QUOTED})\s*;?\s*(?:#.*)?$")
 # Lines of a shell script that start no program to train.
@@ -77,12 +78,13 @@ def is_makefile(file: PurePath) -> bool:
     return file.name in _MAKEFILES or file.suffix == ".mk"
 
 
-def read(text: str, name: str) -> Script:
+def read(text: str, name: str, started_commands: Sequence[str] = ()) -> Script:
     """Return the parameters and the command of a launcher.
 
     Args:
         text: Text of the file.
         name: Path of the file. Its last part shows the kind of the file.
+        started_commands: Python commands that it starts if it is a shell script, for messages.
 
     Raises:
         SpecError: The file has no parameters that a job could set, is a Makefile without a target that trains, or cannot be
@@ -107,6 +109,7 @@ def read(text: str, name: str) -> Script:
     else:
         options, command = _read_shell_script(text, file)
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
+        remedy = "; or ".join(filter(None, (remedy, _started_remedy(started_commands))))
     text_options: tuple[Option, ...] = ()
     if not guess.space(options):  # nothing to search so far
         names = {option.name for option in options}
@@ -183,8 +186,21 @@ def last_call(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Cal
         call_in: Function that returns the call in a simple command, one without operators such as `&&`. It takes the words,
             each with its end in the command line, and the folder in which the command is started.
     """
+    calls = list(_calls(text, call_in))
+    with_numbers = [call for call in calls if list(settings.named_numbers(shlex.join(call.arguments)))]
+    candidates = with_numbers or calls
+    return candidates[-1] if candidates else None
+
+
+def python_commands(text: str) -> dict[str, Call]:
+    """Return the commands in a shell script that call a Python script, without redirections, each with its call."""
+    calls = _calls(text, _python_call)
+    return {re.split(r"[&|;\n]", text[: call.end])[-1].strip(): call for call in calls}
+
+
+def _calls(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Call | None]) -> Iterator[Call]:
+    """Yield the calls in a command line, see `last_call`."""
     folder = PurePath()
-    calls: list[Call] = []
     exported: dict[str, str] = {}
     tokens = [*_TOKEN.finditer(text), None]  # None ends the last command
     words: list[tuple[str, int]] = []  # of the current simple command, without redirections, and their ends in the text
@@ -202,11 +218,8 @@ def last_call(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Cal
         elif words and words[0][0] == "export":
             exported |= _assignments(word for word, _ in words[1:])
         elif (call := call_in(words, folder.as_posix())) is not None:
-            calls.append(dataclasses.replace(call, variables={**exported, **call.variables}))
+            yield dataclasses.replace(call, variables={**exported, **call.variables})
         words, is_redirected = [], False
-    with_numbers = [call for call in calls if list(settings.named_numbers(shlex.join(call.arguments)))]
-    candidates = with_numbers or calls
-    return candidates[-1] if candidates else None
 
 
 def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
@@ -218,8 +231,7 @@ def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
     """
     texts = [word for word, _ in words]
     has_python = any(re.fullmatch(r"(?:\S*/)?python[\d.]*", word) for word in texts)
-    prefix = itertools.takewhile(lambda word: word == "env" or _ASSIGNMENT.fullmatch(word), texts)
-    variables = _assignments(word for word in prefix if word != "env")
+    variables = leading_variables(texts)
     for index, word in enumerate(texts):
         script_arguments = tuple(texts[index + 1 :])
         is_script = word.endswith(".py") and (index > 0 or word.startswith("./"))
@@ -231,13 +243,24 @@ def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
     return None
 
 
+def leading_variables(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables that a simple command sets for its program, as `LR=0.1` and `env LR=0.1` before it do."""
+    return _assignments(itertools.takewhile(lambda word: word == "env" or _ASSIGNMENT.fullmatch(word), words))
+
+
 def _assignments(words: Iterable[str]) -> dict[str, str]:
     """Return the variables that words like `NAME=VALUE` set, by name. `$NAME` in a value is replaced from `os.environ`."""
     matches = (_ASSIGNMENT.fullmatch(word) for word in words)
     return {match[1]: os.path.expandvars(match[2]) for match in matches if match}
 
 
-def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (), call: Call | None = None) -> Script:
+def parse_command_line(
+    text: str,
+    config: str = "",
+    values: Sequence[Option] = (),
+    call: Call | None = None,
+    started_commands: Sequence[str] = (),
+) -> Script:
     """Return the parameters and the command of a command line that a user types.
 
     The parameters are the numbers that follow the names of options, and those that are written as {lr=0.1}. If there is a
@@ -248,6 +271,7 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
         config: Settings file that it names.
         values: Values in that file.
         call: Call of a Python script in the command line.
+        started_commands: Python commands that a shell script in the command line starts, for messages.
 
     Raises:
         SpecError: There are no parameters, and no script that could declare some.
@@ -267,7 +291,7 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
-        raise without_parameters(text)
+        raise without_parameters(text, started_commands)
     words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split_words(command)
     if passes_arguments:
         words.append("bash")  # $0 of the shell, which comes before the arguments of "$@"
@@ -277,11 +301,18 @@ def parse_command_line(text: str, config: str = "", values: Sequence[Option] = (
     return Script(Style.COMMAND, (*options.values(), *file_options), config, command=tuple(words), call=call)
 
 
-def without_parameters(command: str) -> SpecError:
-    """Return the error for a command line without parameters."""
+def without_parameters(command: str, started_commands: Sequence[str] = ()) -> SpecError:
+    """Return the error for a command line without parameters; see `parse_command_line` for the arguments."""
     example = "python train.py --lr 0.1"
     remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
+    remedy = _started_remedy(started_commands) or remedy
     return SpecError([Issue(("command",), f"has no numbers with names; {remedy}", command)])
+
+
+def _started_remedy(commands: Sequence[str]) -> str:
+    """Return the clause that names Python commands of a shell script as commands to type; "" without any."""
+    shown_commands = (f"`platform init --from {shlex.quote(command)}`" for command in commands[:_MOST_COMMANDS])
+    return f"give a Python command that its shell script starts: {' or '.join(shown_commands)}" if commands else ""
 
 
 def _loop_values(text: str) -> dict[str, tuple[Any, ...]]:

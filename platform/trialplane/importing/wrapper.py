@@ -16,7 +16,7 @@ from pathlib import PurePath
 
 from trialplane.importing import launcher
 from trialplane.importing.script import Call
-from trialplane.job import settings
+from trialplane.job import credentials, settings
 
 _SHELL = re.compile(r"(?:\S*/)?(?:ba|z|da)?sh")
 _ALL_ARGUMENTS = "$@"  # marks where further arguments can stand
@@ -69,7 +69,8 @@ def _shell_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
         follows_shell = index > 0 and _SHELL.fullmatch(texts[index - 1])  # `bash train.sh`
         is_program = "/" in word if index == 0 else word.startswith("./")
         if word.endswith(settings.SHELLS) and (follows_shell or is_program):
-            return Call(os.path.normpath(word), folder, "", tuple(texts[index + 1 :]), words[-1][1])
+            script_arguments, variables = tuple(texts[index + 1 :]), launcher.leading_variables(texts)
+            return Call(os.path.normpath(word), folder, "", script_arguments, words[-1][1], variables)
     return None
 
 
@@ -82,13 +83,37 @@ def wrapped_call(text: str, shell_call: Call) -> Call | None:
         text: Text of the shell script.
         shell_call: Its call in the command line.
     """
-    lines = "\n".join(_read_lines(text, list(shell_call.arguments), PurePath(shell_call.script).parent.as_posix()))
-    call = launcher.find_call(lines)
+    call = launcher.find_call(_read_text(text, shell_call))
     if call is None or _ALL_ARGUMENTS not in call.arguments:
         return None
     folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
     words = tuple(word for word in call.arguments if word != _ALL_ARGUMENTS)
-    return dataclasses.replace(call, folder=folder, arguments=words, end=shell_call.end)
+    variables = {**shell_call.variables, **call.variables}
+    return dataclasses.replace(call, folder=folder, arguments=words, end=shell_call.end, variables=variables)
+
+
+def python_commands(text: str, shell_call: Call) -> list[str]:
+    """Return the Python commands that a shell script starts, as one types them where the shell script is called.
+
+    Args:
+        text: Text of the shell script.
+        shell_call: Its call in the command line.
+    """
+    commands: dict[str, None] = {}  # a set in the order of the script
+    for command, call in launcher.python_commands(_read_text(text, shell_call)).items():
+        folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
+        variables = {**shell_call.variables, **call.variables}
+        words = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if f"{name}=" not in command]
+        words.append(command.replace(f' "{_ALL_ARGUMENTS}"', ""))
+        command_line = " ".join(words if folder == "." else ["cd", shlex.quote(folder), "&&", *words])
+        commands[credentials.extract(command_line)[0]] = None  # without secrets
+    return list(commands)
+
+
+def _read_text(text: str, shell_call: Call) -> str:
+    """Return the lines of a shell script that may run, see `_read_lines`."""
+    own_folder = PurePath(shell_call.script).parent.as_posix()
+    return "\n".join(_read_lines(text, list(shell_call.arguments), own_folder))
 
 
 def _read_lines(text: str, words: list[str], own_folder: str) -> Iterator[str]:
