@@ -115,3 +115,23 @@ def test_flags_change_a_job_that_has_a_file(platform: Platform) -> None:
 def test_a_script_that_is_not_there_is_named(platform: Platform) -> None:
     result = platform("submit", "hpo", "./no.py", "--local", "--objective", "a:max")
     assert result.exit_code == 2 and "there is no script ./no.py" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mix = 1.0\ncopies = 1\n",
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--mix', type=float)\n"
+        "p.add_argument('--copies', type=int, default=1)\np.parse_args()\n",
+        "import click\n@click.command()\n@click.option('-m', '--mix', default=1.0)\n@click.option('--copies', default=1)\n"
+        "def main(mix, copies): ...\nmain()\n",
+        "import fire\nfire.Fire(lambda mix=1.0, *, copies=1: None)\n",
+    ],
+)
+def test_the_range_of_a_float_of_a_script_is_one_of_floats(platform: Platform, tmp_path: Path, text: str) -> None:
+    (tmp_path / "fit.py").write_text(text)
+    words = ("--space", "mix=0..1", "--space", "copies=0..1", "--objective", "loss:min", "--set", "arguments=flags")
+    result = platform("submit", "hpo", str(tmp_path / "fit.py"), *words, "--local", "--dry-run", "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    space = json.loads(result.stdout)["job"]["space"]
+    assert {name: parameter["type"] for name, parameter in space.items()} == {"mix": "float", "copies": "int"}

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from trialplane.client.run import SubmissionOutcome
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError, Issue, JobNotFound, SpecError
+from trialplane.importing import flags
 from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
@@ -150,7 +151,7 @@ def hpo(
     overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
     spaces, objectives = options.pop("spaces"), options.pop("objectives")
-    issues, search_fields = _search_fields(spaces, objectives)
+    issues, search_fields = _search_fields(spaces, objectives, _script_floats(job))
     overrides |= search_fields
     if watch_code:
         return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
@@ -238,13 +239,30 @@ def _two_commands(program: str, spaces: Sequence[str], objectives: Sequence[str]
     return f"{remedy}; then add `{objective_words}` to the `platform submit hpo` that it prints"
 
 
-def _search_fields(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Issue], dict[str, Flag]]:
-    """Return the issues of --space and --objective, and the fields that they set."""
+def _script_floats(job: str | None) -> set[str]:
+    """Return the names of the parameters of a script in place of a job that are floats; empty without a script."""
+    if job is None or not job.endswith(".py") or not Path(job).is_file():
+        return set()
+    return flags.float_names(Path(job).read_text(encoding="utf-8", errors="replace"))
+
+
+def _search_fields(
+    spaces: Sequence[str], objectives: Sequence[str], floats: Collection[str]
+) -> tuple[list[Issue], dict[str, Flag]]:
+    """Return the issues of --space and --objective, and the fields that they set.
+
+    Args:
+        spaces: Values of --space.
+        objectives: Values of --objective.
+        floats: Names of parameters that are floats, for which a range such as 0..1 is not one of integers.
+    """
     issues: list[Issue] = []
     fields: dict[str, Flag] = {}
     for text in spaces:
         try:
             name, parameter = short_forms.parameter(text, "--space")
+            if name.replace("-", "_") in floats:
+                parameter = short_forms.with_float_range(parameter)
             fields[f'space."{name}"'] = Flag(parameter, f"--space {text}")
         except SpecError as error:
             issues += error.issues

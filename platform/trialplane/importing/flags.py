@@ -1,9 +1,11 @@
-"""The defaults of the arguments that a Python file declares with argparse, from its text."""
+"""The defaults and types of the arguments that a Python file declares, from its text."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+
+from trialplane.job import arguments
 
 
 def defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
@@ -26,3 +28,27 @@ def defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
             long_name = next((name for name in names if name.startswith("--")), names[0])
             # A new constant has no line, and readers of the tree need one.
             yield long_name.lstrip("-").replace("-", "_"), ast.copy_location(default, call)
+
+
+def float_names(text: str) -> set[str]:
+    """Return the names of a Python file's parameters that are floats: `drop_path` for `--drop-path` with `type=float`.
+
+    A parameter may be a flag, or a value in the text, as `arguments.spots` finds it. Empty if the text is not Python.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return set()
+    values = [(name, spot.value) for name, spot in arguments.spots(tree).items()]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            flags = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+            types = [word.value for word in node.keywords if word.arg in ("type", "default")]
+            values += [(flag.lstrip("-"), value) for flag in flags if flag.startswith("--") for value in types]
+    return {name.replace("-", "_") for name, value in values if _is_float(value)}
+
+
+def _is_float(node: ast.expr | None) -> bool:
+    """Return whether an expression is a float, or the type of floats."""
+    is_type = isinstance(node, ast.Name) and node.id == "float"
+    return is_type or (isinstance(node, ast.Constant) and isinstance(node.value, float))
