@@ -212,3 +212,125 @@ def test_the_columns_of_a_table_are_metrics_by_its_header() -> None:
     parse = lines.LineParser((), lines.Names(("precision",))).parse
     report = ("  precision    recall  f1-score   support", "  1       0.95      0.93      0.94        54")
     assert not any(parse(line).metrics for line in report)
+
+
+SPACY = """
+E    #       LOSS TEXTCAT  CATS_SCORE  SCORE 
+---  ------  ------------  ----------  ------
+  0       0          0.25       33.33    0.33
+  0      40          9.23       52.98    0.53
+saved   3        models in         2.5 s
+"""  # noqa: W291
+SKORCH = """
+  epoch    val loss    cp     dur
+-------  ----------  ----  ------
+      1        0.50     +    0.01
+      2        0.25             -
+      3  12345678.25     +    0.02
+5
+"""
+PIPES = """
++-------+----------+-----------+
+| Epoch | Val Loss | Top 5     |
++-------+----------+-----------+
+|     1 |      50% | resnet 50 |
+|     2 |          |      93 % |
+| 3 | 25% | 94% |
+| 4 | 2 | 95%      |
++-------+----------+-----------+
+"""
+BOXES = """
+┏━━━━━━━┳━━━━━━━━━━┓
+┃ Epoch ┃ val-loss ┃
+┡━━━━━━━╇━━━━━━━━━━┩
+│ 1     │ 0.5      │
+└───────┴──────────┘
+"""
+MARKDOWN = """
+| step | val_loss | name |
+|---|---|---|
+| 7 | 0.5 | a |
+"""
+REST = """
+====  ========
+name  val loss
+====  ========
+a          0.5
+====  ========
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "rows"),
+    [
+        (
+            SPACY,
+            "CATS_SCORE",
+            [
+                (0, {"E": 0.0, "LOSS TEXTCAT": 0.25, "CATS_SCORE": 33.33, "SCORE": 0.33}),
+                (40, {"E": 0.0, "LOSS TEXTCAT": 9.23, "CATS_SCORE": 52.98, "SCORE": 0.53}),
+            ],
+        ),
+        (SPACY, "loss_textcat", None),
+        (
+            SKORCH,
+            "val_loss",
+            [(1, {"val_loss": 0.5, "dur": 0.01}), (2, {"val_loss": 0.25}), (3, {"val_loss": 12345678.25, "dur": 0.02})],
+        ),
+        (
+            PIPES,
+            "val_loss",
+            [
+                (1, {"val_loss": 50.0}),
+                (2, {"Top 5": 93.0}),
+                (3, {"val_loss": 25.0, "Top 5": 94.0}),
+                (4, {"val_loss": 2.0, "Top 5": 95.0}),
+            ],
+        ),
+        (BOXES, "val_loss", [(1, {"val_loss": 0.5})]),
+        (MARKDOWN, "val_loss", [(7, {"val_loss": 0.5})]),
+        (REST, "val_loss", [(None, {"val_loss": 0.5})]),
+        ("\x1b[1m#  acc  loss\x1b[0m\n3  0.5     1", "acc", [(3, {"acc": 0.5, "loss": 1.0})]),
+    ],
+)
+def test_a_rule_below_a_header_shows_the_columns(
+    table: str, name: str, rows: list[tuple[int | None, dict[str, float]]] | None
+) -> None:
+    parse = lines.LineParser((), lines.Names((name,))).parse
+    read = [line[:2] for text in table.splitlines() if (line := parse(text)).metrics]
+    if rows is None:
+        assert [metrics[name] for _, metrics in read] == [0.25, 9.23]
+    else:
+        assert read == rows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the loss and accuracy\n---------------------\n1 2 3 4",
+        "the loss  and accuracy\n--------  ------------\n1  2",
+        "Loss of it  accuracy\n---  ---\n  1    2",
+        "# accuracy\ntook 3",
+        "# loss  accuracy\ntook 3 s",
+        "E  accuracy\n-  --------\n3",
+        "accuracy\n--------\n3",
+        "E  accuracy\n-  --------\n3  0.5       of 9",
+        "E  accuracy  top k\n-  --------  -----\nin epoch 3: 5",
+    ],
+)
+def test_text_beside_rules_holds_no_metrics(text: str) -> None:
+    parse = lines.LineParser((), lines.Names(("accuracy",))).parse
+    assert not any(parse(line).metrics for line in text.splitlines())
+
+
+@hypothesis.given(given.lists(given.text("-=| \t+│━1.a#%\x1b", max_size=40), max_size=6))
+def test_any_table_is_read(texts: list[str]) -> None:
+    parse = lines.LineParser((), lines.Names(("a", "#"))).parse
+    for text in ("a  #", *texts):
+        assert all(isinstance(value, float) for value in parse(text).metrics.values())
+
+
+def test_a_rule_with_a_thousand_columns_costs_no_time() -> None:
+    parse = lines.LineParser((), lines.Names(("a",))).parse
+    for text in ("a " * 8000, "- " * 8000, *["1 " * 8000, "- " * 8000] * 20, *["a " * 8000, "- " * 8000] * 20):
+        parse(text)

@@ -8,7 +8,8 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
 - a metric that the job names, in any spelling: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
   `0.98 accuracy` and `Accuracy on the 100 images: 54 %`;
 - a fraction, as its value: `accuracy: 9870/10000`;
-- a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers;
+- a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers; with
+  a rule below the header, as `-----  ----------`, names may have spaces, and cells may be empty;
 - the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`.
 
 `Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data. The
@@ -66,9 +67,12 @@ _TOTAL = re.compile(r"\s*+/\s*+(\d{1,15})")
 _BRACKETS = re.compile(r"\s*+\[(\d{1,15})(?:/\d{1,15})?\]")
 _LARGEST_STEP = 2**53
 _COLUMNS = re.compile(r"[\s|│┃]+")
-_COLUMN_NAME = re.compile(r"[^\W\d][\w./@%-]*")
+_COUNTER = "#"  # name of a column
+_COLUMN_NAME = re.compile(rf"{_COUNTER}|[^\W\d][\w./@%-]*")
 _PROSE = re.compile(r"\w \w")
-_RULE = frozenset(" \t-=+|│┃─━┼╇┡╪:")
+_RULE = re.compile(r"[\s=+|:\u2500-\u257f-]*")  # also of the characters for boxes, as ┡━━╇━━┩
+_RULE_PART = re.compile(r"[-=:─━═]+")  # below one column
+_PIPES = "|│┃"  # between two columns
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _MAX_NAMES = 10_000  # names in the cache
 _MOST_AMBIGUOUS = 20  # names of a metric in nested objects
@@ -252,6 +256,9 @@ class LineParser:
         self._spellings = {} if patterns else {name: _spellings(name) for name in names.requested.values()}
         self._names_by_column = {_column_key(name): name for name in names.requested.values()}
         self._header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
+        self._spans: Sequence[tuple[int, int]] = ()  # positions of the columns; empty if no rule below the header shows them
+        self._counter: int | None = None  # index of the column "#", which is the step
+        self._line_above = ""  # line that is a header if the next line is a rule
 
     def parse(self, line: str) -> LineMetrics:
         """Return the metrics and the step of the next line of the output."""
@@ -259,13 +266,14 @@ class LineParser:
         if len(line) > LONGEST_LINE:  # the cut may be inside a name, so no number near it is read
             cut = len(line) - LONGEST_LINE
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
-        may_be_table = bool(names.requested) and not self._patterns and "=" not in line  # with "=", it has pairs
+        if "\x1b" in line:
+            line = _COLOR.sub("", line)
+        has_pairs = "=" in line and not _RULE.fullmatch(line)
+        may_be_table = bool(names.requested) and not self._patterns and not has_pairs
         if may_be_table and (row := self._table_metrics(line)) is not None:
             return row
         if not _NUMERIC.search(line):
             return LineMetrics(None, {})
-        if "\x1b" in line:
-            line = _COLOR.sub("", line)
         if self._patterns:
             return names.split_record(dict(_pattern_pairs(self._patterns, line)))
         if line.lstrip().startswith("{") and (record := _json_numbers(line)) is not None:
@@ -297,30 +305,63 @@ class LineParser:
 
         For a header, which is recorded for the rows below it, return a line without metrics.
         """
-        requested_keys = self._names_by_column.keys()
+        line_above, self._line_above = self._line_above, ""
+        if (self._header or line_above) and _RULE.fullmatch(line):
+            spans = [match.span() for match in _RULE_PART.finditer(line)]
+            if len(spans) > 1 and (columns := _cells(line_above, spans)) is not None:
+                self._begin_table(columns, spans)
+            return None  # a rule inside a table does not end it
         if not self._header:  # only a header can begin a table; most lines cannot be one, so they end here
             lower_line = _column_key(line)
-            if not any(key in lower_line for key in requested_keys):
+            if not any(key in lower_line for key in self._names_by_column):
                 return None
-        columns = [column for column in _COLUMNS.split(line) if column]
-        has_only_names = len(columns) > 1 and all(map(_COLUMN_NAME.fullmatch, columns)) and not _PROSE.search(line)
+        self._line_above = line
+        words = [word for word in _COLUMNS.split(line) if word]
+        has_only_names = len(words) > 1 and all(map(_COLUMN_NAME.fullmatch, words)) and not _PROSE.search(line)
         if has_only_names:
-            # scikit-learn's report has a column "support". Its averages are read by `_report_averages`.
-            is_header = not requested_keys.isdisjoint(map(_column_key, columns)) and "support" not in columns
-            self._header = columns if is_header else []
-            return LineMetrics(None, {}) if is_header else None
-        column_count = len(self._header)
-        if column_count and len(columns) in (column_count, column_count + 1):
-            # A row of pandas begins with an index, which has no name in the header.
-            cells = ((name, number(text)) for name, text in zip(self._header, columns[-column_count:], strict=True))
-            values = {
-                self._names_by_column.get(_column_key(name), name): value for name, value in cells if value is not None
-            }
-            if values:
-                return self._names.split_record(values)
-        if not _RULE.issuperset(line):  # a line of dashes inside a table does not end it
             self._header = []
+            # scikit-learn's report has a column "support". Its averages are read by `_report_averages`.
+            is_header = "support" not in words and self._begin_table(words)
+            return LineMetrics(None, {}) if is_header else None
+        if self._header and (values := self._row_values(line, words)):
+            return self._names.split_record(values)
+        self._header = []
         return None
+
+    def _begin_table(self, columns: Sequence[str], spans: Sequence[tuple[int, int]] = ()) -> bool:
+        """Begin a table if one of its columns is a metric that the job names; return whether it begins.
+
+        Args:
+            columns: Texts in its header.
+            spans: Positions of the columns; empty if no rule shows them.
+        """
+        keys = [_column_key(column) for column in columns]
+        if self._names_by_column.keys().isdisjoint(keys):
+            return False
+        names = self._names_by_column if self._names.has_own_step else {_COUNTER: "step", **self._names_by_column}
+        self._header = [names.get(key, column) for key, column in zip(keys, columns, strict=True)]
+        self._spans = spans
+        self._counter = columns.index(_COUNTER) if _COUNTER in columns else None
+        return True
+
+    def _row_values(self, line: str, words: Sequence[str]) -> dict[str, float]:
+        """Return the numbers of a line in a table by their columns; empty if it is no row.
+
+        Args:
+            line: The line.
+            words: Its words, which are the cells if the positions of the columns are not known.
+        """
+        column_count = len(self._header)
+        cells: Sequence[str] | None = _cells(line, self._spans) if self._spans else None
+        if cells is None or 2 * sum(map(bool, cells)) <= column_count:  # text that is not in these columns, or hardly a row
+            # A row of pandas begins with an index, which has no name in the header.
+            is_row = len(words) == column_count or (len(words) == column_count + 1 and not self._spans)
+            cells = words[-column_count:] if is_row else []
+        # A line below `# Accuracy`, which is perhaps no header, is a row only if it has the number.
+        if not cells or (self._counter is not None and number(cells[self._counter]) is None):
+            return {}
+        values = ((name, number(text.rstrip(" %"))) for name, text in zip(self._header, cells, strict=True))
+        return {name: value for name, value in values if name and value is not None}
 
     def _named_metrics(self, line: str) -> LineMetrics:
         """Return the numbers of a line by the names beside them, and the metrics that the job names in any spelling."""
@@ -347,7 +388,20 @@ class LineParser:
 
 def _column_key(name: str) -> str:
     """Return a name in the spelling by which columns and metrics are compared."""
-    return name.lower().replace("-", "_")
+    return name.lower().replace("-", "_").replace(" ", "_")
+
+
+def _cells(line: str, spans: Sequence[tuple[int, int]]) -> list[str] | None:
+    """Return the texts of a line at the positions of columns; None if there is also text between or across columns."""
+    cells: list[str] = []
+    end, border = 0, f" \t{_PIPES}"
+    for start, stop in spans:
+        cell = " ".join(line[start:stop].split())
+        if line[end:start].strip(border) or any(pipe in cell for pipe in _PIPES):
+            return None
+        cells.append(cell)
+        end = stop
+    return None if line[end:].strip(border) else cells
 
 
 def number(text: str) -> float | None:
