@@ -506,6 +506,15 @@ def test_trials_that_write_to_one_path_run_one_after_the_other(platform, written
     assert "which all trials share" not in result.stderr and "parallel: 2\n" in (folder / "job.yaml").read_text()
 
 
+def test_a_value_of_the_settings_file_is_searched_there_if_the_script_has_a_constant_of_its_name(
+    platform, written: Path
+) -> None:
+    (written / "config.yaml").write_text("lr: 0.1\n")
+    (written / "fit.py").write_text("import yaml\nlr = 0.5\nconfig = yaml.safe_load(open('config.yaml'))\n")
+    result = platform("init", "--from", "src/fit.py", "--space", "lr=0.1..1.0", "--no-smoke")
+    assert result.exit_code == 0 and made().arguments.file == "config.yaml", result.output
+
+
 CONSTANTS = """
 import argparse
 WIDTH = 8
@@ -534,17 +543,26 @@ def test_constants_of_a_script_with_arguments_are_searched(
     assert platform("results").stdout.splitlines()[1].split()[1:3] == ["COMPLETE", "0.6"]
 
 
+@pytest.mark.parametrize("source", ["src/fit.py", "python src/fit.py", "cd src && python fit.py"])
 @pytest.mark.parametrize(
-    ("source", "folder"), [("src/fit.py", "src"), ("python src/fit.py", "."), ("cd src && python fit.py", ".")]
+    "head",
+    [
+        "",
+        "import argparse\nargparse.ArgumentParser().parse_args()\n",
+        "import os\nlr = float(os.environ.get('LR', '0.1'))\n",
+        "import yaml\nconfig = yaml.safe_load(open('config.yaml'))\n",
+        "from sklearn.model_selection import GridSearchCV\n",
+    ],
 )
-@pytest.mark.parametrize("head", ["", "import argparse\nargparse.ArgumentParser().parse_args()\n"])
 def test_a_constant_whose_name_is_no_known_parameter_is_searched_if_the_user_names_it(
-    platform, written: Path, source: str, folder: str, head: str
+    platform, written: Path, source: str, head: str
 ) -> None:
     (written / "fit.py").write_text(f"{head}params = {{'bagging_freq': 5, 'verbose': 0}}\nprint('loss:', params)\n")
+    (written / "config.yaml").write_text("lr: 0.1\n")
     result = platform("init", "--from", source, "--space", "bagging_freq=1..10", "--no-smoke")
     assert result.exit_code == 0, result.output
-    assert set(load.load_job(Path(folder)).search.parameters) == {"bagging_freq"}
+    folder = next(folder for folder in (Path(), Path("src")) if (folder / "job.yaml").exists())
+    assert set(load.load_job(folder).search.parameters) == {"bagging_freq"}
 
 
 @pytest.mark.parametrize(

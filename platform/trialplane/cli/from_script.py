@@ -478,6 +478,9 @@ def _find_parameters(
     Raises:
         InputError, SpecError: See `script_probe.script_parameters`.
     """
+    file_options = () if file_with_values is None else file_with_values.options
+    if script_probe.searches_only_constants(parsed_script, request.space, [option.name for option in file_options]):
+        return script_probe.as_globals(parsed_script), Declared(parsed_script.values), None
     # A script without a parser gets the values of its file, and one with a parser as well if the file is known to be read.
     if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
         return parsed_script, Declared(file_with_values.options), file_with_values
@@ -488,7 +491,7 @@ def _find_parameters(
     file_with_values, declared = _pass_by_argument(file_with_values, declared)
     is_declared_of_use = _has_searchable(declared) or _has_required(declared)
     if file_with_values is None and not is_declared_of_use and guess.space(parsed_script.values):
-        parsed_script = dataclasses.replace(parsed_script, style=Style.GLOBALS)
+        parsed_script = script_probe.as_globals(parsed_script)
         declared = Declared(parsed_script.values, declared.left_out, subcommands=declared.subcommands)
     # Numbers that the script declares are better than those of the file, and required arguments need a value.
     if file_with_values is None or _has_searchable_numbers(declared.options) or _has_required(declared):

@@ -38,6 +38,8 @@ _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']"
 _SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
+# Styles of scripts that may run without arguments.
+_RUN_ALONE = (Style.UNKNOWN, Style.GLOBALS, Style.SEARCHES, Style.ENVIRONMENT, Style.POSITIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +90,9 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
         return _parsed_parameters(copy, parsed_script, requested)
     if parsed_script.style is Style.HYDRA:
         return parsed_script, _hydra_parameters(copy, parsed_script)
-    has_values = bool(guess.space(parsed_script.values) or _constants(parsed_script, requested, ()))
-    if parsed_script.style is Style.UNKNOWN and has_values:
-        return _as_globals(parsed_script), Declared(parsed_script.values)
-    lacks_options = parsed_script.style is Style.GLOBALS and not has_values
+    if parsed_script.style is Style.UNKNOWN and guess.space(parsed_script.values):
+        return as_globals(parsed_script), Declared(parsed_script.values)
+    lacks_options = parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options)
     if parsed_script.style is Style.UNKNOWN or lacks_options:
         advice = _advice(copy)
         if parsed_script.style is Style.UNKNOWN or "wandb.config" in advice:
@@ -117,7 +118,7 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
     constants = _constants(parsed_script, requested, {option.name for option in declared.options})
     if constants and not declared.failure:
         passed = [option for option in declared.options if option.required or option.name in requested]
-        return _as_globals(parsed_script), dataclasses.replace(declared, options=(*passed, *constants.values()))
+        return as_globals(parsed_script), dataclasses.replace(declared, options=(*passed, *constants.values()))
     if not declared.failure:
         return parsed_script, _with_choices(declared, parsed_script)
     reason = errors.shortened(declared.failure, 300)
@@ -125,14 +126,28 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
     lacks_library = declared.failure.startswith(("ModuleNotFoundError", "ImportError"))
     if guess.space(parsed_script.values) and not lacks_library:
         output.note(f"{copy.file.name} read no arguments: {reason}; so parameters replace the values in its text")
-        return _as_globals(parsed_script), Declared(parsed_script.values)
+        return as_globals(parsed_script), Declared(parsed_script.values)
     remedy = f"if it takes --NAME=VALUE, this runs it: {_submit_command(copy.file)}; or {BY_COMMAND}"
     raise InputError(
         f"{copy.file.name} ended before it read its arguments: {reason}{log_clause}; {remedy}; nothing was changed"
     )
 
 
-def _as_globals(parsed_script: Script) -> Script:
+def searches_only_constants(parsed_script: Script, requested: Collection[str], names_in_file: Sequence[str]) -> bool:
+    """Return whether the user wants to search values in the text of a script that runs without arguments, and no others.
+
+    Args:
+        parsed_script: Content of the script.
+        requested: Names of the parameters that the user wants to search.
+        names_in_file: Names of the values in its settings file, which come first.
+    """
+    is_alone = parsed_script.style in _RUN_ALONE and not any(option.required for option in parsed_script.options)
+    other_options = () if parsed_script.style is Style.GLOBALS else parsed_script.options
+    other_names = [*names_in_file, *(option.name for option in other_options)]
+    return is_alone and bool(requested) and set(requested) <= set(_constants(parsed_script, requested, other_names))
+
+
+def as_globals(parsed_script: Script) -> Script:
     """Return a script whose parameters replace values in its text."""
     return dataclasses.replace(parsed_script, style=Style.GLOBALS, options=parsed_script.values)
 
