@@ -772,8 +772,8 @@ def _trainable(source: Source, field: Place) -> tuple[str, str, dict[str, Any]]:
         field = (*field, "trainable")
     value = source.take(*field)
     text = partial_text = value.get("text", "") if isinstance(value, dict) else ""
-    if isinstance(value, dict) and value[CALL] == "partial":
-        function = value["function"]
+    if isinstance(value, dict) and value.get(CALL) == "partial":
+        function = value.get("function")
         text = function.get("text", "") if isinstance(function, dict) else ""
         if not partial_text and text.isidentifier():
             definition = f"def NAME(config): return {text}(config, …)"
