@@ -629,6 +629,38 @@ def test_a_search_in_another_subcommand_does_not_matter(platform, written: Path,
         assert result.exit_code == 2 and told in result.stderr and not Path("job.yaml").exists(), result.output
 
 
+ONE_COMMAND = """
+import click, optuna, typer
+app = typer.Typer()
+@click.command()
+@click.option("--num-trials", "-n", default=12)
+def tune(num_trials):
+    def objective(trial): return trial.suggest_float("x", 0, 1)
+    optuna.create_study().optimize(objective, n_trials=num_trials)
+if __name__ == "__main__":
+    tune()
+"""
+TYPER = "@app.command()\ndef tune(num_trials: int = 12):"
+
+
+@pytest.mark.parametrize("is_typer", [False, True])
+def test_the_only_command_of_click_or_typer_is_no_subcommand(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, is_typer: bool
+) -> None:
+    text = ONE_COMMAND
+    if is_typer:
+        start, end = text.index("@click.command"), text.index("    def objective")
+        text = f"{text[:start]}{TYPER}\n{text[end:]}".replace("    tune()", "    app()")
+    (written / "fit.py").write_text(text)
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py -n 10", "--no-smoke")
+    told = "`platform init --from fit.py` makes the job of the search itself"
+    assert result.exit_code == 2 and told in result.stderr and "subcommand" not in result.stderr, result.output
+    result = platform("init", "--from", "fit.py")
+    assert result.exit_code == 0, result.output
+    assert (load.load_job(written).entrypoint, load.load_job(written).trials) == ("optuna:fit_objective:objective", 12)
+
+
 def test_a_search_does_not_hide_the_arguments_that_the_user_searches(platform, written: Path) -> None:
     (written / "fit.py").write_text(STUDY_WITH_ARGUMENTS)
     result = platform("init", "--from", "src/fit.py", "--space", "resolution=4..8", "--no-smoke")

@@ -12,10 +12,10 @@ def defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
     """Yield the name and the default of each declared argument with a default: `batch_size` for `--batch-size`.
 
     Args:
-        calls: Calls in the file. Those of other functions than `add_argument` are ignored.
+        calls: Calls in the file. Those of other functions than `add_argument` and click's `option` are ignored.
     """
     for call in calls:
-        is_declaration = ast.unparse(call.func).rpartition(".")[2] == "add_argument"
+        is_declaration = ast.unparse(call.func).rpartition(".")[2] in ("add_argument", "option")
         if not (is_declaration and call.args and isinstance(call.args[0], ast.Constant)):
             continue
         keywords = {word.arg: word.value for word in call.keywords}
@@ -25,7 +25,8 @@ def defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
             default = ast.Constant(action == "store_false")  # the opposite of what the switch stores
         if default is not None:
             names = [str(argument.value) for argument in call.args if isinstance(argument, ast.Constant)]
-            long_name = next((name for name in names if name.startswith("--")), names[0])
+            # A name without dashes is that of the variable in click; otherwise the long one is.
+            long_name = min(names, key=lambda name: (name.startswith("-"), not name.startswith("--")))
             # A new constant has no line, and readers of the tree need one.
             yield long_name.lstrip("-").replace("-", "_"), ast.copy_location(default, call)
 

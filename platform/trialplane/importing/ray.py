@@ -354,7 +354,7 @@ class _Reader:
         self._module_names = _module_names(tree)
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and any(descendant is call for descendant in ast.walk(node)):
-                for name, value in _argument_values(node, calls).items():
+                for name, value in argument_values(node, calls).items():
                     self._assignments.setdefault(name, [_Assignment(-1, node.lineno, value)])
 
     def data(self, node: ast.expr, field: Place, depth: int = 0) -> Any:
@@ -507,7 +507,7 @@ def _unknown_value(node: ast.expr) -> dict[str, Any]:
     return {CALL: "", "text": ast.unparse(node)[:200]}
 
 
-def _argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
+def argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
     """Return the expressions for a function's arguments by name: those in its only call, or else their defaults.
 
     Arguments without either are left out.

@@ -316,10 +316,26 @@ def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
         if starts.isdisjoint(ray.executed_nodes(tree, function.body)):
             continue
         for decorator in function.decorator_list:
-            if isinstance(decorator, ast.Call) and _dotted_name(decorator.func).endswith(".command"):
+            if isinstance(decorator, ast.Call) and _is_subcommand(tree, calls, function, decorator):
                 name = _literal(_arguments_by_name(decorator, "name").get("name"))
                 return name if isinstance(name, str) else function.name.replace("_", "-")
     return ""
+
+
+def _is_subcommand(tree: ast.Module, calls: Sequence[ast.Call], function: ast.FunctionDef, decorator: ast.Call) -> bool:
+    """Return whether a decorator makes a function a subcommand, and not the only command of click or typer in a script."""
+    group, _, name = _dotted_name(decorator.func).rpartition(".")
+    if name != "command" or not group:
+        return False
+    if group == "click":
+        added = [
+            ast.unparse(word) for call in calls if _dotted_name(call.func).endswith(".add_command") for word in call.args
+        ]
+        return function.name in added
+    apps = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == group]
+    is_typer = any(isinstance(app, ast.Call) and _dotted_name(app.func).endswith("Typer") for app in apps)
+    commands = [call for call in calls if _dotted_name(call.func) in (f"{group}.command", f"{group}.callback")]
+    return not is_typer or len(commands) > 1
 
 
 def _compared_texts(text: str) -> dict[str, tuple[str, ...]]:
@@ -494,7 +510,11 @@ def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: li
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    trials = _trials(optimize_arguments.get("n_trials"), assigned, calls)
+    values = dict(flags.defaults(calls))  # click passes them as arguments of the function
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and optimize_calls[0] in ast.walk(node):
+            values |= ray.argument_values(node, calls)
+    trials = _trials(optimize_arguments.get("n_trials"), values | assigned, calls)
     if trials is None:
         trials = search.DEFAULT_TRIALS
         notes.append(f"n_trials: the text of the script shows no number of trials, so `trials` is {trials}")
@@ -525,13 +545,14 @@ def _trials(node: ast.expr | None, assigned: Mapping[str, ast.expr], calls: Sequ
 
     Args:
         node: The argument.
-        assigned: Variables of the script and the expressions that are assigned to them.
+        assigned: Variables and arguments of functions in the script, and the expressions of their values.
         calls: Calls in the script, which may declare an argument of its command line.
     """
     if isinstance(node, ast.Attribute):  # args.n_trials
         node = dict(flags.defaults(calls)).get(node.attr)
-    elif isinstance(node, ast.Name):
-        node = assigned.get(node.id)
+    values = dict(assigned)
+    while isinstance(node, ast.Name):
+        node = values.pop(node.id, None)  # each name once
     trials = _literal(node)
     return trials if isinstance(trials, int) and trials > 0 else None
 
