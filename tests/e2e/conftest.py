@@ -136,10 +136,10 @@ class Cluster:
         """Run a verb; return the JSON that it prints."""
         return json.loads(self.platform(*words, "--output", "json", **options))
 
-    def kubectl(self, *words: str, stdin: str | None = None, code: int = 0) -> str:
+    def kubectl(self, *words: str, stdin: str | None = None, code: int = 0, timeout: float = 180) -> str:
         command = ["kubectl", "--context", self.context, "--namespace", self.namespace, *words]
         done = reached(
-            lambda: subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180, check=False)
+            lambda: subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
         )
         assert done.returncode == code, f"kubectl {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout if code == 0 else done.stdout + done.stderr

@@ -101,9 +101,9 @@ def two(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         cluster.platform("delete", name, "--yes")
 
 
-def inside(cluster: Cluster, run: str, role: str, container: str, code: str) -> str:
+def inside(cluster: Cluster, run: str, role: str, container: str, code: str, timeout: float = 180) -> str:
     (pod,) = cluster.objects("pods", run=run, role=role)
-    return cluster.kubectl("exec", pod["metadata"]["name"], "-c", container, "--", "python", "-c", code)
+    return cluster.kubectl("exec", pod["metadata"]["name"], "-c", container, "--", "python", "-c", code, timeout=timeout)
 
 
 def secrets(cluster: Cluster) -> list[str]:
@@ -244,12 +244,13 @@ for number in range(min(3000, most - 100)):
         continue
     held.append(one)
 print(len(held), flush=True)
-end = time.monotonic() + 150
+end = time.monotonic() + 600
 while time.monotonic() < end and not pathlib.Path("/tmp/enough").exists():
     time.sleep(0.2)
 """
 
 
+@pytest.mark.slow
 def test_a_team_that_floods_connections_and_bad_runs_holds_up_no_other(
     cluster: Cluster, other: Cluster, two: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -269,10 +270,10 @@ def test_a_team_that_floods_connections_and_bad_runs_holds_up_no_other(
     head = f"{names.TOKEN_HEADER}: {user_token(cluster)}\r\n"
     try:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            held = pool.submit(inside, cluster, thief, names.CONTROLLER, names.CONTROLLER, CONNECTIONS % head)
+            held = pool.submit(inside, cluster, thief, names.CONTROLLER, names.CONTROLLER, CONNECTIONS % head, 650)
             calm = other.job(tmp_path / "calm" / "toy", spec=spec)
             other.platform("submit", "hpo", calm, "--name", "calm", "--detach")
-            other.until("its trials", lambda: other.status("calm")["state"] == "SUCCEEDED", patience=140)
+            other.until("its trials", lambda: other.status("calm")["state"] == "SUCCEEDED")
             inside(cluster, thief, names.CONTROLLER, names.CONTROLLER, "open('/tmp/enough', 'w').close()")
             assert int(held.result().split()[0]) > 100, "the connections were there"
         other.check_exact("calm", 2)
