@@ -37,6 +37,7 @@ def test_a_rule_that_does_not_arrive_takes_infinitely_many_steps() -> None:
     assert curves.steps_to_target(RULES["random"](unreachable), unreachable, slots=2) == math.inf
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_finds_the_best_where_no_curves_cross(name: str, slots: int) -> None:

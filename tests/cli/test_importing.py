@@ -294,6 +294,7 @@ def test_a_command_with_a_search_of_ray_tune_is_refused_with_the_command_to_type
     assert "`platform init --from own/tutorial.py` makes the job of the search itself" in result.stderr
 
 
+@pytest.mark.services
 def test_a_subcommand_that_starts_no_search_of_ray_tune_is_a_job(platform, workplace: Path) -> None:
     app = "@click.group()\ndef app(): ...\n@app.command()\ndef tune_all(): search(4)\n"
     app += "@app.command()\n@click.option('--lr', default=0.1)\ndef train(lr): print(f'loss={lr}')\n"

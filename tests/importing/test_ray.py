@@ -427,6 +427,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.services
 def test_a_partial_is_a_module_with_its_arguments(loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = read(PARTIAL, "bound_search.py")
     assert (imported.job["entrypoint"], imported.job["trials"]) == ("ray:bound_search_trainable:trainable", 4)

@@ -85,7 +85,7 @@ class ExporterProcess:
         is_stopped: Callable[[], bool] = lambda: False,
         show: Callable[[str], None] = lambda text: None,
     ) -> bool:
-        """End the exporter; if `end` was called, first wait until everything is in MLflow.
+        """End the exporter; if `send_end` was called, first wait until everything is in MLflow.
 
         A second call does nothing and returns the same result.
 
@@ -212,9 +212,9 @@ class ExporterProcess:
 
 def _begin() -> None:
     """Lower the priority of the new process, and let the kernel kill it with this process, whatever it does then."""
+    process.end_with_parent()
     os.nice(NICENESS)
     os.setsid()
     # Where Linux schedules sessions as groups, niceness only counts within a session, so the session gets one too.
     with contextlib.suppress(OSError):  # the kernel does not
         os.write(os.open("/proc/self/autogroup", os.O_WRONLY), str(NICENESS).encode())
-    process.end_with_parent()

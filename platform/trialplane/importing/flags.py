@@ -38,7 +38,7 @@ def float_names(text: str) -> set[str]:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: expressions that are nested too deeply
         return set()
     values = [(name, spot.value) for name, spot in arguments.spots(tree).items()]
     for node in ast.walk(tree):

@@ -227,7 +227,7 @@ def _add_parameter(
         try:
             plain_value = value if isinstance(value, str) else document.scalar(str(value), "")
             parameter = _parse_value(plain_value, includes_end=sweeper != "basic")
-        except (SpecError, ValueError, TypeError, ArithmeticError, LookupError):
+        except (SpecError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
             source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
             return
     if parameter is None:  # the function that reads it has added an issue

@@ -312,7 +312,7 @@ def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     names = {call: _dotted_name(call.func) for call in calls}
     starts = {call for call, name in names.items() if name.endswith(".optimize") or name == "wandb.agent"}
     starts |= set(ray.searches(tree))
-    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list):
         if starts.isdisjoint(ray.executed_nodes(tree, function.body)):
             continue
         for decorator in function.decorator_list:

@@ -323,6 +323,16 @@ def test_text_beside_rules_holds_no_metrics(text: str) -> None:
     assert not any(parse(line).metrics for line in text.splitlines())
 
 
+@pytest.mark.parametrize("rule", ["+----------+-------+", "├──────────┼───────┤"])
+def test_a_rule_between_rows_makes_no_header_of_the_row_above(rule: str) -> None:
+    parse = lines.LineParser((), lines.Names(("accuracy", "loss"))).parse
+    rows = ["| accuracy | 0.91  |", rule, "| loss     | 0.30  |"]
+    metrics: dict[str, float] = {}
+    for row in rows:
+        metrics |= parse(row).metrics
+    assert metrics["loss"] == 0.30 and "0.91" not in metrics
+
+
 @hypothesis.given(given.lists(given.text("-=| \t+│━1.a#%\x1b", max_size=40), max_size=6))
 def test_any_table_is_read(texts: list[str]) -> None:
     parse = lines.LineParser((), lines.Names(("a", "#"))).parse

@@ -308,7 +308,9 @@ class LineParser:
         line_above, self._line_above = self._line_above, ""
         if (self._header or line_above) and _RULE.fullmatch(line):
             spans = [match.span() for match in _RULE_PART.finditer(line)]
-            if len(spans) > 1 and (columns := _cells(line_above, spans)) is not None:
+            columns = _cells(line_above, spans) if len(spans) > 1 else None
+            # A row of values above a rule between rows is no header.
+            if columns is not None and all(number(column.rstrip(" %")) is None for column in columns):
                 self._begin_table(columns, spans)
             return None  # a rule inside a table does not end it
         if not self._header:  # only a header can begin a table; most lines cannot be one, so they end here
