@@ -127,6 +127,29 @@ def test_domains(loaded, given: str, wanted: dict[str, Any]) -> None:
     assert {key: found[key] for key in wanted} == wanted
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        "sum([[0] * 5] * 5, [])",
+        "[round(12345, -30)]",
+        "[[[[0] * 60] * 60] * 60] * 2",
+        "[x for x in [[0] * 1000] for n in range(100)]",
+        "[1 for y in [['a'] * 99] for z in [['a'] * 99] for n in range(999) if y == z]",
+        "[len(x) for x in [list(range(999))] for n in range(999)]",
+        "[" + "sum([i * i for i in range(999)]), " * 30 + "]",
+    ],
+)
+def test_values_that_need_too_much_work_are_refused(values: str) -> None:
+    with pytest.raises(errors.SpecError, match="needs a list of values"):
+        read(f"tune.run(f, config={{'x': tune.choice({values})}})")
+
+
+@pytest.mark.parametrize("values", ["range(3)", "[i for i in range(3)]"])
+def test_a_function_with_the_name_of_a_built_in_is_not_evaluated(values: str) -> None:
+    with pytest.raises(errors.SpecError, match="needs a list of values"):
+        read(f"def range(n): return [7]\ntune.run(f, config={{'x': tune.choice({values})}})")
+
+
 def test_a_grid_is_one(loaded) -> None:
     text = (
         "def fit(config): ...\ndef main():\n"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-_MOST_STEPS = 50_000  # evaluated expressions, and elements of lists
+_MOST_STEPS = 50_000  # evaluated expressions, elements of lists, and characters of texts
 _LARGEST = 1e15  # operand
 _MAX_EXPONENT = 64
+_MOST_DIGITS = 20  # of round
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     function.__name__: function for function in (int, float, round, abs, min, max, sum, len, list, tuple, sorted, range)
 }
@@ -37,16 +38,48 @@ class NotConstant(Exception):
     """Raised for an expression whose value only a run of the file would show."""
 
 
+class Work:
+    """Work of all evaluations for one file, with a limit."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def count(self, steps: int) -> None:
+        """Add steps to the work.
+
+        Raises:
+            NotConstant: It is too much.
+        """
+        self._steps += steps
+        if self._steps > _MOST_STEPS:
+            raise NotConstant
+
+    def count_elements(self, value: Any) -> None:
+        """Add the elements of a value and of the values in it. One that it contains twice counts twice, as in its text.
+
+        Raises:
+            NotConstant: They are too many.
+        """
+        if isinstance(value, (str, list, dict)):
+            self.count(len(value))
+        if isinstance(value, (list, dict)):
+            for element in value.values() if isinstance(value, dict) else value:
+                self.count_elements(element)
+
+
 class Evaluator:
-    """Evaluator of one expression, with a limit on the work.
+    """Evaluator of one expression.
 
     Args:
         lookup: Function that returns the value of a name or of another expression, or raises NotConstant.
+        work: Work of all evaluations for the file.
+        module_names: Names that the file defines; a built-in function of the same name is not called.
     """
 
-    def __init__(self, lookup: Callable[[ast.expr], Any]) -> None:
+    def __init__(self, lookup: Callable[[ast.expr], Any], work: Work, module_names: Collection[str]) -> None:
         self._lookup = lookup
-        self._steps = 0
+        self._work = work
+        self._module_names = module_names
 
     def value(self, node: ast.expr) -> Any:
         """Return the value of an expression: a number, a text, or a list of these.
@@ -55,13 +88,15 @@ class Evaluator:
             NotConstant: The value is unknown, or too large.
         """
         try:
-            return self._value(node, {})
+            result = self._value(node, {})
+            self._work.count_elements(result)
         except (ArithmeticError, TypeError, ValueError, RecursionError) as error:
             raise NotConstant from error
+        return result
 
     def _value(self, node: ast.expr, variables: Mapping[str, Any]) -> Any:
         """Return the value of an expression in which a comprehension may have set variables."""
-        self._count(1)
+        self._work.count(1)
         if isinstance(node, ast.Name) and node.id in variables:
             return variables[node.id]
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
@@ -78,10 +113,9 @@ class Evaluator:
             return self._result(node.op, [self._value(operand, variables) for operand in (node.left, node.right)])
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             return self._result(node.ops[0], [self._value(side, variables) for side in (node.left, *node.comparators)])
-        if is_constant_call(node):
+        if is_constant_call(node, self._module_names):
             assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            result = _FUNCTIONS[node.func.id](*(self._value(argument, variables) for argument in node.args))
-            return self._elements(result) if isinstance(result, (list, tuple, range)) else result
+            return self._call_result(node.func.id, [self._value(argument, variables) for argument in node.args])
         return self._lookup(node)
 
     def _scopes(self, generators: Sequence[ast.comprehension], variables: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -97,6 +131,16 @@ class Evaluator:
             if all(self._value(test, scope) for test in loop.ifs):
                 yield from self._scopes(inner_loops, scope)
 
+    def _call_result(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Return the result of a built-in function."""
+        has_option = len(arguments) > 1
+        if has_option and (name == "sum" or (name == "round" and abs(arguments[1]) > _MOST_DIGITS)):
+            raise NotConstant  # the time of `sum(lists, [])` is quadratic, and round computes a power of 10
+        for argument in arguments:
+            self._work.count_elements(argument)
+        result = _FUNCTIONS[name](*arguments)
+        return self._elements(result) if isinstance(result, (list, tuple, range)) else result
+
     def _result(self, op: ast.AST, operands: Sequence[Any]) -> Any:
         """Return the result of an operator with numbers or lists."""
         function = _OPERATORS.get(type(op))
@@ -106,8 +150,10 @@ class Evaluator:
             raise NotConstant
         if isinstance(op, ast.Pow) and abs(operands[1]) > _MAX_EXPONENT:
             raise NotConstant
+        for operand in operands:
+            self._work.count_elements(operand)
         if lists and isinstance(op, ast.Mult):  # [0] * 10
-            self._count(len(lists[0]) * int(max([0, *numbers])))
+            self._work.count(len(lists[0]) * int(max([0, *numbers])))
         if any(isinstance(operand, str) for operand in operands) and not isinstance(op, ast.cmpop):
             raise NotConstant
         result = function(*operands)
@@ -119,21 +165,17 @@ class Evaluator:
         """Return the elements of values as a list."""
         if isinstance(values, (str, dict)):
             raise NotConstant
-        self._count(len(values))
+        self._work.count(len(values))
         return list(values)
 
-    def _count(self, steps: int) -> None:
-        """Add steps to the work.
 
-        Raises:
-            NotConstant: It is too much.
-        """
-        self._steps += steps
-        if self._steps > _MOST_STEPS:
-            raise NotConstant
+def is_constant_call(node: ast.expr, module_names: Collection[str]) -> bool:
+    """Return whether an expression is a call of a built-in function that can be evaluated, without keywords.
 
-
-def is_constant_call(node: ast.expr) -> bool:
-    """Return whether an expression is a call of a built-in function that can be evaluated, without keywords."""
-    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
-    return is_call and not node.keywords  # type: ignore[attr-defined]
+    Args:
+        node: The expression.
+        module_names: Names that the file defines, and which are thus not those of built-in functions.
+    """
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)) or node.keywords:
+        return False
+    return node.func.id in _FUNCTIONS and node.func.id not in module_names

@@ -348,6 +348,7 @@ class _Reader:
         self._file_name = file_name
         self._changes = changes
         self._count = 0  # of values so far
+        self._work = constants.Work()
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         self._flags = dict(flags.defaults(calls))
         self._assignments = _assignments(tree)
@@ -394,12 +395,15 @@ class _Reader:
             if is_true is None:  # the value after `else` is used
                 self.assumed.append((field, errors.shortened(ast.unparse(node.orelse), 60)))
             return self.data(node.body if is_true else node.orelse, field, depth + 1)
-        if isinstance(node, ast.Call) and not constants.is_constant_call(node):
+        if isinstance(node, ast.Call) and not constants.is_constant_call(node, self._module_names):
             return self._call_data(node, field, depth)
         if isinstance(node, (ast.Name, ast.Attribute)):
             return _unknown_value(node)
         try:
-            return constants.Evaluator(lambda inner: self._constant(inner, field, depth)).value(node)
+            evaluator = constants.Evaluator(
+                lambda inner: self._constant(inner, field, depth), self._work, self._module_names
+            )
+            return evaluator.value(node)
         except constants.NotConstant:
             return _unknown_value(node)
 
