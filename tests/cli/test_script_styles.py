@@ -1455,6 +1455,12 @@ def test_the_python_commands_of_a_shell_script_without_parameters_are_named(
     assert f"`platform init --from '{typed}'` or `platform init --from '{command}'`" in result.stderr
 
 
+def test_the_commands_of_a_shell_script_are_read_for_a_message_only(platform, written: Path) -> None:
+    (written / "run.sh").write_text("LR=${LR:-0.1}\npython fit.py --lr $LR\nfind . -name '*.tmp' -exec rm {} \\;\n")
+    result = platform("init", "--from", "src/run.sh", "--no-smoke")
+    assert result.exit_code == 0, result.output
+
+
 def test_the_numbers_of_a_shell_script_in_another_folder_are_found(platform, written: Path) -> None:
     (written / "run.sh").write_text("python fit.py --lr 0.1\n")
     result = platform("init", "--from", "cd src && SEED=1 sh run.sh", "--no-smoke")

@@ -103,6 +103,44 @@ def test_the_python_commands_are_those_to_type_where_the_shell_script_is_called(
     assert shell_call is not None and wrapper.python_commands(SEVERAL, shell_call) == commands
 
 
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ('echo a; python train.py --tag "v1;v2" > log', ['python train.py --tag "v1;v2"']),
+        ("python a.py --tag 'a|b' && python b.py", ["python a.py --tag 'a|b'", "python b.py"]),
+        (
+            "(cd sub && python train.py --lr 0.1)\npython b.py",
+            ["cd sub && python train.py --lr 0.1", "python b.py"],
+        ),
+        (
+            "( export A=1; python a.py --x $(cat x) )\n(cd c; python c.py > log)\npython b.py",
+            ["A=1 python a.py --x $(cat x)", "cd c && python c.py", "python b.py"],
+        ),
+        ("(cd a && (cd b && python c.py))\npython d.py", ["cd a/b && python c.py", "python d.py"]),
+        (
+            "(cd a; (cd b; python c.py); python d.py)\npython e.py",
+            ["cd a/b && python c.py", "cd a && python d.py", "python e.py"],
+        ),
+        ("(\n  python a.py --tag '(' --lr 0.1\n)\n", ["python a.py --tag '(' --lr 0.1"]),
+        ("(python a.py --tag '(' --lr 0.1)", ["python a.py --tag '(' --lr 0.1"]),
+        ("a)\npython b.py", ["python b.py"]),
+        ("out=$(python a.py --lr 0.1)", ["out=$(python a.py --lr 0.1)"]),
+    ],
+)
+def test_the_python_commands_are_whole_with_separators_in_quotation_marks_and_in_subshells(
+    text: str, commands: list[str]
+) -> None:
+    assert wrapper.python_commands(text, Call("run.sh", ".", "", (), 0)) == commands
+
+
+def test_further_arguments_of_a_command_line_in_a_subshell_go_to_its_script() -> None:
+    command_line = "(cd sub && bash run.sh --x 1)"
+    python_call = call('python train.py "$@"', command_line)
+    assert python_call is not None
+    assert (python_call.folder, python_call.arguments) == ("sub", ("--x", "1"))
+    assert command_line[: python_call.end] == "(cd sub && bash run.sh --x 1"
+
+
 def test_the_python_script_gets_the_variables_before_the_shell_script() -> None:
     python_call = call('B=2 python train.py "$@"', "A=1 B=1 sh run.sh")
     assert python_call is not None and python_call.variables == {"A": "1", "B": "2"}

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
 import shlex
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,8 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
             text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
         shell_call = script.Call(file.name, os.path.relpath(file.parent), "", (), 0)
         is_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder
-        parsed_script = launcher.read(text, str(file), wrapper.python_commands(text, shell_call) if is_below else ())
+        started_commands = functools.partial(wrapper.python_commands, text, shell_call) if is_below else tuple
+        parsed_script = launcher.read(text, str(file), started_commands)
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
     return _write_job(_Origin(file, real, text, file.name, new_files, is_typed), parsed_script, request)
@@ -237,13 +239,13 @@ def make_of_command(text: str, request: Request) -> int:
     if notebook_file := launcher.executed_notebook(text):
         return make(Path(notebook_file), request)
     call, words, folder = launcher.find_call(text), text, "."
-    started_commands: Sequence[str] = ()
+    started_commands: Callable[[], Sequence[str]] = tuple
     shell_call = _existing_shell_call(text) if call is None else None
     if shell_call is not None:
         words, folder = shlex.join([shell_call.script, *shell_call.arguments]), shell_call.folder
         shell_text = script_folder.source(Path(folder, shell_call.script))
         call = wrapper.wrapped_call(shell_text, shell_call)
-        started_commands = wrapper.python_commands(shell_text, shell_call)
+        started_commands = functools.partial(wrapper.python_commands, shell_text, shell_call)
     if call is not None:
         call = _existing_call(call)
     # The words that may name files, and the folder from which they do: of a call, its arguments and its own folder.

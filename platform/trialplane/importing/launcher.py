@@ -50,6 +50,7 @@ _ARGUMENT = re.compile(
     r"""^\s*(?:export\s+|local\s+)?(\w+)=["']?\$\{?(\d)(?::?-([^${}`]*))?\}?["']?\s*(?:#.*)?$""", re.MULTILINE
 )
 _TOKEN = re.compile(r"""(?:[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command line, or an operator
+_QUOTATION = re.compile(r"""(?:'[^']*'|"[^"]*")+""")
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
 _SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -78,13 +79,13 @@ def is_makefile(file: PurePath) -> bool:
     return file.name in _MAKEFILES or file.suffix == ".mk"
 
 
-def read(text: str, name: str, started_commands: Sequence[str] = ()) -> Script:
+def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = tuple) -> Script:
     """Return the parameters and the command of a launcher.
 
     Args:
         text: Text of the file.
         name: Path of the file. Its last part shows the kind of the file.
-        started_commands: Python commands that it starts if it is a shell script, for messages.
+        started_commands: Function that returns the Python commands that it starts if it is a shell script, for messages.
 
     Raises:
         SpecError: The file has no parameters that a job could set, is a Makefile without a target that trains, or cannot be
@@ -109,12 +110,12 @@ def read(text: str, name: str, started_commands: Sequence[str] = ()) -> Script:
     else:
         options, command = _read_shell_script(text, file)
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
-        remedy = "; or ".join(filter(None, (remedy, _started_remedy(started_commands))))
     text_options: tuple[Option, ...] = ()
     if not guess.space(options):  # nothing to search so far
         names = {option.name for option in options}
         text_options = tuple(option for option in _text_options(text, name) if option.name not in names)
     if not options and not text_options:
+        remedy = "; or ".join(filter(None, (remedy, _started_remedy(started_commands()))))
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
     config = file.name if text_options else ""  # trials replace the values in a copy of the script
     paths = tuple(dict.fromkeys(_PATH.findall(text)))
@@ -186,7 +187,7 @@ def last_call(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Cal
         call_in: Function that returns the call in a simple command, one without operators such as `&&`. It takes the words,
             each with its end in the command line, and the folder in which the command is started.
     """
-    calls = list(_calls(text, call_in))
+    calls = [call for _, call in _calls(text, call_in)]
     with_numbers = [call for call in calls if list(settings.named_numbers(shlex.join(call.arguments)))]
     candidates = with_numbers or calls
     return candidates[-1] if candidates else None
@@ -194,32 +195,47 @@ def last_call(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Cal
 
 def python_commands(text: str) -> dict[str, Call]:
     """Return the commands in a shell script that call a Python script, without redirections, each with its call."""
-    calls = _calls(text, _python_call)
-    return {re.split(r"[&|;\n]", text[: call.end])[-1].strip(): call for call in calls}
+    return {text[start : call.end]: call for start, call in _calls(text, _python_call)}
 
 
-def _calls(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Call | None]) -> Iterator[Call]:
-    """Yield the calls in a command line, see `last_call`."""
+def _calls(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Call | None]) -> Iterator[tuple[int, Call]]:
+    """Yield the calls in a command line, see `last_call`, each with the index at which its simple command begins."""
     folder = PurePath()
     exported: dict[str, str] = {}
+    subshells: list[tuple[PurePath, dict[str, str]]] = []  # folder and variables before each open subshell
+    start = balance = closed = 0  # of the current simple command: its index, parentheses open in it, and subshells it ends
     tokens = [*_TOKEN.finditer(text), None]  # None ends the last command
     words: list[tuple[str, int]] = []  # of the current simple command, without redirections, and their ends in the text
     is_redirected = False
     for token in tokens:
         if token is not None and token[0] not in _SEPARATORS:
-            is_redirected = is_redirected or token[0] in "<>"
-            is_descriptor = token[0].isdigit() and text[token.end() : token.end() + 1] == ">"  # the 2 of `2>log`
-            if not is_redirected and not is_descriptor:
-                words.append(("".join(_split_words(token[0])), token.end()))  # without quotation marks
+            word, end = token[0], token.end()
+            is_redirected = is_redirected or word in "<>"
+            is_descriptor = word.isdigit() and text[end : end + 1] == ">"  # the 2 of `2>log`
+            if not words and not is_redirected:
+                word = word.lstrip("(")
+                start = end - len(word)
+                subshells += [(folder, exported)] * (start - token.start())
+            unquoted = _QUOTATION.sub("", word)
+            balance += unquoted.count("(") - unquoted.count(")")
+            endings = min(-balance, len(word) - len(word.rstrip(")")), len(subshells) - closed)
+            if endings > 0:
+                word, end = word[:-endings], end - endings
+                balance, closed = balance + endings, closed + endings
+            if word and not is_redirected and not is_descriptor:
+                words.append(("".join(_split_words(word)), end))  # without quotation marks
             continue
         # The simple command is complete.
         if len(words) > 1 and words[0][0] == "cd":
             folder = folder / words[1][0]
         elif words and words[0][0] == "export":
-            exported |= _assignments(word for word, _ in words[1:])
+            exported = {**exported, **_assignments(word for word, _ in words[1:])}
         elif (call := call_in(words, folder.as_posix())) is not None:
-            yield dataclasses.replace(call, variables={**exported, **call.variables})
-        words, is_redirected = [], False
+            yield start, dataclasses.replace(call, variables={**exported, **call.variables})
+        if closed:  # the command after a subshell runs in the folder before it
+            folder, exported = subshells[-closed]
+            del subshells[-closed:]
+        words, is_redirected, balance, closed = [], False, 0, 0
 
 
 def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
@@ -259,7 +275,7 @@ def parse_command_line(
     config: str = "",
     values: Sequence[Option] = (),
     call: Call | None = None,
-    started_commands: Sequence[str] = (),
+    started_commands: Callable[[], Sequence[str]] = tuple,
 ) -> Script:
     """Return the parameters and the command of a command line that a user types.
 
@@ -271,7 +287,8 @@ def parse_command_line(
         config: Settings file that it names.
         values: Values in that file.
         call: Call of a Python script in the command line.
-        started_commands: Python commands that a shell script in the command line starts, for messages.
+        started_commands: Function that returns the Python commands that a shell script in the command line starts, for
+            messages.
 
     Raises:
         SpecError: There are no parameters, and no script that could declare some.
@@ -291,7 +308,7 @@ def parse_command_line(
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
-        raise without_parameters(text, started_commands)
+        raise without_parameters(text, started_commands())
     words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split_words(command)
     if passes_arguments:
         words.append("bash")  # $0 of the shell, which comes before the arguments of "$@"
@@ -302,7 +319,7 @@ def parse_command_line(
 
 
 def without_parameters(command: str, started_commands: Sequence[str] = ()) -> SpecError:
-    """Return the error for a command line without parameters; see `parse_command_line` for the arguments."""
+    """Return the error for a command line without parameters; `started_commands` are those of a shell script in it."""
     example = "python train.py --lr 0.1"
     remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
     remedy = _started_remedy(started_commands) or remedy
