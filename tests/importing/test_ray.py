@@ -463,6 +463,76 @@ def test_a_partial_is_a_module_with_its_arguments(loaded, tmp_path: Path, monkey
     assert trainable({"x": 2}) == {"loss": 10, "folder": folder, "sizes": [3, len(folder)]}
 
 
+PARTIAL_HEAD = """
+import argparse
+from functools import partial
+from ray import tune
+n = 5
+class C: ...
+def fit(config, d=None): ...
+def other():
+    local = 9
+"""
+PARSER = """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data-dir", default="/d")
+    parser.add_argument("--name")
+"""
+MAIN = '\nif __name__ == "__main__":\n'
+SEARCH = '    tune.run(partial(fit, d={}), config={{"x": tune.uniform(0, 1)}}, metric="m")\n'
+
+
+def partial_module(text: str) -> str:
+    """Return the module of the trainable in a file with a search below PARTIAL_HEAD."""
+    (module,) = read(PARTIAL_HEAD + text).files.values()
+    return module
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (MAIN + PARSER + "    args = parser.parse_args()\n" + SEARCH.format("args.data_dir"), "'/d'"),
+        ("def main(args):\n" + SEARCH.format("args.data_dir") + MAIN + PARSER + "    main(parser.parse_args())", "'/d'"),
+        ("def main(local):\n" + SEARCH.format("local") + MAIN + "    main(3)", "3"),
+        ("def main():\n    n = 7\n" + SEARCH.format("n") + MAIN + "    main()", "7"),
+        ("def main():\n" + SEARCH.format("n") + MAIN + "    main()", "script.n"),
+        ("def main():\n    k = 1\n    k = k + 1\n" + SEARCH.format("k") + MAIN + "    main()", "1 + 1"),
+        ("def main():\n    k = {'a': 1}\n    k['b'] = 2\n" + SEARCH.format("k") + MAIN + "    main()", "{'a': 1, 'b': 2}"),
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_a_partial_gets_the_values_of_local_names(text: str, value: str) -> None:
+    assert f"trainable = script.partial(script.fit, d={value})\n" in partial_module(text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        PARSER + "    args = parser.parse_args()\n" + SEARCH.format("args.name"),
+        PARSER + "    args = parser.parse_args()\n" + SEARCH.format("vars(args)"),
+        PARSER + "    args = parser.parse_args()\n    args.data_dir = C()\n" + SEARCH.format("args.data_dir"),
+        "    k = 1\n    k += 3\n" + SEARCH.format("k"),
+        "    k = C()\n    k.width = 4\n" + SEARCH.format("k"),
+        "    k = C()\n    k['width'] = 4\n" + SEARCH.format("k"),
+        "    k = C()\n    k.load(4)\n" + SEARCH.format("k"),
+        "    k = 0\n    for k in range(3): ...\n" + SEARCH.format("k"),
+        "    k = 0\n    with open('f') as k: ...\n" + SEARCH.format("k"),
+        "    k = 0\n    def f():\n        nonlocal k\n        k = 1\n" + SEARCH.format("k"),
+        "    global n\n    n = 6\n" + SEARCH.format("n"),
+        SEARCH.format("[n for n in range(3)]"),
+        SEARCH.format("lambda n: n"),
+        SEARCH.format("local"),
+        "    k = k0\n    k0 = k\n" + SEARCH.format("k"),
+        "    a0 = 1\n" + "".join(f"    a{i + 1} = a{i} + a{i}\n" for i in range(40)) + SEARCH.format("a40"),
+        SEARCH.format([0] * 9000),
+    ],
+    ids=range(17),
+)
+def test_a_partial_with_values_that_are_not_clear_is_refused(body: str) -> None:
+    with pytest.raises(errors.SpecError, match="binds values that only running the file would show"):
+        partial_module(f"def main():\n{body}{MAIN}    main()")
+
+
 def test_the_entrypoint_of_a_trainable_without_a_name_is_a_placeholder() -> None:
     text = "def main():\n    tune.run(lambda config: 1, config={'x': tune.uniform(0, 1)}, metric='m')\n"
     assert read(text).job["entrypoint"] == "ray:search:FUNCTION"

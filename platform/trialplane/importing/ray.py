@@ -27,6 +27,7 @@ from trialplane.job.document import Document
 # Limit of the values in the data of a call. Each use of a name repeats its value, so they can be more than in the file.
 _MOST_NODES = 50_000
 _MAX_DEPTH = 50
+_LONGEST_TEXT = 10_000  # characters of a `partial` in the module with the trainable
 _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ASHAScheduler": ("successive_halving", {"grace_period": "min_resource", "reduction_factor": "reduction_factor"}),
     "AsyncHyperBandScheduler": (
@@ -319,11 +320,44 @@ class _Assignment(NamedTuple):
         block: Number of the block of statements that has it; -1 for an argument of a function.
         line: Its line.
         value: Expression of the value.
+        target: Node of the name.
     """
 
     block: int
     line: int
     value: ast.expr
+    target: ast.expr | ast.stmt
+
+
+class _Scope:
+    """The file, or a function or class in it, and the names that it binds.
+
+    Args:
+        node: Its node.
+        parent: Scope around it. None for the file.
+
+    Attributes:
+        node: Its node.
+        parent: Scope around it.
+        bindings: Name → its assignments; None in place of one by other code, such as a loop, `+=`, `import` or an argument.
+    """
+
+    def __init__(self, node: ast.AST, parent: _Scope | None) -> None:
+        self.node = node
+        self.bindings: dict[str, list[_Assignment | None]] = {}
+        self.parent = parent
+
+    def bind(self, name: str | None, assignment: _Assignment | None = None) -> None:
+        """Add an assignment to a name, if there is a name."""
+        if name:
+            self.bindings.setdefault(name, []).append(assignment)
+
+    def owner(self, name: str) -> _Scope | None:
+        """Return the innermost scope that binds a name. None if no scope does."""
+        scope: _Scope | None = self
+        while scope is not None and name not in scope.bindings:
+            scope = scope.parent
+        return scope
 
 
 class _Reader:
@@ -353,10 +387,17 @@ class _Reader:
         self._flags = dict(flags.defaults(calls))
         self._assignments = _assignments(tree)
         self._module_names = _module_names(tree)
+        self._texts: dict[int, str] = {}  # id of an expression → its text
+        self._scopes = _scopes(tree)
+        self._used_objects = _used_objects(tree, self._scopes)
+        self._rebound_names = _rebound_names(tree)
+        self._function: ast.FunctionDef | None = None  # the one around the call
+        self._argument_values: dict[str, ast.expr] = {}
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and any(descendant is call for descendant in ast.walk(node)):
-                for name, value in argument_values(node, calls).items():
-                    self._assignments.setdefault(name, [_Assignment(-1, node.lineno, value)])
+                self._function, self._argument_values = node, argument_values(node, calls)
+                for name, value in self._argument_values.items():
+                    self._assignments.setdefault(name, [_Assignment(-1, node.lineno, value, node)])
 
     def data(self, node: ast.expr, field: Place, depth: int = 0) -> Any:
         """Return the value of an expression as data. One that only a run would show becomes a mapping with its text.
@@ -434,20 +475,87 @@ class _Reader:
     def _text(self, node: ast.expr, depth: int = 0) -> str:
         """Return the text of an expression for a module that imports the file as `script`.
 
-        Local names are replaced by the expressions that are assigned to them. "" if that is not possible for each of them.
+        Local names are replaced by the expressions that are assigned to them, and `args.x` by the default of `--x`. "" if
+        that is not possible for each of them, or if the text is too long.
         """
+        if id(node) not in self._texts:
+            self._texts[id(node)] = ""  # of an expression that contains itself
+            self._texts[id(node)] = self._new_text(node, depth)
+        return self._texts[id(node)]
+
+    def _new_text(self, node: ast.expr, depth: int) -> str:
+        """Return the text of an expression, as `_text` does, without looking it up."""
         texts: dict[str, str] = {}
-        for name in (inner for inner in ast.walk(node) if isinstance(inner, ast.Name)):
-            value = None if name.id in self._module_names or depth > _MAX_DEPTH else self._assigned_value(name)
-            is_builtin = name.id in dir(builtins) and name.id not in self._assignments
-            if name.id in self._module_names:
-                texts[name.id] = f"{_SCRIPT}.{name.id}"
-            elif not is_builtin:
-                texts[name.id] = self._text(value, depth + 1) if value is not None and name.id not in self._changes else ""
-            if not texts.get(name.id, name.id):
+        name_texts: dict[tuple[int, str], str] = {}  # id of the scope and name → text; a lambda has a scope of its own
+        length = 0
+        todo: list[ast.AST] = [node]
+        while todo:
+            inner = todo.pop()
+            if isinstance(inner, ast.Attribute) and self._is_flag(inner):
+                name, text = _dotted_name(inner), self._text(self._flags[inner.attr], depth + 1)
+            elif isinstance(inner, ast.Name):
+                name, key = inner.id, (id(self._scopes[id(inner)]), inner.id)
+                if key not in name_texts:
+                    name_texts[key] = self._name_text(inner, depth)
+                text = name_texts[key]
+            else:
+                todo += ast.iter_child_nodes(inner)
+                continue
+            texts[name] = text
+            length += len(text)
+            if not text or length > _LONGEST_TEXT:
                 return ""
+        if depth > _MAX_DEPTH or isinstance(node, ast.Starred) or any(_parses_arguments(inner) for inner in ast.walk(node)):
+            return ""
         names = {name: ast.parse(text, mode="eval").body for name, text in texts.items()}
-        return ast.unparse(_Renamed(names).visit(copy.deepcopy(node)))
+        text = ast.unparse(_Renamed(names).visit(copy.deepcopy(node)))
+        return text if len(text) <= _LONGEST_TEXT else ""
+
+    def _name_text(self, name: ast.Name, depth: int) -> str:
+        """Return the text in place of a name. "" if it is not clear which value it has."""
+        scope = self._scopes[id(name)].owner(name.id)
+        if scope is None:
+            return name.id if name.id in dir(builtins) else ""
+        is_global = isinstance(scope.node, ast.Module) and name.id in self._module_names
+        if is_global and name.id not in self._rebound_names and isinstance(name.ctx, ast.Load):
+            return f"{_SCRIPT}.{name.id}"
+        value = None if depth > _MAX_DEPTH else self._local_value(name)
+        return self._text(value, depth + 1) if value is not None and name.id not in self._changes else ""
+
+    def _local_value(self, name: ast.Name) -> ast.expr | None:
+        """Return the expression that is assigned to a local name; None if other code may change its value.
+
+        It is the only one, or the last one before the name if all of them are in the same block of the name's function.
+        """
+        scope = self._scopes[id(name)].owner(name.id)
+        if scope is None or isinstance(scope.node, ast.ClassDef):
+            return None
+        bindings = scope.bindings[name.id]
+        assignments = [binding for binding in bindings if binding is not None]
+        value = None
+        if scope.node is self._function and bindings == [None]:
+            value = self._argument_values.get(name.id)  # if the name is one of an argument
+        elif len(bindings) == len(assignments) == 1:
+            value = assignments[0].value
+        elif len(bindings) == len(assignments) and len({assignment.block for assignment in assignments}) == 1:
+            earlier = [assignment for assignment in assignments if assignment.line < name.lineno]
+            if earlier and scope is self._scopes[id(name)]:
+                value = max(earlier, key=lambda assignment: (assignment.line, assignment.target.col_offset)).value
+        uses = self._used_objects.get((id(scope), name.id), set())
+        is_dict = isinstance(value, ast.Dict)  # whose changes are folded, or in self._changes
+        if value is None or "attribute" in uses or ("item" in uses and not is_dict):
+            return None
+        has_method_call = "method" in uses and any(isinstance(inner, ast.Call) for inner in ast.walk(value))
+        return None if has_method_call else value
+
+    def _is_flag(self, node: ast.Attribute) -> bool:
+        """Return whether an expression is `args.x`, with parsed arguments and a flag that has a default."""
+        value: ast.expr | None = node.value
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(value, ast.Name):
+                break
+            value = self._local_value(value)
+        return node.attr in self._flags and isinstance(node.value, ast.Name) and _is_namespace(value)
 
     def _assigned_value(self, name: ast.Name) -> ast.expr | None:
         """Return the expression that is assigned to a name; None if there is none, or if it is not clear which one is used.
@@ -488,6 +596,94 @@ class _Renamed(ast.NodeTransformer):
         """Return the expression in place of a name."""
         return self._names.get(node.id, node)
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Return the expression in place of a dotted name, such as `args.x`, or of the names in another attribute."""
+        return self._names.get(_dotted_name(node)) or self.generic_visit(node)
+
+
+def _parses_arguments(node: ast.AST) -> bool:
+    """Return whether a node is a method that parses the command line, which is another one in a trial."""
+    return isinstance(node, ast.Attribute) and node.attr in ("parse_args", "parse_known_args")
+
+
+def _is_namespace(node: ast.expr | None) -> bool:
+    """Return whether an expression is a call of `parse_args`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "parse_args"
+
+
+def _scopes(tree: ast.Module) -> dict[int, _Scope]:
+    """Return the scope in which each name of a file is used, by the id of the name's node."""
+    values: dict[int, _Assignment] = {}
+    for assignments in _assignments(tree).values():
+        values |= {id(assignment.target): assignment for assignment in assignments}
+    scopes: dict[int, _Scope] = {}
+    todo: list[tuple[ast.AST, _Scope]] = [(tree, _Scope(tree, None))]
+    while todo:
+        node, scope = todo.pop()
+        children = [*ast.iter_child_nodes(node)]
+        if isinstance(node, ast.Name):
+            scopes[id(node)] = scope
+            if not isinstance(node.ctx, ast.Load):
+                scope.bind(node.id, values.get(id(node)))
+        elif isinstance(node, ast.arg):
+            scope.bind(node.arg)
+        elif isinstance(node, ast.alias):
+            scope.bind((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+            scope.bind(node.name)
+        elif isinstance(node, ast.MatchMapping):
+            scope.bind(node.rest)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            outer: _Scope | None = scope
+            while outer is not None:  # in doubt, a name of each scope around it
+                for name in node.names:
+                    outer.bind(name)
+                outer = outer.parent
+        elif isinstance(node, (*_DEFINITIONS, ast.Lambda)):
+            scope.bind(getattr(node, "name", None))
+            inner_scope = _Scope(node, scope)
+            inner = node.body if isinstance(node.body, list) else [node.body]
+            if not isinstance(node, ast.ClassDef):
+                inner = [*inner, *(part for part in ast.iter_child_nodes(node.args) if isinstance(part, ast.arg))]
+                children += ast.iter_child_nodes(node.args)
+                children.remove(node.args)
+            todo += [(child, inner_scope) for child in inner]
+            inner_ids = {id(child) for child in inner}
+            children = [child for child in children if id(child) not in inner_ids]  # such as defaults and decorators
+        todo += [(child, scope) for child in children]
+    return scopes
+
+
+def _used_objects(tree: ast.Module, scopes: Mapping[int, _Scope]) -> dict[tuple[int, str], set[str]]:
+    """Return how code of a file may change the objects of names: as "attribute", "item" or "method".
+
+    Args:
+        tree: Tree of the file.
+        scopes: Scope of each name in it.
+
+    Returns:
+        The ways by the id of the scope that binds the name, and the name.
+    """
+    uses: dict[tuple[int, str], set[str]] = {}
+    for node in ast.walk(tree):
+        target = node.func if isinstance(node, ast.Call) else node
+        is_stored = isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load)
+        if not is_stored and not (isinstance(node, ast.Call) and isinstance(target, ast.Attribute)):
+            continue
+        way = "method" if not is_stored else "item" if isinstance(target, ast.Subscript) else "attribute"
+        while isinstance(target, (ast.Attribute, ast.Subscript)):
+            target = target.value
+        if isinstance(target, ast.Name) and (scope := scopes[id(target)].owner(target.id)):
+            uses.setdefault((id(scope), target.id), set()).add(way)
+    return uses
+
+
+def _rebound_names(tree: ast.Module) -> set[str]:
+    """Return the names at the top level of a file that may have another value in a trial, which only imports the file."""
+    nodes = [node for statement in tree.body if arguments.is_main(statement) for node in ast.walk(statement)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    return names.union(*(node.names for node in ast.walk(tree) if isinstance(node, ast.Global)))
+
 
 def _module_names(tree: ast.Module) -> set[str]:
     """Return the names that a file defines at its top level."""
@@ -501,7 +697,7 @@ def _assignments(tree: ast.Module) -> dict[str, list[_Assignment]]:
     for number, block in enumerate(blocks):
         for node in block if isinstance(block, list) else ():
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                assignment = _Assignment(number, node.lineno, node.value)
+                assignment = _Assignment(number, node.lineno, node.value, node.targets[0])
                 assignments.setdefault(node.targets[0].id, []).append(assignment)
     return assignments
 
