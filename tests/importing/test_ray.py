@@ -470,6 +470,7 @@ from ray import tune
 n = 5
 class C: ...
 def fit(config, d=None): ...
+def make_parser(): ...
 def other():
     local = 9
 """
@@ -511,6 +512,8 @@ def test_a_partial_gets_the_values_of_local_names(text: str, value: str) -> None
         PARSER + "    args = parser.parse_args()\n" + SEARCH.format("args.name"),
         PARSER + "    args = parser.parse_args()\n" + SEARCH.format("vars(args)"),
         PARSER + "    args = parser.parse_args()\n    args.data_dir = C()\n" + SEARCH.format("args.data_dir"),
+        "    k = make_parser().parse_args()\n" + SEARCH.format("k"),
+        SEARCH.format("n") + "def change():\n    global n\n    n = 6\n",
         "    k = 1\n    k += 3\n" + SEARCH.format("k"),
         "    k = C()\n    k.width = 4\n" + SEARCH.format("k"),
         "    k = C()\n    k['width'] = 4\n" + SEARCH.format("k"),
@@ -526,7 +529,7 @@ def test_a_partial_gets_the_values_of_local_names(text: str, value: str) -> None
         "    a0 = 1\n" + "".join(f"    a{i + 1} = a{i} + a{i}\n" for i in range(40)) + SEARCH.format("a40"),
         SEARCH.format([0] * 9000),
     ],
-    ids=range(17),
+    ids=range(19),
 )
 def test_a_partial_with_values_that_are_not_clear_is_refused(body: str) -> None:
     with pytest.raises(errors.SpecError, match="binds values that only running the file would show"):
