@@ -100,6 +100,8 @@ class Trials(Bench):
                     self.slot.stop("paused")
                     if self.config.ranks > 1:
                         self.await_signal(request, pid)
+                    else:  # another thread, which a busy machine runs late, may receive it
+                        wait_until(lambda pid=pid: int(status(pid)["ShdPnd"], 16) == 0, "the trial has received SIGTERM")
                 if number == kill_at:
                     os.kill(pid, signal.SIGKILL)
                 if number == signal_at:
