@@ -126,7 +126,7 @@ def engine(url: str, *, pings: bool = True) -> sa.Engine:
     return postgresql_engine(parsed, pool_pre_ping=pings, pool_size=1, connect_args=locking.CONNECT)
 
 
-def in_schema(url: str, schema: str) -> str:
+def in_schema(url: sa.URL | str, schema: str) -> str:
     """Return the URL of one schema of a PostgreSQL database."""
     return sa.make_url(url).update_query_dict({locking.SCHEMA: schema}).render_as_string(hide_password=False)
 
@@ -287,7 +287,7 @@ def has_tables(connection: sa.Connection) -> bool:
     version = connection.execute(sa.select(_schema_version.c.version)).scalar_one()
     url, chosen = connection.engine.url, schema(connection)
     # A connection of the pool has another schema than the pool's URL.
-    reading.check_version(version, redacted_url(url.update_query_dict({locking.SCHEMA: chosen}) if chosen else url))
+    reading.check_version(version, redacted_url(in_schema(url, chosen) if chosen else url))
     return True
 
 
