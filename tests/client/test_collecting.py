@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.client.conftest import failed, scaled
 from tests.client.test_machine import check as fits
-from tests.kube.test_preflight import look, node, quota
+from tests.kube.test_preflight import look, node
 
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.sdk import Platform
@@ -125,30 +125,6 @@ def test_the_cure_for_a_learner_without_gpus_is_the_learners(look):
         "collect.learner.resources.gpus: the learner requests 2, and this machine has none; "
         "--set collect.learner.resources.gpus=0"
     ]
-
-
-def test_a_quota_without_room_for_the_learner_is_no_matter_of_workers(look):
-    gpus = {"collect.learner.resources.gpus": 1, "resources.gpus": 0}
-    full = quota(**{"requests.nvidia.com/gpu": "1"})
-    full["status"]["used"] = {"requests.nvidia.com/gpu": "1"}
-    issues, (_, warning) = look(ClusterSnapshot(quotas=[full]), **gpus)
-    assert issues == []
-    assert warning.endswith("too little for the learner: the run waits until others have ended")
-
-
-@pytest.mark.parametrize(("pods", "fit"), [("2", None), ("3", 1), ("4", 2)])
-def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
-    """The pod of the controller is one more."""
-    issues, warnings = look(ClusterSnapshot(quotas=[quota(pods=pods)]))
-    if fit is None:
-        (issue,) = issues
-        assert issue.startswith("resources: one worker, the learner and the controller request 3 pods, and small allows 2")
-    elif fit == 1:
-        assert issues == []
-        (warning,) = warnings
-        assert warning.endswith("enough for 1 of 2 workers beside the learner; the others wait (--workers 1)")
-    else:
-        assert (issues, warnings) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -76,14 +76,12 @@ DEFAULT_CLASS = {"metadata": {"name": "fast", "annotations": {"storageclass.kube
 HERE = Machine(cores=2, gpus=0, memory=2**34, missing=(), obstacle="", free=2**34)
 
 
-def room(gpus: int, nodes: Any, quotas: Any) -> dict[str, Finding]:
-    plan = doctor_pod.plan(doctor.default_job(gpus))
-    return {finding.check: finding for finding in doctor_verdicts.room(site(), plan, nodes, quotas)}
+def room(gpus: int, nodes: Any) -> Finding:
+    return doctor_verdicts.room(site(), doctor_pod.plan(doctor.default_job(gpus)), nodes)
 
 
 GPU_NODE = node({"pool": "gpu"}, nvidia__com_gpu="0")
 GPU_NODE["status"]["allocatable"] = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "2"}
-TIGHT = {"metadata": {"name": "small"}, "status": {"hard": {"requests.memory": "2Gi"}, "used": {}}}
 
 BAD = {
     "an old interpreter": (doctor.check_python((3, 10, 1)), Verdict.FAIL, "3.10.1", "3.11"),
@@ -179,21 +177,15 @@ BAD = {
         "answers 503: no endpoints",
         "kubectl -n trialplane logs",
     ),
-    "no GPUs": (room(1, [node({"pool": "gpu"})], [])["nodes"], Verdict.FAIL, "no node has any", "device plugin"),
+    "no GPUs": (room(1, [node({"pool": "gpu"})]), Verdict.FAIL, "no node has any", "device plugin"),
     "too few GPUs": (
-        room(4, [GPU_NODE], [])["nodes"],
+        room(4, [GPU_NODE]),
         Verdict.FAIL,
         "the largest node that it may run on has 2",
         "--gpus 0",
     ),
-    "no node of the kind": (room(0, [node({})], [])["nodes"], Verdict.WARN, "pool=gpu", "wait"),
-    "nodes that may not be seen": (room(0, None, [])["nodes"], Verdict.WARN, "may not list them", "ask"),
-    "a quota that is too small": (
-        room(0, [GPU_NODE], [TIGHT])["quota"],
-        Verdict.FAIL,
-        "small allows 2 GiB",
-        "raise the quota",
-    ),
+    "no node of the kind": (room(0, [node({})]), Verdict.WARN, "pool=gpu", "wait"),
+    "nodes that may not be seen": (room(0, None), Verdict.WARN, "may not list them", "ask"),
     "a missing permission": (
         doctor_verdicts.permissions(["create pods"]),
         Verdict.FAIL,
@@ -259,7 +251,7 @@ GOOD = [
     doctor_verdicts.chart(site()),
     doctor_verdicts.claims(site(), [claim("runs", "Bound")], []),
     doctor_verdicts.gateway(answer(200, b"{}"), site()),
-    *room(2, [GPU_NODE], []).values(),
+    room(2, [GPU_NODE]),
     doctor_verdicts.permissions([]),
     doctor_verdicts.admission(answer(422, {"message": REFUSAL})),
 ]

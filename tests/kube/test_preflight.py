@@ -1,4 +1,4 @@
-"""Whether a run fits a cluster: nodes, quota, priority class and queue, on manifests as `plan` makes them."""
+"""Whether a run fits a cluster: nodes, priority class and queue, on manifests as `plan` makes them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,6 @@ def node(labels=None, **allocatable):
     return {"metadata": {"name": "n", "labels": labels or {}}, "status": {"allocatable": found}}
 
 
-def quota(**hard):
-    spelt = {key.replace("__", "."): value for key, value in hard.items()}
-    return {"metadata": {"name": "small"}, "status": {"hard": spelt, "used": {}}}
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [("500m", "0.5"), ("2", "2"), ("2Gi", str(2 * 2**30)), ("1.5G", "1.5e9"), ("1e3", "1000"), (4, "4"), ("?", "0")],
@@ -61,7 +56,7 @@ def test_what_may_not_be_read_is_not_judged(look):
 
 
 def test_a_job_that_fits(look):
-    assert look(ClusterSnapshot(nodes=[node()], quotas=[quota(requests__cpu="100", pods="50")])) == ([], [])
+    assert look(ClusterSnapshot(nodes=[node()])) == ([], [])
 
 
 def test_gpus_of_the_largest_node_that_trials_may_run_on(look):
@@ -85,18 +80,6 @@ def test_what_a_node_autoscaler_may_make_is_a_warning(look):
     )
     _, (warning,) = look(ClusterSnapshot(nodes=[node()]), resources__cpus=16)
     assert "16 cores, and the largest node that it may run on has 8 cores; it waits" in warning
-
-
-def test_one_trial_must_fit_the_quota(look):
-    (issue,), _ = look(ClusterSnapshot(quotas=[quota(requests__memory="2Gi")]))
-    assert issue.startswith("resources: a trial and the controller request ")
-    assert issue.endswith("small allows 2 GiB in the namespace; request less, or have the quota raised")
-
-
-def test_all_trials_at_a_time_should(look):
-    issues, (warning,) = look(ClusterSnapshot(quotas=[quota(pods="4")]), parallel=5)
-    assert issues == []
-    assert warning == "the quota small has 4 pods left, enough for 3 of 5 trials at a time; the others wait (--parallel 3)"
 
 
 ASKED = {
@@ -189,19 +172,6 @@ def test_all_pods_of_a_training_need_room(training):
     issues, (warning,) = training(ClusterSnapshot(nodes=nodes), resources__gpus=4, nodes=2)
     assert issues == []
     assert "starts when all 2 are ready, and the nodes have room for 1" in warning
-
-
-def test_all_pods_of_a_training_must_fit_the_quota(training):
-    seen = ClusterSnapshot(quotas=[quota(**{"requests.nvidia.com/gpu": "12"})])
-    (issue,), _ = training(seen, resources__gpus=8, nodes=2)
-    assert issue.startswith("resources: the training and the controller request 16 nvidia.com/gpu, and small allows 12")
-    assert training(seen, resources__gpus=4, nodes=3)[0] == []
-    full = quota(pods="8")
-    full["status"]["used"] = {"pods": "5"}
-    issues, (warning,) = training(ClusterSnapshot(quotas=[full]), nodes=4)
-    assert issues == []
-    said = "has 3 pods left, and the training and its controller request 5 pods: it waits until others have ended"
-    assert warning == f"the quota small {said}"
 
 
 def test_files_of_the_data_volume_need_one(workplace):

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import shlex
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,6 @@ import click
 
 from trialplane.cli import foreground, importing, kinds, names, output, watching
 from trialplane.client import cloning, target_choice
-from trialplane.client.offline import Offline
 from trialplane.client.run import SubmissionOutcome
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
@@ -24,7 +24,6 @@ from trialplane.importing import flags
 from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
-from trialplane.plan.site import CheckpointDefaults
 
 _NOTES = {
     SubmissionOutcome.NEW: "{0} is starting",
@@ -62,12 +61,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
     for option in (
         output.option("table", "json", "yaml"),
         click.option("--dry-run", is_flag=True, help="Print the resolved job and its plan. Nothing is started."),
-        click.option(
-            "--values",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="With --dry-run: values file of the chart, used instead of a cluster.",
-        ),
+        click.option("--offline", is_flag=True, help="With --dry-run: contact no cluster. The operator checks the Run."),
         click.option("--detach", is_flag=True, help="Return at once. The run continues in the background."),
         click.option("--timeout", metavar="TIME", help="Maximum duration of a trial or an iteration: seconds, or 30m, 2h."),
         click.option("--seed", type=int, help="Seed of random numbers. Default: seed in job.yaml, or 0."),
@@ -346,7 +340,7 @@ def _submit(
     name: str | None,
     detach: bool,
     dry_run: bool,
-    values: Path | None,
+    offline: bool,
     output_format: str,
     on_start: watching.StartCallback = lambda handle: None,
     trial_params: Mapping[str, Any] = MappingProxyType({}),
@@ -363,7 +357,7 @@ def _submit(
         name: Name of the run; None for the default.
         detach: Whether to return at once.
         dry_run: Whether only the plan is printed.
-        values: Values file of the chart, used instead of a cluster; None without one.
+        offline: Whether no cluster is contacted.
         output_format: Format of the output.
         on_start: Function to call with the run after its start.
         trial_params: Parameters of the trial that is run again, to fix.
@@ -373,13 +367,12 @@ def _submit(
         The exit code.
 
     Raises:
-        click.UsageError: `values` is used without `dry_run`, or for this machine.
+        click.UsageError: `offline` is used without `dry_run`, or for this machine.
     """
-    if values is not None and (not dry_run or target_name.local):
-        raise click.UsageError("--values replaces a cluster: use it with --dry-run, and without --local")
+    if offline and (not dry_run or target_name.local):
+        raise click.UsageError("--offline prints a Run for a cluster: use it with --dry-run, and without --local")
     platform = Platform(target_choice.target_of(target_name))
     issues, params = _fixed_params(options["params"], options["param_texts"], overrides)
-    values_issues, offline = _offline(values, target_name.namespace or "")
     try:
         prepared = platform.prepare(
             job,
@@ -389,7 +382,7 @@ def _submit(
             overrides={**overrides, "seed": options["seed"], "budget.timeout": Flag(options["timeout"], "--timeout")},
             params={**trial_params, **params},
             command=["platform", *sys.argv[1:]],
-            issues=[*option_issues, *issues, *values_issues],
+            issues=[*option_issues, *issues],
             kind=kind,
             offline=offline,
         )
@@ -398,7 +391,9 @@ def _submit(
     for warning in prepared.warnings:
         output.note(f"note: {warning}")
     if dry_run:
-        _print_objects((offline or platform.target).describe(prepared.plan), target_name, output_format)
+        namespace, plan = target_name.namespace or "", prepared.plan
+        objects = {"items": runs.manifests(plan, namespace, time.time())} if offline else platform.target.describe(plan)
+        _print_objects(objects, target_name, output_format)
         return 0
     with foreground.signals() as stop_signals:
         handle, outcome = platform.start(prepared.plan)
@@ -428,19 +423,6 @@ def _with_option_names(issues: Sequence[Issue], param_texts: Sequence[str]) -> l
         else issue
         for issue in issues
     ]
-
-
-def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | None]:
-    """Return the issues and the settings of a values file.
-
-    With issues, the settings are the chart's defaults, so that the job can still be checked. Without a file, they are None.
-    """
-    if file is None:
-        return [], None
-    try:
-        return [], Offline.read(file, namespace)
-    except SpecError as error:
-        return list(error.issues), Offline(False, CheckpointDefaults(), namespace)
 
 
 def _fixed_params(

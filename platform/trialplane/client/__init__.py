@@ -6,7 +6,7 @@ following a run       events (for programs), live (for people)
 choice of a target    target_choice: flags, environment, memory → this machine or a namespace
 this machine          local, on machine (does a job fit), folder, process
 a cluster             kubernetes, gateway (ledger and logs, with remote_log), sources (status of a run from Run and ledger),
-                      pages (MLflow's), offline (checks against a chart's values without a cluster)
+                      pages (MLflow's)
 apart from runs       doctor and doctor_*, images
 
 The client of the API server is in `kube`, the reader of a local ledger in `ledger.results`.

@@ -273,8 +273,7 @@ def _chart_checks(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]
     gateway = site.gateway
     health = cluster.service(gateway.service, gateway.port, "GET", "/health", namespace=site.home, scheme=gateway.scheme)
     yield doctor_verdicts.gateway(health, site)
-    nodes, quotas = _list_if_allowed(cluster, kinds.NODE), _list_if_allowed(cluster, kinds.QUOTA)
-    yield from doctor_verdicts.room(site, plan, nodes, quotas)
+    yield doctor_verdicts.room(site, plan, _list_if_allowed(cluster, kinds.NODE))
     required = permissions(site)
     yield _finding_or_warning("permissions", lambda: doctor_verdicts.permissions(_denied_permissions(cluster, required)))
     yield doctor_verdicts.admission(_create_forbidden_pod(cluster, site, plan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trialplane
@@ -164,43 +164,29 @@ def probed_role(plan: Plan) -> Role:
     return max(plan.job.roles(), key=lambda role: role.resources.gpus)
 
 
-def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence[Thing] | None) -> Iterator[Finding]:
-    """Check that nodes and quotas have room for one trial of the plan.
+def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None) -> Finding:
+    """Check that nodes have room for one trial of the plan.
 
     Args:
         site: Site of the chart.
         plan: Plan of a run.
         nodes: Nodes of the cluster; None if they cannot be read.
-        quotas: Quotas of the namespace; None if they cannot be read.
     """
+    if nodes is None:
+        advice = "ask an administrator of the cluster; `platform status` of a run shows when it finds no room"
+        return findings.warned("nodes", "you may not list them", advice)
     job, required = plan.job, probed_role(plan).resources
-    request = f"a trial with {required.cpus:g} CPU, {required.memory} and {required.gpus} GPU"
     groups = [{"template": pods.trial(plan, site, role)} for role in job.roles()]
     head = {"template": pods.head(plan, site)}
     ray_cluster = {"metadata": {}, "spec": {"headGroupSpec": head, "workerGroupSpecs": groups}}
-    for check, snapshot, is_forbidden in (
-        ("nodes", preflight.ClusterSnapshot(nodes=nodes), nodes is None),
-        ("quota", preflight.ClusterSnapshot(nodes=(), quotas=quotas), quotas is None),
-    ):
-        if is_forbidden:
-            advice = "ask an administrator of the cluster; `platform status` of a run shows when it finds no room"
-            yield findings.warned(check, "you may not list them", advice)
-            continue
-        issues, warnings = preflight.check(job, ray_cluster, snapshot)
-        # A run may wait for a node with GPUs that an autoscaler creates. Without a run, the user should know that none has.
-        lacks_gpus = bool(warnings and required.gpus and check == "nodes")
-        if issues or lacks_gpus:
-            advice = (
-                "add or enlarge nodes (GPUs: install their device plugin), or raise the quota; "
-                "`platform doctor --gpus 0` requests none"
-            )
-            yield findings.failed(check, "; ".join([issue.message for issue in issues] or warnings), advice)
-        elif warnings:
-            yield findings.warned(check, "; ".join(warnings), "wait for room, or request less")
-        else:
-            yield findings.passed(
-                check, _capacity(job.cluster.gpu_resource, nodes) if check == "nodes" else f"room for {request}"
-            )
+    issues, warnings = preflight.check(job, ray_cluster, preflight.ClusterSnapshot(nodes=nodes))
+    # A run may wait for a node with GPUs that an autoscaler creates. Without a run, the user should know that none has.
+    if issues or (warnings and required.gpus):
+        advice = "add or enlarge nodes (GPUs: install their device plugin); `platform doctor --gpus 0` requests none"
+        return findings.failed("nodes", "; ".join([issue.message for issue in issues] or warnings), advice)
+    if warnings:
+        return findings.warned("nodes", "; ".join(warnings), "wait for room, or request less")
+    return findings.passed("nodes", _capacity(job.cluster.gpu_resource, nodes))
 
 
 def permissions(denied: Sequence[str]) -> Finding:

@@ -93,21 +93,11 @@ class KubernetesTarget:
         queue = job.cluster.queue or site.queue
         snapshot = preflight.ClusterSnapshot(
             nodes=list_objects(kinds.NODE),
-            quotas=list_objects(kinds.QUOTA),
             priority_classes=_names(list_objects(kinds.PRIORITY_CLASS)) if priority_class else None,
             queues=_names(list_objects(kinds.LOCAL_QUEUE)) if queue else None,
         )
         issues, warnings = preflight.check(job, ray_cluster, snapshot)
-        issues += [
-            *preflight.placement_issues(job, site),
-            *preflight.install_issues(job, site.install.enabled),
-            *preflight.data_issues(job, site.data.claim),
-            *preflight.gpu_issues(job, site),
-            *preflight.cost_issues(job, site.prices.plain),
-            *preflight.notify_issues(job),
-            *preflight.output_issues(job, bool(site.checkpoints.claim)),
-            *preflight.promotion_issues(job, bool(site.checkpoints.claim or site.checkpoints.url)),
-        ]
+        issues += [*preflight.chart_issues(job, site), *preflight.notify_issues(job)]
         return issues, [*warnings, *saving.warnings(job, site.checkpoints)]
 
     def missing_checkpoint(self, run: str, job: Job) -> str:

@@ -22,7 +22,6 @@ from trialplane.client import earlier_runs, functions
 from trialplane.client import run as running
 from trialplane.client import target as targets
 from trialplane.client.local import LocalTarget
-from trialplane.client.offline import Offline
 from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
@@ -33,6 +32,8 @@ from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.wire import cluster
+
+_UNCHECKED = "no cluster was contacted; after `kubectl apply`, `kubectl get runs` shows whether it can run there"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class _Request:
     params: Mapping[str, Any]
     kind: str | None
     script: str = ""
-    offline: Offline | None = None
+    offline: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Platform:
         command: Sequence[str] = (),
         issues: Sequence[Issue] = (),
         kind: str | None = None,
-        offline: Offline | None = None,
+        offline: bool = False,
     ) -> PreparedRun:
         """Check a job and pack its code, without starting or writing anything.
 
@@ -92,7 +93,7 @@ class Platform:
             command: Command that the user typed, for the record.
             issues: Issues that the caller found, to report with the others.
             kind: Required kind of the job. Default: any.
-            offline: Settings to check the job against instead of the target, which is then not contacted.
+            offline: Whether the run is for a cluster that is not contacted.
 
         Returns:
             The plan, to give to `start`, and warnings.
@@ -134,7 +135,7 @@ class Platform:
         resolved_job: Job | None = None
         try:
             resolved_job = _load_job(folder, request)
-            is_remote = request.offline is not None or self.target.remote
+            is_remote = request.offline or self.target.remote
             data_folder = cluster.DATA if is_remote else ""
             all_issues += inputs.check_inputs(resolved_job, folder, data_folder, is_remote=is_remote)
             requirement_issues, unchecked_lines = _check_requirements(folder, resolved_job, is_remote=is_remote)
@@ -144,25 +145,27 @@ class Platform:
             all_issues += error.issues
         if name is not None:
             all_issues += planning.check_name(name)
-        try:
-            target_issues, warnings = (request.offline or self.target).check(resolved_job)
-            all_issues += target_issues
-            if request.offline is None:
-                all_issues += self._resume_issues(resolved_job, name)
-        except InputError as error:  # the target itself cannot be used: there is no such context, or no kubeconfig
-            all_issues.append(Issue(("--context",), str(error)))
+        if request.offline:
+            notes.append(_UNCHECKED)
+        else:
+            try:
+                target_issues, warnings = self.target.check(resolved_job)
+                all_issues += [*target_issues, *self._resume_issues(resolved_job, name)]
+                notes += warnings
+            except InputError as error:  # the target itself cannot be used: there is no such context, or no kubeconfig
+                all_issues.append(Issue(("--context",), str(error)))
         if all_issues or resolved_job is None:
             raise SpecError(all_issues)
         existing_runs = () if request.offline else self.target.runs()
         run = name or planning.default_name(resolved_job.name, existing_runs, time.localtime())
         plan = planning.plan(resolved_job, folder, run, provenance)
-        if request.offline is None:
+        if not request.offline:
             earlier, history_issues, earlier_notes = earlier_runs.gather(self.target, plan)
             if history_issues:
                 raise SpecError(history_issues)
             plan = planning.add_earlier_trials(plan, folder, earlier)
             notes += earlier_notes
-        return PreparedRun(plan, (*notes, *resolved_job.advice(), *warnings))
+        return PreparedRun(plan, (*notes, *resolved_job.advice()))
 
     def _resume_issues(self, job: Job | None, name: str | None) -> list[Issue]:
         """Return the issue if a run cannot start from the checkpoint that its job names. Empty if it can, or names none."""

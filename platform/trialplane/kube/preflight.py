@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from trialplane import errors
 from trialplane.errors import Issue
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds import Job, Role
@@ -38,28 +37,24 @@ class ClusterSnapshot:
 
     Attributes:
         nodes: All nodes.
-        quotas: ResourceQuotas of the namespace.
         priority_classes: Names of the PriorityClasses.
         queues: Names of Kueue's LocalQueues in the namespace. Empty without Kueue.
     """
 
     nodes: Sequence[Thing] | None = None
-    quotas: Sequence[Thing] | None = None
     priority_classes: frozenset[str] | None = None
     queues: frozenset[str] | None = None
 
 
 def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
-    """Return the issues and the warnings of a run with regard to nodes, quotas, priority class and queue.
+    """Return the issues and the warnings of a run with regard to nodes, priority class and queue.
 
     Args:
         job: Resolved job.
         ray_cluster: RayCluster of the run.
         snapshot: Resources of the cluster.
     """
-    node_issues, node_warnings = _check_nodes(job, ray_cluster, snapshot.nodes)
-    quota_issues, quota_warnings = _check_quotas(job, ray_cluster, snapshot.quotas)
-    issues = node_issues + quota_issues
+    issues, warnings = _check_nodes(job, ray_cluster, snapshot.nodes)
     priority_class = _priority_class(ray_cluster)
     if priority_class and snapshot.priority_classes is not None and priority_class not in snapshot.priority_classes:
         text = f"there is no PriorityClass {priority_class}; there are: {', '.join(sorted(snapshot.priority_classes))}"
@@ -69,7 +64,20 @@ def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list
         existing_queues = ", ".join(sorted(snapshot.queues))
         hint = f"there are: {existing_queues}" if existing_queues else "there is none (is Kueue installed?)"
         issues.append(Issue(("cluster", "queue"), f"there is no LocalQueue {queue} in the namespace; {hint}"))
-    return issues, node_warnings + quota_warnings
+    return issues, warnings
+
+
+def chart_issues(job: Job, site: Site) -> list[Issue]:
+    """Return the issues of what a job requests and the chart's values do not allow or provide."""
+    return [
+        *placement_issues(job, site),
+        *install_issues(job, site.install.enabled),
+        *data_issues(job, site.data.claim),
+        *gpu_issues(job, site),
+        *cost_issues(job, site.prices.plain),
+        *output_issues(job, bool(site.checkpoints.claim)),
+        *promotion_issues(job, bool(site.checkpoints.claim or site.checkpoints.url)),
+    ]
 
 
 def data_issues(job: Job, claim: str) -> list[Issue]:
@@ -357,69 +365,6 @@ def _pods_that_fit(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int
     return min(counts, default=0)
 
 
-def _check_quotas(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
-    """Return the issues and warnings of a run with regard to quotas.
-
-    It is an issue if one replica of each role, with the head pod, exceeds a quota. It is a warning if all replicas exceed
-    the unused rest of a quota.
-    """
-    issues: list[Issue] = []
-    warnings: list[str] = []
-    head = requests(ray_cluster["spec"]["headGroupSpec"]["template"])
-    roles = [(role, requests(group["template"])) for role, group in _groups(job, ray_cluster)]
-    subject = ", ".join(role.title if role.replicas == 1 else f"one {role.name}" for role, _ in roles)
-    for quota in quotas or []:
-        name = quota["metadata"]["name"]
-        hard = (quota.get("status") or {}).get("hard") or (quota.get("spec") or {}).get("hard") or {}
-        used = (quota.get("status") or {}).get("used") or {}
-        for key, limit in hard.items():
-            resource = key.removeprefix("requests.")
-            head_need = head.get(resource, decimal.Decimal(0))
-            pod_needs = [(role, pod.get(resource, decimal.Decimal(0))) for role, pod in roles]
-            if key == "pods":  # the quota counts pods: the head's, and one for each node
-                head_need, pod_needs = decimal.Decimal(1), [(role, decimal.Decimal(1)) for role, _ in roles]
-            elif key.startswith("limits.") or not any(need for _, need in pod_needs):
-                continue  # the requests, which limits equal or exceed, are checked; or no trial pod needs the resource
-            total, remaining = amount(limit), amount(limit) - amount(used.get(key, 0))
-            minimum = head_need + sum(need * role.nodes for role, need in pod_needs)
-            maximum = head_need + sum(need * role.pods for role, need in pod_needs)
-            minimum_text, total_text = _format(resource, minimum), _format(resource, total)
-            if minimum > total:
-                text = (
-                    f"{subject} and the controller request {minimum_text}, and {name} allows {total_text} in the namespace"
-                )
-                issues.append(Issue(("resources",), f"{text}; request less, or have the quota raised"))
-            elif maximum > remaining:
-                text = f"the quota {name} has {_format(resource, remaining)} left"
-                if job.width_option:
-                    warnings.append(f"{text}, {_partial_fit(job, pod_needs, remaining - head_need)}")
-                else:
-                    request_text = f"{subject} and its controller request {minimum_text}"
-                    warnings.append(f"{text}, and {request_text}: it waits until others have ended")
-    return issues, warnings
-
-
-def _partial_fit(job: Job, pod_needs: Sequence[tuple[Role, decimal.Decimal]], remaining: decimal.Decimal) -> str:
-    """Return the text of a warning about a run that fits the rest of a quota only in part.
-
-    It says how many replicas of the first role fit, and with which option the run would have only these.
-
-    Args:
-        job: Resolved job, whose first role has the option.
-        pod_needs: Roles of the job, each with the amount that a pod needs.
-        remaining: Unused amount of the quota, which is less than the roles need.
-    """
-    (role, need), *others = pod_needs
-    other_titles = " and ".join(other.title for other, _ in others)
-    room = remaining - sum(other_need * other.pods for other, other_need in others)
-    if room < 0:  # the other roles alone do not fit, or the first role needs none of the resource
-        return f"too little for {other_titles}: the run waits until others have ended"
-    fitting = max(0, int(room / (need * role.nodes)))
-    suffix = f" beside {other_titles}" if others else " at a time"
-    text = f"enough for {fitting} of {errors.counted(role.replicas, role.name)}{suffix}"
-    return f"{text}; the others wait ({job.width_option} {max(fitting, 1)})"
-
-
 def _groups(job: Job, ray_cluster: Thing) -> Iterator[tuple[Role, Thing]]:
     """Yield the roles of a job, each with its worker group."""
     yield from zip(job.roles(), ray_cluster["spec"]["workerGroupSpecs"], strict=True)
@@ -441,7 +386,7 @@ def _format(resource: str, value: decimal.Decimal) -> str:
     """Return an amount of a resource with its unit, for messages: "2 cores", "1.5 GiB", "4 nvidia.com/gpu"."""
     if resource == "memory":
         return f"{value / 2**30:.3g} GiB"
-    noun = {"cpu": "core", "pods": "pod"}.get(resource, resource)
+    noun = {"cpu": "core"}.get(resource, resource)
     return f"{value.normalize():f} {noun}{'s' if noun != resource and value != 1 else ''}"
 
 

@@ -225,16 +225,7 @@ class Observer:
             observed: Observation of a Run that must be started.
             code: ConfigMaps with its code. None for a missing one.
         """
-        site, job = self._site, observed.job
-        issues = [
-            *preflight.placement_issues(job, site),
-            *preflight.install_issues(job, site.install.enabled),
-            *preflight.data_issues(job, site.data.claim),
-            *preflight.gpu_issues(job, site),
-            *preflight.cost_issues(job, site.prices.plain),
-            *preflight.output_issues(job, bool(site.checkpoints.claim)),
-        ]
-        if issues:
+        if issues := preflight.chart_issues(observed.job, self._site):
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
         parts = runs.parts(code)
         return _missing_code(observed, parts) or _code_mismatch(observed, b"".join(part or b"" for part in parts))
