@@ -97,6 +97,49 @@ def test_the_worst_of_a_tournament_loses_to_whomever_it_meets() -> None:
     assert {population.choose_donor(rule, seed, 0, 4, losses) for seed in range(50)} == {0}
 
 
+# Restarts
+
+
+@pytest.mark.parametrize(
+    ("losses", "growth", "patience", "expected"),
+    [
+        ([], 2, 1, {4: False}),
+        ([9.0, 8.0, 7.0, 6.0], 2, 1, {4: False, 8: False, 12: False, 16: False, 20: False}),
+        ([9.0, 9.0, 5.0, 4.0], 2, 1, {4: False, 8: True, 16: False, 24: False}),
+        ([9.0, 9.0, 5.0, 4.0], 1, 1, {4: False, 8: False, 12: False, 16: False, 20: False}),
+        ([9.0, 9.5, 8.0, 8.0, 8.1, 8.1], 2, 2, {4: False, 8: False, 12: False, 16: False, 20: True, 28: False}),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 2, 1, {4: False, 8: True, 16: False, 24: True, 40: False}),
+        ([math.inf, math.inf], 3, 1, {4: False, 8: True, 20: False}),
+    ],
+)
+def test_a_population_restarts_after_comparisons_without_a_new_best(
+    losses: list[float], growth: int, patience: int, expected: dict[int, bool]
+) -> None:
+    """Only losses since the restart before count, and only those of comparisons, whose interval grows."""
+    rule = Population(interval=4, steps=64, growth=growth, patience=patience if growth > 1 else 3)
+    assert population.comparisons(rule, {4 * (index + 1): loss for index, loss in enumerate(losses)}) == expected
+
+
+def test_all_but_the_best_restart_from_the_best() -> None:
+    rule = Population(interval=4, steps=16, growth=2, fixed=("layers",), resample=0.0, factors=(1.25,))
+    losses = {member: float(10 - member) for member in range(8)}
+    assert population.choose_restart_donor(rule, 1, 7, 4, losses) is None
+    donors = {population.choose_restart_donor(rule, seed, member, 4, losses) for seed in range(50) for member in range(7)}
+    assert donors == {7, 6}, "the best quarter"
+    state = Members(rule, Intervals(4, 16), 8, seed=5)
+    donor = sample(1) | {"layers": 6, "rate": 0.1, "units": 100}
+    rates = {}
+    for member in range(7):
+        params = state.params(Stretch(member, 8, 4, (7, 4), restart=True), SPACE, donor)
+        assert params is not None
+        assert params["layers"] == 6
+        rates[member] = params["rate"]
+    assert {rates[member] for member in (0, 2, 4, 6)} == {0.125}, "changed a little"
+    assert len({rates[member] for member in (1, 3, 5)} | {0.1, 0.125}) == 5, "drawn anew"
+    own = state.params(Stretch(6, 8, 4, (6, 4), restart=True), SPACE, donor)
+    assert own is not None, "one that restarts from its own state has new parameters too"
+
+
 # Explore
 
 
@@ -198,17 +241,23 @@ def play(
         released |= state.take_released()
 
 
-def lineage(history: list[Stretch]) -> dict[tuple[int, int], tuple[int, int] | None]:
-    """What each segment continues from, by member and steps done before."""
-    return {(stretch.trial or 0, stretch.done): stretch.parent for stretch in history}
+def lineage(history: list[Stretch]) -> dict[tuple[int, int], tuple[tuple[int, int] | None, bool]]:
+    """What each segment continues from and whether it is a restart, by member and steps done before."""
+    return {(stretch.trial or 0, stretch.done): (stretch.parent, stretch.restart) for stretch in history}
 
 
-@given(st.integers(2, 12), st.integers(1, 12), st.integers(0, 2**32), st.sampled_from(["truncation", "tournament"]))
+@given(
+    st.integers(2, 12),
+    st.integers(1, 12),
+    st.integers(0, 2**32),
+    st.sampled_from(["truncation", "tournament"]),
+    st.sampled_from([{}, {"growth": 2, "patience": 1}]),
+)
 @settings(deadline=None)
 def test_with_a_barrier_the_order_in_which_segments_end_changes_nothing(
-    members: int, slots: int, order: int, exploit: Any
+    members: int, slots: int, order: int, exploit: Any, growing: dict[str, int]
 ) -> None:
-    rule = Population(interval=4, steps=16, exploit=exploit)
+    rule = Population(interval=4, steps=16, exploit=exploit, **growing)
     generator = random.Random(order)
     loss = lambda member, done: math.sin(7.0 * member + done)  # noqa: E731
     one, one_history, _ = play(rule, members, loss)
@@ -239,6 +288,39 @@ def test_every_member_ends_whatever_the_quorum_and_whoever_fails(
         steps = [stretch.done for stretch in history if stretch.trial == member]
         ends = min((done for victim, done in victims if victim == member), default=12)
         assert steps == list(range(0, ends + 1, 4))
+
+
+def test_after_a_restart_members_are_compared_less_often() -> None:
+    """The best loss gets worse, so the population restarts at step 8, and its next comparison is at 16."""
+    rule = Population(interval=4, steps=24, growth=2, patience=1)
+    waits = collections.Counter[int]()
+
+    def loss(member: int, done: int) -> float:
+        return float(10 * done + member)
+
+    state, running = Members(rule, Intervals(4, 24), 4, seed=5), list[Stretch]()
+    for member in range(4):
+        state.record_start(state.first_stretch(member))
+        running.append(state.first_stretch(member))
+    history = list[Stretch]()
+    while running:
+        ended = running.pop()  # the newest: a member that needs not wait runs ahead
+        assert ended.trial is not None
+        done = ended.rung or 24
+        state.record_end(
+            ended.trial, TrialState.PAUSED if ended.rung else TrialState.COMPLETE, done, (loss(ended.trial, done),)
+        )
+        started = []
+        while (stretch := state.next_stretch(None)) is not None:
+            state.record_start(stretch)
+            started.append(stretch)
+        waits[done] += not started
+        running += started
+        history += started
+    assert waits == collections.Counter({4: 3, 8: 3, 16: 3, 24: 4}), "at 12 and 20 nobody waits"
+    restarted = {(stretch.trial, stretch.done) for stretch in history if stretch.restart}
+    assert restarted == {(1, 8), (2, 8), (3, 8)}, "all but the best"
+    assert all(stretch.parent == (stretch.trial, stretch.done) for stretch in history if stretch.done in (12, 20))
 
 
 def test_without_a_quorum_no_slot_waits() -> None:
@@ -286,7 +368,7 @@ def train(ledger: Ledger, request: TrialRequest) -> None:
     assert segment is not None
     last, metrics = segment.rung or 16, {}
     for done in range(segment.done + 1, last + 1):
-        metrics = {"loss": abs(request.params["x"] - 0.5) + 1 / done}
+        metrics = {"loss": abs(request.params["x"] - 0.5) + 1 / min(done, 4)}
         ledger.report(TrialReport(request.number, done, metrics, time.time()))
     saved = CheckpointSummary(1, 100, f"digest of {request.trial} at {last}")
     state = TrialState.PAUSED if segment.rung else TrialState.COMPLETE
@@ -332,13 +414,22 @@ def test_a_member_continues_from_the_checkpoint_of_a_better_one(opened: Opened) 
     assert (reopened.ask(), reopened.counts, reopened.best) == (None, ledger.counts, ledger.best)
 
 
-@pytest.mark.parametrize("exploit", ["truncation", "tournament"])
-@pytest.mark.parametrize("quorum", [0.0, 1.0])
-def test_a_controller_that_is_killed_changes_no_decision(
-    opened: Opened, tmp_path: Path, exploit: str, quorum: float
-) -> None:
+GROWING = {"interval": 2, "steps": "epochs", "growth": 2, "patience": 1}  # restarts at 6 and 14, as losses fall until 4
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"exploit": "truncation", "quorum": 0.0},
+        {"exploit": "tournament", "quorum": 0.0},
+        {"exploit": "truncation"},
+        {"exploit": "tournament"},
+        GROWING,
+    ],
+)
+def test_a_controller_that_is_killed_changes_no_decision(opened: Opened, tmp_path: Path, fields: dict[str, Any]) -> None:
     """At each decision, one that starts from the ledger decides the same; half of the time with a trial at work."""
-    of = study(population={"interval": 4, "steps": "epochs", "exploit": exploit, "quorum": quorum})
+    of = study(population={"interval": 4, "steps": "epochs", **fields})
     ledger, decisions = opened.open(of), 0
     while True:
         other = snapshot(opened, of, tmp_path / f"copy-{decisions}")
@@ -363,12 +454,13 @@ def test_a_controller_that_is_killed_changes_no_decision(
     assert ledger.counts.complete == 6
 
 
-def test_the_lineage_with_and_without_kills_is_the_same(opened: Opened, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [JOB["population"], GROWING])
+def test_the_lineage_with_and_without_kills_is_the_same(opened: Opened, tmp_path: Path, fields: dict[str, Any]) -> None:
     """Also with several slots whose segments end in another order, as there is a barrier."""
-    lineages = []
+    of, lineages = study(population=fields), []
     for slots in (1, 3):
         place = Opened(tmp_path / f"slots-{slots}")
-        ledger, running = place.open(study()), list[TrialRequest]()
+        ledger, running = place.open(of), list[TrialRequest]()
         segments = dict[tuple[int, int], Any]()
         generator = random.Random(slots)
         while True:
@@ -376,18 +468,21 @@ def test_the_lineage_with_and_without_kills_is_the_same(opened: Opened, tmp_path
                 assert request.segment is not None
                 parent = request.segment.parent
                 key = request.trial, request.segment.done
-                found = (None if parent is None else (parent.trial, parent.folder), dict(request.params))
+                source = None if parent is None else (parent.trial, parent.folder)
+                found = source, dict(request.params), request.segment.restart
                 assert segments.setdefault(key, found) == found
                 running.append(request)
             if not running:
                 break
             if slots > 1 and generator.random() < 0.3:
-                ledger, running = place.open(study()), []
+                ledger, running = place.open(of), []
                 continue
             train(ledger, running.pop(generator.randrange(len(running))))
         place.close()
         lineages.append(segments)
     assert lineages[0] == lineages[1]
+    restarts = [key for key, (_, _, is_restart) in lineages[0].items() if is_restart]
+    assert len(restarts) == (10 if fields == GROWING else 0), "all but the best, twice"
 
 
 def test_a_population_continues_in_a_narrower_space(opened: Opened) -> None:
@@ -458,8 +553,11 @@ def test_the_best_report_is_that_of_the_state_that_was_taken_over(opened: Opened
             assert ended.best["loss"].value <= segment.parent.trial + 1
 
 
-def test_a_schedule_is_replayed_with_its_parameters_and_the_seed_of_the_first_member(opened: Opened, tmp_path: Path) -> None:
-    ledger, requests = opened.open(study()), list[TrialRequest]()
+@pytest.mark.parametrize("fields", [JOB["population"], GROWING])
+def test_a_schedule_is_replayed_with_its_parameters_and_the_seed_of_the_first_member(
+    opened: Opened, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    ledger, requests = opened.open(study(population=fields)), list[TrialRequest]()
     while (request := ledger.ask()) is not None:
         requests.append(request)
         train(ledger, request)
@@ -468,8 +566,9 @@ def test_a_schedule_is_replayed_with_its_parameters_and_the_seed_of_the_first_me
     best = max(complete, key=lambda each: len(lineages.schedule(attempts, each)))
     line = lineages.schedule(attempts, best)
     assert len(line) > 1
-    entries = [{"step": each.done, "trial": each.trial, "params": each.params} for each in line]
-    replay = study(trials=1, population={"interval": 4, "steps": "epochs", "schedule": entries})
+    assert any(each.restart for each in line) == (fields == GROWING)
+    entries = [{"step": each.done, "trial": each.trial, "params": each.params, "restart": each.restart} for each in line]
+    replay = study(trials=1, population={"interval": fields["interval"], "steps": "epochs", "schedule": entries})
     other = Opened(tmp_path / "replay")
     ledger, trained = other.open(replay), list[TrialRequest]()
     while (request := ledger.ask()) is not None:
@@ -478,12 +577,23 @@ def test_a_schedule_is_replayed_with_its_parameters_and_the_seed_of_the_first_me
         ledger = other.open(replay)
     chain = [requests[each.number] for each in lineages.ancestors(attempts, best)]
     assert [request.params for request in trained] == [request.params for request in chain]
+    assert [request.segment and request.segment.restart for request in trained] == [
+        request.segment and request.segment.restart for request in chain
+    ]
     assert trained[0].seed == chain[0].seed
     begins = [index for index, each in enumerate(chain) if not index or each.params != chain[index - 1].params]
     series = [max(begin for begin in begins if begin <= index) for index in range(len(chain))]
     assert [request.series for request in trained] == series, "MLflow has a run for each of its parameters"
     assert ledger.counts.complete == 1
     other.close()
+
+
+def test_a_restart_with_the_same_parameters_is_in_the_schedule() -> None:
+    """As where a value is at the end of its range. The optimizer begins anew there."""
+    first = TrialRow(0, TrialState.PAUSED, 1, 0, params={"x": 1.0})
+    second = TrialRow(0, TrialState.PAUSED, 2, 1, params={"x": 1.0}, done=4, parent=0)
+    third = TrialRow(0, TrialState.COMPLETE, 3, 2, params={"x": 1.0}, done=8, parent=1, restart=True)
+    assert lineages.schedule([first, second, third], third) == [first, third]
 
 
 def row(request: TrialRequest, ledger: Ledger) -> TrialRow:

@@ -32,6 +32,7 @@ SAVES = "def run(ctx):\n    state = ctx.restored\n"
     [
         ("interval: 20, steps: epochs", (20, 40, 60)),
         ("interval: 8, steps: 24, exploit: tournament, quorum: 0, resample: 0", (8, 16)),
+        ("interval: 20, steps: epochs, growth: 2, patience: 1", (20, 40, 60)),
         ("interval: 32, steps: 33, share: 0.5, factors: [2], explore: {lr: {factors: [3]}}, fixed: [layers]", (32,)),
     ],
 )
@@ -77,6 +78,10 @@ GOOD = "population: {interval: 8, steps: epochs}\n"
         ("population: {interval: 64, steps: epochs}", "population.interval", "must be under 64"),
         ("population: {interval: 1, steps: 5000}", "population.interval", "makes 4999 decisions of 5000 steps"),
         ("population: {interval: 8, steps: 64, quorum: 2}", "population.quorum", "1"),
+        ("population: {interval: 8, steps: 64, growth: 0}", "population.growth", "0"),
+        ("population: {interval: 8, steps: 64, growth: 1.5}", "population.growth", "1.5"),
+        ("population: {interval: 8, steps: 64, growth: 2, quorum: 0.5}", "population.quorum", "must be 1 with growth"),
+        ("population: {interval: 8, steps: 64, patience: 2}", "population.patience", "has no effect without restarts"),
         ("population: {interval: 8, steps: 64, share: 0.6}", "population.share", "0.5"),
         ("population: {interval: 8, steps: 64, factors: []}", "population.factors", "1"),
         ("population: {interval: 8, steps: 64, explore: {rl: {}}}", "population.explore.rl", "did you mean lr"),
@@ -119,6 +124,7 @@ GOOD = "population: {interval: 8, steps: epochs}\n"
         (REPLAY.format(LATER, "explore: {lr: {resample: 0}}"), "population.explore", "has no effect beside schedule"),
         (REPLAY.format(LATER, "fixed: [lr]"), "population.fixed", "has no effect beside schedule"),
         (REPLAY.format(LATER, "quorum: 0"), "population.quorum", "has no effect beside schedule"),
+        (REPLAY.format(LATER, "growth: 2"), "population.growth", "has no effect beside schedule"),
         (REPLAY.format(LATER, "") + "\nenqueue: [{lr: 1}]", "enqueue", "stands beside population.schedule"),
         (GOOD + "constraints: [{metric: loss, max: 1}]", "constraints", "members are compared at every interval"),
         (GOOD + "pruner: median", "pruner", "drop it"),

@@ -25,16 +25,19 @@ import numpy  # so that its generator, which is saved too, is seeded
 
 
 def run(ctx):
-    done, weights, walk = 0, [ctx.params["x"]], 0.0
+    done, weights, walk, momentum = 0, [ctx.params["x"]], 0.0, 0.0
     if state := ctx.restored:
         done, weights, walk = state["step"], list(state["weights"]), state["walk"]
+        if not ctx.is_restart:
+            momentum = state["momentum"]
     for epoch in range(done + 1, ctx.params["epochs"] + 1):
-        walk += random.random()
+        momentum = 0.5 * momentum + random.random()
+        walk += momentum
         weights.append(ctx.params["x"])
         time.sleep(ctx.params["pause"])
         loss = sum((x - 0.3) ** 2 for x in weights) + walk / 100
         ctx.report(epoch, loss=loss)
-        ctx.save(epoch, {"weights": weights, "walk": walk}, every=ctx.params["every"])
+        ctx.save(epoch, {"weights": weights, "walk": walk, "momentum": momentum}, every=ctx.params["every"])
     return {"loss": loss, "weights": weights}
 """
 SPEC = """
@@ -43,7 +46,7 @@ params: {epochs: 8, pause: 0.0, every: 1000}
 space:
   x: {type: float, low: 0.0, high: 1.0}
 objective: {metric: loss, direction: minimize}
-population: {interval: 2, steps: epochs, exploit: tournament}
+population: {interval: 2, steps: epochs, exploit: tournament, growth: 2, patience: 1}
 sampler: random
 trials: 6
 seed: 3
@@ -51,13 +54,14 @@ retries: {crashed: 9, lost: 9}
 """
 
 
-def segments(study: Study, name: str) -> dict[tuple[int, int], tuple[Any, float]]:
-    """By trial and steps done before: the trial and folder that a segment continues from, and its parameter."""
-    found: dict[tuple[int, int], tuple[Any, float]] = {}
+def segments(study: Study, name: str) -> dict[tuple[int, int], tuple[Any, float, bool]]:
+    """By trial and steps done before: what a segment continues from, its parameter, and whether it is a restart."""
+    found: dict[tuple[int, int], tuple[Any, float, bool]] = {}
     for (text,) in study.rows(name, "select request from attempts order by number"):
         fields = json.loads(text)
         parent = fields["segment"]["parent"]
-        what = None if parent is None else (parent["trial"], parent["folder"]), fields["params"]["x"]
+        source = None if parent is None else (parent["trial"], parent["folder"])
+        what = source, fields["params"]["x"], fields["segment"]["restart"]
         key = fields["trial"], fields["segment"]["done"]
         assert found.setdefault(key, what) == what, "a retry changes nothing"
     return found
@@ -78,7 +82,9 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
     lineages = segments(study, "alone")
     assert segments(study, "killed") == lineages
     assert len(lineages) == 6 * 4
-    assert any(parent is not None and parent[0] != trial for (trial, _), (parent, _) in lineages.items())
+    assert any(parent is not None and parent[0] != trial for (trial, _), (parent, _, _) in lineages.items())
+    restarts = [done for (_, done), (_, _, is_restart) in lineages.items() if is_restart]
+    assert restarts == [4] * 5, "losses rise with each step, so the second comparison is no better than the first"
     killed, undisturbed = study.curves("killed"), study.curves("alone")
     assert all(len(values) == 1 for values in undisturbed.values())
     assert {(trial, step) for trial in range(6) for step in (2, 4, 6, 8)} <= killed.keys(), "written with the ends"
@@ -102,10 +108,11 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
 
     best = alone.front()[0]
     entries = [
-        {"step": segment.done, "trial": segment.trial, "params": dict(segment.params)}
+        {"step": segment.done, "trial": segment.trial, "params": dict(segment.params), "restart": segment.restart}
         for segment in lineage.schedule(alone.attempts(), best)
     ]
-    fields = {"population.schedule": entries, "population.exploit": "truncation"}
+    changes = {"schedule": entries, "exploit": "truncation", "growth": 1, "patience": 3}
+    fields = {f"population.{name}": value for name, value in changes.items()}
     replay = study.submit("replay", trials=1, parallel=1, **fields)
     assert replay.wait(600).state is RunState.SUCCEEDED
     (row,) = replay.rows()

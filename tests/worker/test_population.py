@@ -38,6 +38,8 @@ def run(ctx):
         weight = 42.0
     if what == "sets":
         groups[0]["lr"] = ctx.params["lr"]
+    if what == "dies" and ctx.is_restart:
+        weight = 100.0
     for step in range(done + 1, 13):
         if what == "dies" and step == 7 and ctx.attempt == 2:
             os._exit(1)
@@ -106,6 +108,14 @@ def test_a_child_that_dies_continues_from_its_own_newer_state(bench: Bench) -> N
     assert (lost.failure, list(values(reports))) == (FailureClass.CRASHED, [5, 6])
     again, more = ended(bench, "dies", 3, second(donor), attempt=3)
     assert (again.state, values(more)) == (TrialState.PAUSED, {7: 49.0, 8: 50.0})
+
+
+def test_a_child_that_dies_after_a_restart_does_not_restart_again(bench: Bench) -> None:
+    restart = dataclasses.replace(second(first(bench, "plants", 5)), restart=True)
+    _, reports = ended(bench, "dies", 3, restart, attempt=2)
+    assert values(reports) == {5: 101.0, 6: 102.0}, "the job was told of the restart"
+    again, more = ended(bench, "dies", 3, restart, attempt=3)
+    assert (again.state, values(more)) == (TrialState.PAUSED, {7: 103.0, 8: 104.0}), "from its own newer state"
 
 
 def test_a_missing_checkpoint_of_a_donor_is_a_reported_error(bench: Bench) -> None:

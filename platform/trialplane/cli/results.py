@@ -190,7 +190,12 @@ def _print_schedule(handle: RunHandle, trials: Sequence[TrialRow], output_format
     attempts = handle.attempts()
     by_trial = {
         row.trial: [
-            {"step": segment.done, "trial": segment.trial, "params": dict(segment.params)}
+            {
+                "step": segment.done,
+                "trial": segment.trial,
+                "params": dict(segment.params),
+                **({"restart": True} if segment.restart else {}),
+            }
             for segment in lineages.schedule(attempts, row)
         ]
         for row in trials

@@ -637,7 +637,7 @@ class Ledger:
         # Members of a population continue from checkpoints of others, so each segment has a folder of its own.
         folder = 0 if self._search.population is None else stretch.rung
         top = 0 if self._search.ladder is None else self._search.ladder.top
-        return Segment(stretch.rung, metrics, stretch.done, offset, folder=folder, top=top)
+        return Segment(stretch.rung, metrics, stretch.done, offset, folder=folder, top=top, restart=stretch.restart)
 
     def _update_offset(self, trial: int, step: int) -> None:
         """Record whether a trial counts its steps from 0 or from 1, given the step of a report."""

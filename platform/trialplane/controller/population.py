@@ -10,6 +10,22 @@ of 1, a decision does not depend on the order in which segments end. With a smal
 reached the step. The ledger writes the decision together with the start of the segment, so it is never made twice. With a
 schedule, members are not compared: they change their parameters at the steps of the schedule.
 
+With `growth`, the population restarts when its best loss improves no more, and is then compared at longer intervals. This
+follows Iterated Population Based Training (Chebykin, Alderliesten and Bosman 2025, arXiv 2511.09190). Theirs are the
+patience, the interval that is multiplied at each restart, the states that come from the best members, and the half of new
+parameters that is drawn at random. Ours are simpler:
+
+- The paper smooths the best losses by a Gaussian process, and also restarts when they improve too slowly. Here a restart
+  follows `patience` comparisons without a new best loss since the restart before.
+- The paper suggests the other half of new parameters by Bayesian optimization over the restarts. Here they are changed as
+  after any other takeover.
+- The paper shrinks and perturbs restored weights, and starts half of the members with new ones. Here the job decides what it
+  takes from the state: `Context.is_restart` says that its optimizer should begin anew.
+- The paper restarts every member, and trains twice as many until the first comparison. Here the best member continues
+  unchanged, and no member is added, so a restart loses nothing and the number of steps stays known.
+
+Members are still paused at every interval, but continue at once where they are not compared.
+
 Pure: decisions are a function of the ledger's rows, the seed and the settings.
 """
 
@@ -55,6 +71,46 @@ def choose_donor(population: Population, seed: int, member: int, step: int, loss
     return candidate if losses[candidate] < losses[member] else member
 
 
+def comparisons(population: Population, best_losses: Mapping[int, float]) -> dict[int, bool]:
+    """Return the steps at which members are compared, up to the next one, each with whether the population restarts there.
+
+    Args:
+        population: Settings.
+        best_losses: Best loss of all members at each step at which members were paused.
+    """
+    restarts: dict[int, bool] = {}
+    interval = step = population.interval
+    best: float | None = None  # since the last restart
+    misses = 0  # comparisons after the best one
+    while step in best_losses:
+        loss = best_losses[step]
+        best, misses = (loss, 0) if best is None or loss < best else (best, misses + 1)
+        restarts[step] = population.growth > 1 and misses >= population.patience
+        if restarts[step]:
+            interval, best, misses = interval * population.growth, None, 0
+        step += interval
+    return {**restarts, step: False}
+
+
+def choose_restart_donor(
+    population: Population, seed: int, member: int, step: int, losses: Mapping[int, float]
+) -> int | None:
+    """Return the member from whose checkpoint another one restarts; None for the best member, which does not.
+
+    Args:
+        population: Settings.
+        seed: Seed of the job.
+        member: Number of the member that continues.
+        step: Number of steps at which the population restarts.
+        losses: Losses of all members that have reached the step, including this one; smaller is better.
+    """
+    ranked = sorted(losses, key=lambda other: (losses[other], other))
+    if member == ranked[0]:
+        return None
+    group_size = max(1, int(population.share * len(ranked)))
+    return _generator(seed, member, step, "restart").choice(ranked[:group_size])
+
+
 def explore(
     population: Population,
     seed: int,
@@ -62,6 +118,8 @@ def explore(
     step: int,
     parameters: Mapping[str, AnyParameter],
     donor_params: Mapping[str, Any],
+    *,
+    draws_all: bool = False,
 ) -> dict[str, Any]:
     """Return the changed parameters of a member that takes over a donor's state.
 
@@ -76,6 +134,7 @@ def explore(
         step: Number of steps at which the member takes over the state.
         parameters: The space, each parameter after those in its conditions.
         donor_params: Parameters of the donor.
+        draws_all: Whether every parameter that is not fixed is drawn anew.
     """
     generator = _generator(seed, member, step, "explore")
     changed: dict[str, Any] = {}
@@ -87,7 +146,7 @@ def explore(
             changed[name] = draw(parameter, generator)
         elif name in population.fixed:
             changed[name] = donor_params[name]
-        elif generator.random() < resample:
+        elif draws_all or generator.random() < resample:
             changed[name] = draw(parameter, generator)
         else:
             changed[name] = perturb(parameter, donor_params[name], factors, generator)
@@ -184,6 +243,7 @@ class Members:
         self._size = size
         self._seed = seed
         self._pauses: dict[int, dict[int, _Pause]] = {}  # step → member → its pause
+        self._best_losses: dict[int, float] = {}  # step → best loss of the members that have reached it
         self._steps: dict[int, int] = {}  # member → the last step at which it was paused, or 0
         self._unfinished: set[int] = set()  # members that have started, and are running or paused
         self._paused: set[int] = set()
@@ -220,6 +280,7 @@ class Members:
         if state is TrialState.PAUSED:
             loss = math.inf if math.isnan(losses[0]) else losses[0]
             self._pauses.setdefault(stretch.rung, {})[trial] = _Pause(loss, done)
+            self._best_losses[stretch.rung] = min(loss, self._best_losses.get(stretch.rung, math.inf))
             self._steps[trial] = stretch.rung
             self._paused.add(trial)
         else:
@@ -240,10 +301,11 @@ class Members:
         """
         if trial is not None:
             return dataclasses.replace(self.first_stretch(trial), trial=None)
+        restarts = comparisons(self._population, self._best_losses)
         for step in sorted({self._steps[member] for member in self._paused}):
-            if self._has_quorum(step):
+            if step not in restarts or self._has_quorum(step):
                 first_member = min(member for member in self._paused if self._steps[member] == step)
-                return self._next_stretch_of(first_member)
+                return self._next_stretch_of(first_member, restarts)
         return None
 
     def params(
@@ -260,10 +322,12 @@ class Members:
         assert stretch.parent is not None
         donor, step = stretch.parent
         if self._population.schedule:
-            return self._population.scheduled_params(step)
-        if donor == stretch.trial:
+            entry = self._population.scheduled(step)
+            return None if entry is None else dict(entry.params)
+        if donor == stretch.trial and not stretch.restart:
             return None
-        return explore(self._population, self._seed, stretch.trial, step, parameters, donor_params)
+        draws_all = stretch.restart and stretch.trial % 2 == 1
+        return explore(self._population, self._seed, stretch.trial, step, parameters, donor_params, draws_all=draws_all)
 
     def find_hopeless(self) -> list[int]:
         """Return an empty list: a population drops no member."""
@@ -302,13 +366,26 @@ class Members:
         pending_count = sum(self._steps[member] < step for member in self._unfinished)
         return reached_count >= self._population.quorum * (reached_count + pending_count)
 
-    def _next_stretch_of(self, member: int) -> Stretch:
-        """Return the stretch that continues a paused member, and choose the donor of its checkpoint."""
+    def _next_stretch_of(self, member: int, restarts: Mapping[int, bool]) -> Stretch:
+        """Return the stretch that continues a paused member, and choose the donor of its checkpoint.
+
+        Args:
+            member: Number of the member.
+            restarts: Steps at which members are compared, each with whether the population restarts there.
+        """
         step = self._steps[member]
         pauses = self._pauses[step]
-        donor = member
-        if not self._population.schedule:
-            losses = {other: pause.loss for other, pause in pauses.items()}
+        losses = {other: pause.loss for other, pause in pauses.items()}
+        donor: int | None = member
+        is_restart = False
+        if self._population.schedule:
+            entry = self._population.scheduled(step)
+            is_restart = entry is not None and entry.restart
+        elif restarts.get(step):
+            donor = choose_restart_donor(self._population, self._seed, member, step, losses)
+            is_restart = donor is not None
+        elif step in restarts:
             donor = choose_donor(self._population, self._seed, member, step, losses)
+        donor = member if donor is None else donor
         done = pauses[donor].done
-        return Stretch(member, self._intervals.next_rung(done), done, parent=(donor, step))
+        return Stretch(member, self._intervals.next_rung(done), done, (donor, step), is_restart)

@@ -37,12 +37,14 @@ class Stretch:
         rung: Number of steps after which the trial is paused; 0 if it trains to its end.
         done: Number of steps that the trial has done before.
         parent: Trial and rung of the checkpoint that the stretch starts from; None for the trial's own newest checkpoint.
+        restart: Whether the stretch restarts a member of a population from this checkpoint.
     """
 
     trial: int | None
     rung: int
     done: int = 0
     parent: tuple[int, int] | None = None
+    restart: bool = False
 
 
 class Rung:

@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from trialplane import errors
 from trialplane.errors import Issue
 from trialplane.job import models, values
 
 MOST_DECISIONS = 1000  # of each member
+_PATIENCE = 3  # comparisons, as in the paper, see `controller/population.py`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,9 @@ class Scheduled(models.Model):
     trial: values.Integer | None = Field(
         default=None, ge=0, description="Number of the trial in the population. That of the first entry gives the seed."
     )
+    restart: bool = Field(
+        default=False, strict=True, description="Whether the population restarted there, so that `ctx.is_restart` is true."
+    )
 
 
 class Population(models.Model):
@@ -88,7 +93,9 @@ class Population(models.Model):
         "the best `share`. tournament: each is compared with another one, drawn at random, and takes it over if that is "
         "better.",
     )
-    share: values.Number = Field(default=0.25, gt=0, le=0.5, description="Share of the members for exploit: truncation.")
+    share: values.Number = Field(
+        default=0.25, gt=0, le=0.5, description="Share of the members for exploit: truncation, and for restarts."
+    )
     factors: Factors = Field(
         default=(0.8, 1.25),
         description="Factors of which one multiplies a number that is taken over. A choice becomes a neighbor in its list.",
@@ -108,7 +115,18 @@ class Population(models.Model):
         "that decisions do not depend on speed. 0: each continues at once, compared with those that have reached the step "
         "by then.",
     )
-
+    growth: values.Integer = Field(
+        default=1,
+        gt=0,
+        description="Factor of the interval at each restart. When the best loss improves no more, all members but the best "
+        "take over the state of one of the best `share`. Half of them draw new parameters, half change those that they take "
+        "over. From there on, members are compared at intervals that are longer by this factor. 1: no restarts.",
+    )
+    patience: values.Integer = Field(
+        default=_PATIENCE,
+        gt=0,
+        description="Number of comparisons without a new best loss that cause a restart, with `growth`.",
+    )
     schedule: tuple[Scheduled, ...] = Field(
         default=(),
         description="Replay: members are not compared, and train with these parameters, as `platform best --schedule` "
@@ -117,9 +135,13 @@ class Population(models.Model):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Population:
-        """Check that no parameter is both fixed and explored, and that the steps of the schedule are in order."""
+        """Check that fields do not exclude each other, and that the steps of the schedule are in order."""
         both = sorted(set(self.fixed) & set(self.explore))
         issues = [Issue(("explore", name), "is among fixed as well; drop one of them") for name in both]
+        if self.growth > 1 and self.quorum < 1:
+            issues.append(Issue(("quorum",), "must be 1 with growth: all members restart at the same step"))
+        if self.growth == 1 and self.patience != _PATIENCE:
+            issues.append(Issue(("patience",), "has no effect without restarts; write growth: 2, or drop it"))
         previous_step = -1
         for index, entry in enumerate(self.schedule):
             field = ("schedule", index, "step")
@@ -133,9 +155,9 @@ class Population(models.Model):
         models.refuse(issues)
         return self
 
-    def scheduled_params(self, step: int) -> dict[str, Any] | None:
-        """Return the parameters that the schedule sets at a step. None if it sets none there."""
-        return next((dict(entry.params) for entry in self.schedule if entry.step == step), None)
+    def scheduled(self, step: int) -> Scheduled | None:
+        """Return the entry of the schedule for a step. None if it changes nothing there."""
+        return next((entry for entry in self.schedule if entry.step == step), None)
 
     def seed_trial(self, trial: int) -> int:
         """Return the number of the trial from which the seed of a trial is derived: usually its own number.
@@ -151,6 +173,12 @@ class Population(models.Model):
         override = self.explore.get(name, Exploration())
         factors = self.factors if override.factors is None else override.factors
         return factors, self.resample if override.resample is None else override.resample
+
+    @property
+    def comparison(self) -> str:
+        """When members are compared, as text."""
+        text = f"compared every {errors.counted(self.interval, 'step')}"
+        return text if self.growth == 1 else f"{text}, less often after restarts"
 
     def decisions(self, steps: int) -> int:
         """Return the number of decisions of a member whose whole training has `steps` steps."""

@@ -181,7 +181,7 @@ def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "sampler", job.search.sampler.name
         yield "pruner", job.search.pruner.name
         population = job.search.population
-        yield "population", "" if population is None else f"compared every {errors.counted(population.interval, 'step')}"
+        yield "population", "" if population is None else population.comparison
     yield f"{job.noun}s", str(job.trials)
     yield "at a time", str(job.width)
     role = job.roles()[0]

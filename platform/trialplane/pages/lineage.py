@@ -104,14 +104,15 @@ def ancestors(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
 
 
 def schedule(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
-    """Return the first ancestor of a population's segment, and each later one, up to the segment, with new parameters.
+    """Return the first ancestor of a population's segment, and each later one with new parameters, or after a restart.
 
     Args:
         attempts: All attempts of the run.
         row: The segment.
     """
     line = ancestors(attempts, row)
-    return [line[0], *(after for before, after in itertools.pairwise(line) if after.params != before.params)]
+    pairs = itertools.pairwise(line)
+    return [line[0], *(after for before, after in pairs if after.restart or after.params != before.params)]
 
 
 def join_segments(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:

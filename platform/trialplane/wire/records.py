@@ -77,6 +77,7 @@ class Segment:
             `paths.TrialFolder`. 0 for the trial's own folder.
         changed: Whether the trial's parameters are not those with which the checkpoint was trained.
         top: Number of steps of a whole trial, whose last state is always saved. 0 without one.
+        restart: Whether a population restarts with it: the optimizer begins anew with the weights of the checkpoint.
     """
 
     rung: int = 0
@@ -88,6 +89,7 @@ class Segment:
     folder: int = 0
     changed: bool = False
     top: int = 0
+    restart: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -415,6 +417,7 @@ class TrialRow:
         done: Number of steps that were done before it, when it continues from a checkpoint.
         parent: Number of the attempt that saved this checkpoint. None if it begins at step 0.
         workers: Mean number of a collection's workers while it ran.
+        restart: Whether its population restarted with it, see `Segment.restart`.
     """
 
     trial: int
@@ -441,6 +444,7 @@ class TrialRow:
     done: int = 0
     parent: int | None = None
     workers: float = 0.0
+    restart: bool = False
 
     @property
     def first(self) -> int:

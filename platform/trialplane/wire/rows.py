@@ -48,6 +48,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
             series=segment.series,
             done=segment.done,
             parent=parent,
+            restart=segment.restart,
         )
     state = displayed_state(outcome)
     metrics = outcome.metrics
@@ -78,6 +79,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         done=segment.done,
         parent=parent,
         workers=outcome.workers,
+        restart=segment.restart,
     )
 
 

@@ -95,6 +95,7 @@ class Origin:
         is_changed: Whether the trial has other parameters than those with which that checkpoint was trained.
         is_exact: Whether only the newest checkpoint there may be used, even if it is damaged. An older one has fewer steps
             of training than the segment that continues it expects.
+        is_restart: Whether a population restarts with this checkpoint.
     """
 
     location: str | None = None
@@ -103,6 +104,7 @@ class Origin:
     step: int | None = None
     is_changed: bool = False
     is_exact: bool = False
+    is_restart: bool = False
 
 
 class Points:
@@ -154,6 +156,7 @@ class Saving:
             once they are compared, or if there was no such state.
         remark: Remark for the user on such values that the trial still trains with, though its own parameters differ; "" if
             there are none.
+        is_restart: Whether the state that was read is the one with which a population restarts.
     """
 
     def __init__(self) -> None:
@@ -161,6 +164,7 @@ class Saving:
         self.saved_at = time.monotonic()
         self.taken_over: optimizers.Values | None = None
         self.remark = ""
+        self.is_restart = False
 
     def compare(self, state: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         """Compare the optimizer's values in the first new state with those that were taken over, and set the remark."""
@@ -330,9 +334,19 @@ class Context:
         _ = self._stop.is_requested  # from here on SIGTERM is a request
         restored = self._states().restore(self.is_usable)
         self._origin.was_read = True
+        self._saving.is_restart = restored is None and self._origin.is_restart
         if restored is None and self._origin.location is not None:
             restored = self._restore_other(self._origin.location)
         return None if restored is None else {**restored.state, "step": restored.step}
+
+    @property
+    def is_restart(self) -> bool:
+        """Whether a population with `growth` restarts with the state that `restored` has returned. Read `restored` before.
+
+        Then load the weights, and let the optimizer begin anew. It is False for a state that was saved after the restart, so
+        that a trial that is lost loads its optimizer again.
+        """
+        return self._saving.is_restart
 
     def _restore_other(self, location: str) -> Restored:
         """Return the state at the location of another run or trial, and restore the random generators.

@@ -381,6 +381,7 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
             checkpoints(config, request.run, parent.trial, parent.folder),
             is_exact=True,
             is_changed=segment.changed,
+            is_restart=segment.restart,
             # If the trial has checkpoints, an earlier attempt at the segment has read the origin and saved a newer state.
             is_required=not _has_checkpoints(location),
         )

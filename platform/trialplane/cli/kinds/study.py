@@ -31,7 +31,7 @@ class StudyPresenter(Presenter):
             space = f"parameters of {study.entrypoint.removeprefix('optuna:')}"
         comparison = f" by {job.watched_metric}" if study.pruner.name != "none" and job.watched_metric else ""
         if study.population is not None:
-            comparison = f", population compared every {errors.counted(study.population.interval, 'step')}"
+            comparison = f", population {study.population.comparison}"
         return (
             f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {space}, {presenter.goals(job)}, "
             f"sampler {study.sampler.name}, pruner {study.pruner.name}{comparison}"
