@@ -54,7 +54,7 @@ class Trial:
     def ask(self, name: str) -> None:
         """Asks for a parameter, and is answered a minute later."""
         self.channel.send(messages.Suggest(name, "float", 0.0, 1.0))
-        assert Event.of(self.slot.next_events()).wanted is not None
+        assert Event.of(self.slot.next_messages()).wanted is not None
         self.now += 60.0
         self.running.answer(None, messages.Suggested(None, "refused"))
 
@@ -84,7 +84,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 def test_the_time_that_a_trial_waits_for_an_answer_is_not_its_own(trial: Trial) -> None:
     trial.now += 50.0
     trial.report(1)
-    trial.slot.next_events()
+    trial.slot.next_messages()
     assert trial.running.is_answer_due
     trial.now += 600.0  # the controller waits for its database
     trial.running.answer(None)
@@ -109,13 +109,13 @@ def test_time_in_which_nobody_reads_what_a_trial_says_is_not_its_own(trial: Tria
     """Its reports fill the channel at last, and then it stands still."""
     trial.now += 50.0
     trial.report(1)
-    assert [report.step for report in Event.of(trial.slot.next_events()).reports] == [1]
+    assert [report.step for report in Event.of(trial.slot.next_messages()).reports] == [1]
     trial.now += 3.0
     trial.report(2)
     trial.now += 597.0
     trial.running.answer(None)
     assert not trial.is_killed()
-    assert [report.step for report in Event.of(trial.slot.next_events()).reports] == [2]
+    assert [report.step for report in Event.of(trial.slot.next_messages()).reports] == [2]
     trial.now += 600.0
     trial.running.answer(None)
     assert trial.running.timers.until_next() == 10.0, "none of the first ten minutes counts twice"
@@ -228,7 +228,7 @@ def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: 
     many = {f"class_{number}": 0.1 for number in range(MAX_METRICS + 5)}
     many |= {"n" * (MAX_NAME + 1): 0.2, "score": 0.5}
     trial.report(1, many)
-    (report,) = Event.of(trial.slot.next_events()).reports
+    (report,) = Event.of(trial.slot.next_messages()).reports
     trial.running.answer(None)
     trial.running.handle_outcome(TrialOutcome(0, TrialState.COMPLETE, metrics=many, remark="slow disk"))
     for found in (report, trial.running.final_outcome):

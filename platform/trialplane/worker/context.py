@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # numpy, which a job may not need
     from trialplane.training.states import Restored, States
 
 Result = Mapping[str, Any] | Sequence[float] | float
-Run = Callable[["Context"], Result]
+JobFunction = Callable[["Context"], Result]
 Pulse = Callable[[int, float], None]
 
 

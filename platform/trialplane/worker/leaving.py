@@ -34,22 +34,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--below", type=int, metavar="PID", help="only trials of slots below this process")
     options = parser.parse_args(argv)
     deadline = time.monotonic() + options.seconds
-    handles = {}  # descriptor of each trial's process → its pid
+    pidfds = {}  # descriptor of each trial's process → its pid
     for pid, template in trial_parents(options.below).items():
         with contextlib.suppress(ProcessLookupError):
             os.kill(template, REMOVAL_SIGNAL)  # before SIGTERM, because the slot may end right after it
-            handle = os.pidfd_open(pid)
-            handles[handle] = pid
-            signal.pidfd_send_signal(handle, signal.SIGTERM)
-    while handles:
-        ended, _, _ = select.select(list(handles), [], [], max(0.0, deadline - time.monotonic()))
+            pidfd = os.pidfd_open(pid)
+            pidfds[pidfd] = pid
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+    while pidfds:
+        ended, _, _ = select.select(list(pidfds), [], [], max(0.0, deadline - time.monotonic()))
         if not ended:
-            pids = ", ".join(map(str, handles.values()))
-            sys.stderr.write(f"{len(handles)} trial(s) had not ended after {options.seconds:g} s: pid {pids}\n")
+            pids = ", ".join(map(str, pidfds.values()))
+            sys.stderr.write(f"{len(pidfds)} trial(s) had not ended after {options.seconds:g} s: pid {pids}\n")
             return 1
-        for handle in ended:
-            os.close(handle)
-            del handles[handle]
+        for pidfd in ended:
+            os.close(pidfd)
+            del pidfds[pidfd]
     return 0
 
 

@@ -41,7 +41,7 @@ class CommandFailed(Exception):
     """A command ended with an exit code over 0."""
 
 
-def load(config: records.SlotConfig, program: Program) -> context.Run:
+def load(config: records.SlotConfig, program: Program) -> context.JobFunction:
     """Return the function that runs a program as one trial.
 
     A script is compiled, and its third-party modules are imported, once for all trials of the template.

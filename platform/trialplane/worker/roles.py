@@ -12,7 +12,7 @@ from trialplane.wire import records
 from trialplane.worker import channel, trial
 
 
-def role_function(config: records.SlotConfig) -> trial.Role:
+def role_function(config: records.SlotConfig) -> trial.RoleFunction:
     """Return the function that the trial processes of a slot call, and import the modules of its role only."""
     if trial.has_ranks(config):
         from trialplane.worker.ranks import supervisor  # a trial of one process needs no supervisor

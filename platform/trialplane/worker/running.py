@@ -72,18 +72,18 @@ class RunningTrial:
     workdir: Path
     started_at: float
     pid: int = 0
-    handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never reused
+    pidfd: int | None = None  # descriptor of the process: unlike its pid it is never reused
     template_asked_at: float | None = None  # when the template was last expected to report a start or an exit
     template_end_text: str = "died"  # how the template ended, for a message
     start_method: str = ""
     reader: Reader | None = None  # reads a program's metrics
     timers: Timers[Messages | None] = dataclasses.field(default_factory=Timers)  # an action returns messages to hand over
     is_open: bool = True  # whether messages of the process can still come
-    log_size: int = 0  # bytes of its log, written before it ended
-    printed_bytes: int | None = None  # bytes of its log when it exited; the rest is from other processes
-    suggestion_requests: int = 0
+    log_size: int = 0  # bytes that the log had when the process still ran; other processes may write after its end
+    printed_bytes: int | None = None  # size of the log as the process reported it at its exit; None if it has not
+    suggestion_count: int = 0  # requests for parameters so far
     requested_names: set[str] = dataclasses.field(default_factory=set)  # parameters that it has requested
-    is_repeated: bool = False  # whether its newest request is for a parameter that it had requested before
+    is_request_repeated: bool = False  # whether its newest request is for a parameter that it had requested before
     decided_end: tuple[TrialState, str] | None = None  # the end that the slot has decided: pruned, paused, or by a stop rule
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     # The reports that the controller received last.
@@ -108,7 +108,9 @@ class RunningTrial:
     exchange: Exchange | None = None  # of a collection's trial
     pause: pausing.Pause = dataclasses.field(init=False)  # for programs, and for reports that do not wait for an answer
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)  # set when the process has ended
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # for the process's handle and how it is ended
+    lock: threading.Lock = dataclasses.field(
+        default_factory=threading.Lock
+    )  # for the process's descriptor and how it is ended
     send_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # for messages to the process
 
     def __post_init__(self) -> None:
@@ -222,7 +224,7 @@ class RunningTrial:
         self.last_metrics, self.report_sent_at = ranks.without_seconds(report.metrics), report.sent
         self.is_blocked = self.request.prunable and report.waits
         if self.reader is not None:
-            self.reader.leave_out(report.metrics)
+            self.reader.leave_out(report.metrics)  # so that no value is recorded twice
         if not report.waits and self.request.node == 0:  # other nodes report the times of their ranks
             self._apply_end_rules(report.step, report.metrics)
 
@@ -237,12 +239,13 @@ class RunningTrial:
             raise errors.MessageError("a trial sent a request for a parameter, and only an objective of Optuna may")
         if self.pending_suggestion is not None:
             raise errors.MessageError("a trial sent two requests for parameters at once; send them one after another")
-        self.suggestion_requests += 1
-        if self.suggestion_requests > MAX_SUGGESTIONS:
+        self.suggestion_count += 1
+        if self.suggestion_count > MAX_SUGGESTIONS:
             raise errors.MessageError(
                 f"a trial sent more than {MAX_SUGGESTIONS} requests for parameters; request each of them once"
             )
-        self.pending_suggestion, self.is_repeated = suggest, suggest.name in self.requested_names
+        self.pending_suggestion = suggest
+        self.is_request_repeated = suggest.name in self.requested_names
         self.requested_names.add(suggest.name)
         self._schedule_hand_over()
 
@@ -264,7 +267,8 @@ class RunningTrial:
                 # Without an unread message the program had not ended when the size was read, so all of it is the program's.
                 if not self.channel.is_readable():
                     self.log_size = size
-        for step, metrics in self.reader.read(now, ended=ended, printed=self.printed_bytes if ended else self.log_size):
+        program_bytes = self.printed_bytes if ended else self.log_size
+        for step, metrics in self.reader.read(now, ended=ended, printed_bytes=program_bytes):
             if self.decided_end is not None:
                 return  # metrics after the decided end do not count
             self.reports.append(records.TrialReport(self.request.number, step, metrics, time.time(), ""))
@@ -307,8 +311,8 @@ class RunningTrial:
         """
         now = time.monotonic()
         waited_since = self.report_sent_at if self.is_answer_due else self.handed_over_at
-        is_repeated_request = suggested is not None and self.is_repeated
-        if self.request.worker is None and not is_repeated_request:  # the deadline of a worker is the exchange's
+        answers_repeated_request = suggested is not None and self.is_request_repeated
+        if self.request.worker is None and not answers_repeated_request:  # the deadline of a worker is the exchange's
             self.timers.postpone("deadline", now - max(waited_since, self.credited_until))
         self.credited_until = now
         if self.is_answer_due:
@@ -322,10 +326,10 @@ class RunningTrial:
         if suggested is not None:
             self.send(suggested)
 
-    def handle_start(self, pid: int, method: str, handle: int) -> None:
+    def handle_start(self, pid: int, method: str, pidfd: int) -> None:
         """Record the started process, and send it the signal of a kill or stop that was requested before."""
         with self.lock:
-            self.pid, self.start_method, self.handle, self.template_asked_at = pid, method, handle, None
+            self.pid, self.start_method, self.pidfd, self.template_asked_at = pid, method, pidfd, None
             self.timers.cancel("template")
             if self.kill_reason:
                 self._signal(signal.SIGKILL)
@@ -340,9 +344,9 @@ class RunningTrial:
         """Record that the process has ended, so that no signal is sent to it."""
         self.is_gone.set()
         with self.lock:
-            if self.handle is not None:
-                os.close(self.handle)
-                self.handle = None
+            if self.pidfd is not None:
+                os.close(self.pidfd)
+                self.pidfd = None
             if self.grace_timer is not None:
                 self.grace_timer.cancel()
 
@@ -378,9 +382,10 @@ class RunningTrial:
             self._decide_end(TrialState.PAUSED, f"paused after step {step}")
 
     def _decide_end(self, state: TrialState, message: str) -> None:
-        """Record the state and the message of the outcome, and end the process: by SIGTERM, and by SIGKILL after a time.
+        """Decide the state and the message of the outcome, and end the process: by SIGTERM, and by SIGKILL after a time.
 
-        Does nothing if the process is killed, has sent a result, or its end was decided before.
+        Does nothing if the process is killed, or its end was decided before. If it has sent a result, only the decision that
+        it is pruned has an effect.
         """
         with self.lock:
             if self.kill_reason is not None or self.decided_end is not None:
@@ -406,7 +411,7 @@ class RunningTrial:
                 self.kill(FailureClass.CRASHED, f"{text}; {remedy}")
 
     def _check_deadline(self) -> None:
-        """Kill a process that has exceeded its time, unless it has ended.
+        """Kill a process that has exceeded its time, unless it is killed already or has sent its outcome.
 
         The limit of a worker is for each of its results. The exchange has the deadline of the current one, which other
         threads move, so it is checked again after `WATCH_INTERVAL` at most.
@@ -414,7 +419,8 @@ class RunningTrial:
         if self.kill_reason is not None or self.final_outcome is not None:
             return
         is_worker = self.request.worker is not None
-        if self.exchange is not None and is_worker:
+        if is_worker:
+            assert self.exchange is not None, "a worker has an exchange"
             now, deadline = time.monotonic(), self.exchange.deadline
             if deadline is None or now < deadline:
                 next_check = now + WATCH_INTERVAL if deadline is None else min(deadline, now + WATCH_INTERVAL)
@@ -505,19 +511,21 @@ class RunningTrial:
         for name in self.request.reported:  # their best report counts, so a training that diverges at the end has a value
             if name in reader.finite and not math.isfinite(metrics.get(name, math.nan)):
                 metrics[name] = reader.finite[name]
+        outcome = dataclasses.replace(outcome, metrics=metrics)
+        if self.stop_reason and (self.final_outcome is None or self.stop_requested_at < self.final_outcome_at):
+            text = "it ended after SIGTERM"
+            return dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.LOST, message=text)
         missing = [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]
-        was_stopped = self.stop_reason and (self.final_outcome is None or self.stop_requested_at < self.final_outcome_at)
-        if not was_stopped and not missing:
-            remarks = (outcome.message, *reader.remarks, *stopping.unreported_remarks(self.request.stop, metrics))
-            return dataclasses.replace(outcome, metrics=metrics, message="; ".join(filter(None, remarks)))
-        if was_stopped:
-            failure, text, place = FailureClass.LOST, "it ended after SIGTERM", ""
-        else:
-            place = "; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing)
-            failure, text = FailureClass.INVALID, reader.missing_message(missing, metrics)
-        return dataclasses.replace(
-            outcome, state=TrialState.FAILED, failure=failure, message=text, metrics=metrics, place=place
-        )
+        if missing:
+            return dataclasses.replace(
+                outcome,
+                state=TrialState.FAILED,
+                failure=FailureClass.INVALID,
+                message=reader.missing_message(missing, metrics),
+                place="; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing),
+            )
+        remarks = (outcome.message, *reader.remarks, *stopping.unreported_remarks(self.request.stop, metrics))
+        return dataclasses.replace(outcome, message="; ".join(filter(None, remarks)))
 
     def _clamp_time(self, seconds: float) -> float:
         """Clamp a time since the epoch to the lifetime of the process; `seconds` may be NaN."""
@@ -532,9 +540,9 @@ class RunningTrial:
 
     def _signal(self, number: signal.Signals) -> None:
         """Signal the process, if it has started and not ended; with the lock held."""
-        if self.handle is not None:
+        if self.pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.handle, number)
+                signal.pidfd_send_signal(self.pidfd, number)
 
 
 def log_messages(log: bytes) -> tuple[messages.LogGrown, ...]:

@@ -112,6 +112,7 @@ class Slot:
             return messages.SlotStarted(self.node, message.seconds, message.unclean, address)
         self.close()
         if message is not None:
+            # Before a program's trials, its arguments are checked too, so the cause may be other than an import.
             problem = "the job's code does not import" if self.config.program is None else "no trial can start"
             raise errors.EntrypointError(
                 f"{problem}: {message.message}\n  in {self.config.code}, {self._program_name()}\n  traceback: "
@@ -176,7 +177,7 @@ class Slot:
         if self.config.memory is not None:
             watcher = threading.Thread(target=running.watch_memory, args=(self.config.memory,), name="memory", daemon=True)
             watcher.start()
-        return self.next_events()
+        return self.next_messages()
 
     def _metrics_reader(self, request: records.TrialRequest, log_file: Path, workdir: Path) -> Reader | None:
         """Return a reader of the metrics of a program; None for a function, or on a node other than the first."""
@@ -205,7 +206,7 @@ class Slot:
         running.answer(prune_at, suggested)
         if running.is_gone.is_set():  # the answer was for the last reports of a process that had ended, see `_end_trial`
             return self._conclude(running)
-        return self.next_events()
+        return self.next_messages()
 
     def kill(self, failure: FailureClass, message: str) -> None:
         """End the running trial, if there is one, as `failure`. May be called from another thread."""
@@ -242,11 +243,12 @@ class Slot:
         By then the template may still run: a process that waits for a disk ends only when the disk answers.
 
         Args:
-            number: Signal for a template that does not answer. None for one that ends by itself when its socket is closed.
+            number: SIGABRT for a template that hangs in an import, which then writes its stacks to the log; SIGKILL for one
+                that does not answer. None for one that ends by itself when its socket is closed.
         """
         control, template = self._control, self.template
         self._control = self.template = None
-        if control is not None and number is None:
+        if control is not None and number is None:  # a signaled template must not end before it has written its stacks
             control.close()
         if template is not None:
             if number is not signal.SIGKILL:  # it can still end by itself, and kill its trials
@@ -276,8 +278,8 @@ class Slot:
             return f"the end of its log on {self.node}:\n{self._log.read_bytes()[-4000:].decode(errors='replace')}"
         return "nothing: its log cannot be read"
 
-    def next_events(self) -> Messages:
-        """Handle the trial's events until there are messages for the controller, and return these.
+    def next_messages(self) -> Messages:
+        """Handle the trial's events until there are messages for the controller, and return these messages.
 
         Events are messages of the process, the end of the process, messages of the template, and timers.
         """
@@ -287,18 +289,18 @@ class Slot:
             readable = self._wait_for_sources(running)
             if running.channel in readable:
                 running.receive()
-            if running.handle in readable:
+            if running.pidfd in readable:
                 self._expect_template(running)  # the process has ended; the template reports its exit code
             if self._control in readable:
                 try:
-                    message, handle = self._receive_from_template()
+                    message, pidfd = self._receive_from_template()
                 except errors.MessageError as error:
                     running.kill(FailureClass.INVALID, f"{error}; its template was ended, see {self._template_output()}")
                     self._end_template()
                     return self._end_trial(running, None)
                 if not isinstance(message, messages.TrialStarted):
                     return self._end_trial(running, message)
-                running.handle_start(message.pid, message.method, handle)
+                running.handle_start(message.pid, message.method, pidfd)
                 if message.reasons:
                     with self._log.open("a") as log:
                         log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
@@ -310,14 +312,14 @@ class Slot:
         sources: list[Any] = [self._control]
         if running.is_open:  # a closed channel would always be readable
             sources.append(running.channel)
-        if running.handle is not None and running.template_asked_at is None:
-            sources.append(running.handle)
+        if running.pidfd is not None and running.template_asked_at is None:
+            sources.append(running.pidfd)
         return select.select(sources, [], [], running.timers.until_next())[0]
 
     def _expect_template(self, running: RunningTrial) -> None:
         """Set the timer that ends a template which does not send its next message, about a start or an exit."""
         running.template_asked_at = time.monotonic()
-        running.timers.set("template", running.template_asked_at, self._check_template)
+        running.timers.set("template", running.template_asked_at, self._check_template)  # it sets its own next time
 
     def _check_template(self) -> Messages | None:
         """Kill the template if its message is overdue, as when it was stopped, or waits for a disk or a debugger.
@@ -328,7 +330,8 @@ class Slot:
         running = self.running
         assert running is not None
         assert running.template_asked_at is not None
-        now, overdue_at = time.monotonic(), running.template_asked_at + running.template_patience()
+        now = time.monotonic()
+        overdue_at = running.template_asked_at + running.template_patience()
         if now < overdue_at:  # checked often, because another thread may kill the process, which shortens the time
             running.timers.set("template", min(overdue_at, now + WATCH_INTERVAL), self._check_template)
             return None
@@ -355,7 +358,7 @@ class Slot:
         return message, descriptors[0] if descriptors else -1
 
     def _end_trial(self, running: RunningTrial, exit_message: messages.TrialExited | None) -> Messages:
-        """Return the last messages of a trial whose process or template is gone.
+        """Read what is left of a trial whose process or template is gone, and return its last messages.
 
         In a study that prunes, these are at first only its last reports. The end follows once they are answered, so that a
         program that ends quickly can still be pruned.
@@ -402,12 +405,12 @@ class Slot:
         """Return the next piece of an ended trial's log; with the last piece also the messages of the trial's end."""
         assert self._unsent_end is not None
         log, end_messages = self._unsent_end
-        piece = log_messages(log.next_piece(ended=True))
+        piece_messages = log_messages(log.next_piece(ended=True))
         if not log.is_sent:
-            return piece
+            return piece_messages
         self._unsent_end = None
         log.remove()
-        return (*piece, *end_messages)
+        return (*piece_messages, *end_messages)
 
     def _build_outcome(
         self, running: RunningTrial, exit_message: messages.TrialExited | None
@@ -433,9 +436,12 @@ class Slot:
             outcome = outcomes.unsaved_outcome(outcome)
         if outcome.state is not TrialState.COMPLETE:
             return outcome, None
-        if self.config.keep and running.final_outcome is None and running.decided_end is None:
+        ended_without_message = running.final_outcome is None and running.decided_end is None
+        if self.config.keep and ended_without_message:
             text = (
                 "keep.files: nothing was copied, as the script ended by os._exit or os.exec…; run it with `command:` instead"
             )
             return dataclasses.replace(outcome, remark=text), None
-        return check_arrays(outcome, paths.trial_arrays(running.workdir)) if outcome.arrays else (outcome, None)
+        if not outcome.arrays:
+            return outcome, None
+        return check_arrays(outcome, paths.trial_arrays(running.workdir))

@@ -59,7 +59,7 @@ def main() -> None:
     began = time.monotonic()
     with _exit_with_slot(control):
         try:
-            run = _import_all(config)
+            job_function = _import_all(config)
         except BaseException as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log
             sys.stderr.flush()
@@ -68,7 +68,7 @@ def main() -> None:
     unclean = tuple(spawn.reasons_not_to_fork())
     if not unclean:
         try:
-            usage.check_arguments(run, config)
+            usage.check_arguments(job_function, config)
         except context.Invalid as error:
             control.send(messages.encode(messages.JobFailed(str(error))))
             os._exit(0)
@@ -77,25 +77,25 @@ def main() -> None:
     _make_first_calls(config)
     gc.collect()
     gc.freeze()  # otherwise a child's garbage collector would write to, and so copy, every inherited page
-    Template(control, config, run).serve()
+    Template(control, config, job_function).serve()
     os._exit(0)  # the kernel cleans up; some libraries' own exit handlers take seconds
 
 
-def _import_all(config: records.SlotConfig) -> context.Run:
+def _import_all(config: records.SlotConfig) -> context.JobFunction:
     """Import the job, and the modules that its trials need, once for all of them; return the job's function.
 
     Raises:
         Any exception of the job's code at import; see `trial.import_job`.
     """
     capture.prepare(config)
-    run = trial.import_job(config)
+    job_function = trial.import_job(config)
     roles.role_function(config)  # imports the modules of the role
     _preload_mlflow()
     if config.restores:  # after the job's own imports, which may set variables for numpy
         importlib.import_module("trialplane.training.states")
     if "numpy" in sys.modules and config.cpus > 1:
         importlib.import_module("threadpoolctl")  # for `environment.use_cores`
-    return run
+    return job_function
 
 
 def _make_first_calls(config: records.SlotConfig) -> None:
@@ -108,10 +108,10 @@ def _make_first_calls(config: records.SlotConfig) -> None:
 class Template:
     """The loop that starts trials as children of this process."""
 
-    def __init__(self, control: socket.socket, config: records.SlotConfig, run: context.Run) -> None:
+    def __init__(self, control: socket.socket, config: records.SlotConfig, job_function: context.JobFunction) -> None:
         self._control = control
         self._config = config
-        self._run = run
+        self._job_function = job_function
         self._running: dict[int, int] = {}  # pid → number of the attempt
         self._is_pod_removed = False
         self._import_children = process.children()  # started by the job's imports; they belong to no trial, and stay
@@ -145,10 +145,10 @@ class Template:
         os.close(descriptor)
         self._running[pid] = number
         # The slot signals the process by a descriptor, as the pid may have been reused by then.
-        handle = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
         started = messages.TrialStarted(number, pid, "spawn" if reasons else "fork", tuple(reasons))
-        socket.send_fds(self._control, [messages.encode(started)], [handle])
-        os.close(handle)
+        socket.send_fds(self._control, [messages.encode(started)], [pidfd])
+        os.close(pidfd)
 
     def _fork(self, descriptor: int) -> int:
         """Run a trial in a fork of this process, with the descriptor of its channel; return its pid."""
@@ -159,7 +159,7 @@ class Template:
             for number in (signal.SIGCHLD, REMOVAL_SIGNAL):
                 signal.signal(number, signal.SIG_DFL)
             self._control.close()
-            trial.run_and_end(self._run, channel.open_trial_channel(descriptor), parent, roles.role_function)
+            trial.run_and_end(self._job_function, channel.open_trial_channel(descriptor), parent, roles.role_function)
         return pid
 
     def _spawn(self, descriptor: int) -> int:

@@ -36,7 +36,7 @@ from trialplane.worker.channel import Channel, TrialChannel
 from trialplane.worker.shims import capture, objective, tune
 
 # The work of a trial's process between its request and its outcome; see `roles`.
-Role = Callable[[context.Run | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
+RoleFunction = Callable[[context.JobFunction | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
 # A way to call the job's function, with the fields of its context.
 CallJob = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
 _UNREAD = (
@@ -45,7 +45,7 @@ _UNREAD = (
 )
 
 
-def import_job(config: records.SlotConfig) -> context.Run:
+def import_job(config: records.SlotConfig) -> context.JobFunction:
     """Import everything in `preload` and the job's module; return the job's function, or a function that runs its program.
 
     An objective of Optuna is returned unchanged; `run_job` wraps it in a function of the context.
@@ -71,17 +71,20 @@ def import_job(config: records.SlotConfig) -> context.Run:
 
 
 def run_and_end(
-    run: context.Run | None, channel: TrialChannel, parent: int, role_of: Callable[[records.SlotConfig], Role]
+    job_function: context.JobFunction | None,
+    channel: TrialChannel,
+    parent: int,
+    role_function: Callable[[records.SlotConfig], RoleFunction],
 ) -> None:
     """Run one trial and end the process, regardless of threads and processes that the job left behind.
 
     Args:
-        run: Function of the job in a fork of the template; None in a new interpreter, which imports it.
+        job_function: Function of the job in a fork of the template; None in a new interpreter, which imports it.
         channel: Channel to the slot.
         parent: Pid of the template.
-        role_of: Selects the work of a slot's processes: `roles.role_function`.
+        role_function: Selects the work of a slot's processes: `roles.role_function`.
     """
-    end_after(lambda: _serve(run, channel, role_of), parent, leader=True)
+    end_after(lambda: _serve(job_function, channel, role_function), parent, leader=True)
 
 
 def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> None:
@@ -108,7 +111,11 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
         os._exit(code)
 
 
-def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[records.SlotConfig], Role]) -> int:
+def _serve(
+    job_function: context.JobFunction | None,
+    channel: TrialChannel,
+    role_function: Callable[[records.SlotConfig], RoleFunction],
+) -> int:
     """Read the request, run the job and send the outcome; return the exit code."""
     message = channel.receive()
     assert isinstance(message, messages.RunTrial), "a slot sends RunTrial first"
@@ -116,32 +123,38 @@ def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[re
     _set_up_process(config, request, workdir)
     programs.report_size_at_exit(config, channel)
     started = time.time()
-    outcome = role_of(config)(run, message, channel)
+    outcome = role_function(config)(job_function, message, channel)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
     process.flush()
     send_end(channel, request, outcome)
     return 0
 
 
-def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
+def perform(
+    job_function: context.JobFunction | None, message: messages.RunTrial, channel: TrialChannel
+) -> records.TrialOutcome:
     """Perform the role of a trial of one process: call the job's function and return its outcome."""
-    return run_role_job(run, message, channel, stopping.Stop(message.config.grace), call_with_context)
+    return run_role_job(job_function, message, channel, stopping.Stop(message.config.grace), call_with_context)
 
 
 def run_role_job(
-    run: context.Run | None, message: messages.RunTrial, channel: TrialChannel, stop: stopping.Stop, call_job: CallJob
+    job_function: context.JobFunction | None,
+    message: messages.RunTrial,
+    channel: TrialChannel,
+    stop: stopping.Stop,
+    call_job: CallJob,
 ) -> records.TrialOutcome:
     """Run the job in the process of any role, and return its outcome.
 
     Args:
-        run: Function of the job, or None to import it.
+        job_function: Function of the job, or None to import it.
         message: Request from the slot.
         channel: Channel to the slot.
         stop: Stop of this process.
         call_job: Way to call the job's function in this role.
     """
     config, request, reporter = message.config, message.request, Reporter(message.request, channel)
-    outcome = run_job(run, config, request, Path(message.workdir), reporter, call_job, _stop=stop)
+    outcome = run_job(job_function, config, request, Path(message.workdir), reporter, call_job, _stop=stop)
     return outcomes.with_attributes(outcome, reporter.attributes)
 
 
@@ -196,15 +209,15 @@ def enter_mlflow(config: records.SlotConfig, request: records.TrialRequest) -> N
     mlflow_runs.enter({**config.env, **request.env}, request.series, store)
 
 
-def call_with_context(run: context.Run, fields: Mapping[str, Any]) -> context.Result:
+def call_with_context(job_function: context.JobFunction, fields: Mapping[str, Any]) -> context.Result:
     """Make a context from its fields, call the job's function with it, and return the result."""
     ctx = context.Context(**fields)
     with context.activate(ctx):
-        return run(ctx)
+        return job_function(ctx)
 
 
 def run_job(
-    run: context.Run | None,
+    job_function: context.JobFunction | None,
     config: records.SlotConfig,
     request: records.TrialRequest,
     workdir: Path,
@@ -215,7 +228,7 @@ def run_job(
     """Run the job's function and return its outcome. An error of the job, of whatever kind, is an outcome too.
 
     Args:
-        run: Function of the job, or None to import it.
+        job_function: Function of the job, or None to import it.
         config: Configuration of the slot.
         request: Request of the trial.
         workdir: Scratch folder of the trial.
@@ -231,16 +244,16 @@ def run_job(
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     imports = advice.LateImports()
     # Only a function that was imported in the template can import more, late, in each trial.
-    watches_imports = run is not None and config.program is None
+    watches_imports = job_function is not None and config.program is None
     try:
         _check_parent_checkpoint(config, request)
         if config.role != "worker":  # a worker has no reports
             capture.begin(config, request)
-        if run is None:
-            run = import_job(config)
+        if job_function is None:
+            job_function = import_job(config)
             process.seed_everything(request.seed)  # once more: the job may have imported numpy or torch only now
         if request.objectives:
-            run = objective.trial_function(run, request.metrics, request.objectives, reporter)
+            job_function = objective.trial_function(job_function, request.metrics, request.objectives, reporter)
         fields = {
             **_request_fields(config, request),
             "workdir": workdir,
@@ -251,7 +264,7 @@ def run_job(
             **rank_fields,
         }
         with imports.watch() if watches_imports else contextlib.nullcontext():
-            end = _call_to_end(functools.partial(call_job, run, fields), reporter)
+            end = _call_to_end(functools.partial(call_job, job_function, fields), reporter)
         if rank_fields.get("rank", 0) > 0:  # the result of rank 0 counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         job_folder = workdir if config.program is None else programs.folder(config.program, workdir)

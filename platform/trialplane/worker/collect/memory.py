@@ -28,16 +28,16 @@ class HeldPath:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handle: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(self._handle, fcntl.LOCK_SH)
+        self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def release(self) -> None:
         """Release the file or folder; it is removed when no other process holds it."""
-        if self._handle is None:
+        if self._descriptor is None:
             return
         with _lock(self.path.parent):
-            os.close(self._handle)
-            self._handle = None
+            os.close(self._descriptor)
+            self._descriptor = None
             _sweep(self.path.parent)
 
 
@@ -103,13 +103,13 @@ def _sweep(folder_path: Path) -> None:
     for path in folder_path.iterdir():
         if path.suffix == ".lock":
             continue
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # another process holds it
             continue
         finally:
-            os.close(handle)
+            os.close(descriptor)
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -160,11 +160,11 @@ def read(path: str | Path, on_release: Callable[[], object] | None = None) -> By
     import numpy as np
 
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            mapping = mmap.mmap(handle, 0, prot=mmap.PROT_READ)
+            mapping = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
         finally:
-            os.close(handle)
+            os.close(descriptor)
     except (OSError, ValueError) as error:  # ValueError: the file is empty
         raise errors.TransportError(f"the packed result {path} cannot be read: {errors.first_line(error)}") from error
     packed = np.frombuffer(mapping, dtype=np.uint8)
@@ -185,14 +185,14 @@ def _map_new(path: Path, size: int) -> _Segment | None:
     """
     import numpy as np
 
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(handle, 0, size)
-        return _Segment(path, np.frombuffer(mmap.mmap(handle, size), dtype=np.uint8))
+        os.posix_fallocate(descriptor, 0, size)
+        return _Segment(path, np.frombuffer(mmap.mmap(descriptor, size), dtype=np.uint8))
     except OSError as error:
         path.unlink()
         if error.errno not in _NO_ROOM:
             raise
         return None
     finally:
-        os.close(handle)
+        os.close(descriptor)

@@ -131,13 +131,15 @@ def _call_job(function: Callable[..., Any], ctx: context.Context, *arguments: An
         raise
 
 
-def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
+def perform(
+    job_function: context.JobFunction | None, message: messages.RunTrial, channel: TrialChannel
+) -> records.TrialOutcome:
     """Perform the role of a worker or the learner of a collection, and return the outcome."""
     config, request, shared_files = message.config, message.request, message.shared_files
     assert shared_files is not None, "a collection's process gets its files from the slot"
     stop = stopping.Stop(config.grace)
     role = WorkerRole if config.role == "worker" else LearnerRole
-    return trial.run_role_job(run, message, channel, stop, role(config, request, Line(channel, stop), shared_files))
+    return trial.run_role_job(job_function, message, channel, stop, role(config, request, Line(channel, stop), shared_files))
 
 
 def job_checkpoint_fields(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:

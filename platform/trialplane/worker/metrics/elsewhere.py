@@ -106,13 +106,13 @@ def metric_files(
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, until `MOST_ENTRIES` entries were listed."""
-    budget = MOST_ENTRIES
+    entries_left = MOST_ENTRIES
     for root, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
             yield Path(root, name)
-        budget -= len(folders) + len(files)
-        if budget < 0:
+        entries_left -= len(folders) + len(files)
+        if entries_left < 0:
             return
 
 

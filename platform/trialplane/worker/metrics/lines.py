@@ -143,10 +143,10 @@ class Names:
         """Return the meaning of a name."""
         if (cached := self._cache.get(name)) is not None:
             return cached
-        lower = name.lower()
-        step_name = lower.replace(" ", "_")
+        lower_name = name.lower()
+        step_name = lower_name.replace(" ", "_")
         step_rank = self._steps.index(step_name) if step_name in self._steps else -1
-        meaning = Meaning(self.requested.get(lower) or _stored_name(name), step_rank)
+        meaning = Meaning(self.requested.get(lower_name) or _stored_name(name), step_rank)
         if len(self._cache) < _MAX_NAMES:
             self._cache[name] = meaning
         return meaning
@@ -170,17 +170,20 @@ class Names:
         The outermost value counts; of several the first one that is not of training. Later records count only if they have
         the same one.
         """
-        for lower, name in self.requested.items():
+        for lower_name, name in self.requested.items():
             if name in metrics:
                 continue
-            full_names = [key for key in metrics if key.lower().endswith(f".{lower}")]
-            full_names.sort(key=lambda key: (key.count("."), not set(TRAINING_SETS).isdisjoint(key.lower().split("."))))
-            chosen = self._nested.setdefault(name, full_names[0]) if full_names else ""
+            full_names = [key for key in metrics if key.lower().endswith(f".{lower_name}")]
+            if not full_names:
+                continue
+            full_names.sort(key=lambda key: (key.count("."), _is_of_training(key)))
+            chosen = self._nested.setdefault(name, full_names[0])  # the name in the first record that had one
             if chosen in metrics:
                 metrics[name] = metrics[chosen]
-            earlier_names = self.ambiguous.get(name, (chosen,))
-            if others := [key for key in full_names if key not in earlier_names and len(earlier_names) < _MOST_AMBIGUOUS]:
-                self.ambiguous[name] = (*earlier_names, *others)
+            known_names = self.ambiguous.get(name, (chosen,))
+            new_names = [key for key in full_names if key not in known_names]
+            if new_names and len(known_names) < _MOST_AMBIGUOUS:
+                self.ambiguous[name] = (*known_names, *new_names)
 
     def keep_requested(self, line: LineMetrics) -> LineMetrics:
         """Return a line with its step, and only the metrics that the job names."""
@@ -203,7 +206,7 @@ class Names:
                     step, best_rank = value, rank
             elif metric:
                 metrics.setdefault(metric, value)
-        # NaN, which stands for no step, is not valid.
+        # NaN, which stands for no step, is not valid. A step that the job names may be a fraction, and is rounded down.
         is_valid_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
         is_epoch_the_step = best_rank < len(self._steps) and self._steps[best_rank] == _EPOCH
         return LineMetrics(int(step) if is_valid_step else None, metrics, None if is_epoch_the_step else epoch)
@@ -268,7 +271,7 @@ class LineParser:
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
         if "\x1b" in line:
             line = _COLOR.sub("", line)
-        has_pairs = "=" in line and not _RULE.fullmatch(line)
+        has_pairs = "=" in line and not _RULE.fullmatch(line)  # a rule may consist of =
         may_be_table = bool(names.requested) and not self._patterns and not has_pairs
         if may_be_table and (row := self._table_metrics(line)) is not None:
             return row
@@ -307,11 +310,7 @@ class LineParser:
         """
         line_above, self._line_above = self._line_above, ""
         if (self._header or line_above) and _RULE.fullmatch(line):
-            spans = [match.span() for match in _RULE_PART.finditer(line)]
-            columns = _cells(line_above, spans) if len(spans) > 1 else None
-            # A row of values above a rule between rows is no header.
-            if columns is not None and all(number(column.rstrip(" %")) is None for column in columns):
-                self._begin_table(columns, spans)
+            self._begin_table_above_rule(line_above, line)
             return None  # a rule inside a table does not end it
         if not self._header:  # only a header can begin a table; most lines cannot be one, so they end here
             lower_line = _column_key(line)
@@ -329,6 +328,14 @@ class LineParser:
             return self._names.split_record(values)
         self._header = []
         return None
+
+    def _begin_table_above_rule(self, line_above: str, rule: str) -> None:
+        """Begin a table if the line above a rule is its header, with the positions of the columns by the rule's parts."""
+        spans = [match.span() for match in _RULE_PART.finditer(rule)]
+        columns = _cells(line_above, spans) if len(spans) > 1 else None
+        # A row of values above a rule between rows is no header.
+        if columns is not None and all(number(column.rstrip(" %")) is None for column in columns):
+            self._begin_table(columns, spans)
 
     def _begin_table(self, columns: Sequence[str], spans: Sequence[tuple[int, int]] = ()) -> bool:
         """Begin a table if one of its columns is a metric that the job names; return whether it begins.
@@ -386,6 +393,11 @@ class LineParser:
         argument_count = sum(name.lower() in self._arguments for name in line_metrics.metrics)
         lists_arguments = argument_count > 1 and (2 * argument_count > count or _SWITCH.search(line) is not None)
         return self._names.keep_requested(line_metrics) if lists_arguments else line_metrics
+
+
+def _is_of_training(name: str) -> bool:
+    """Return whether a part of a dotted name is a set of training data, as in `train.f1`."""
+    return not set(TRAINING_SETS).isdisjoint(name.lower().split("."))
 
 
 def _column_key(name: str) -> str:
@@ -474,16 +486,16 @@ def object_numbers(text: str) -> dict[str, float]:
     values: dict[str, float] = {}
     path: list[str] = []  # keys of the open objects, "" for the outermost one, and "[" for lists
     for match in _OBJECT_PART.finditer(text):
-        _, quoted, integer, opened, value, bracket = match.groups()
-        key, closed = quoted or integer or "", bracket in ("}", "]")
-        if opened or (bracket and not closed):
-            path.append("[" if "[" in (opened, bracket) else key)
-        elif closed:
+        _, quoted_key, integer_key, bracket_after_key, number_text, other_bracket = match.groups()
+        key = quoted_key or integer_key or ""
+        if other_bracket in ("}", "]"):
             path = path[:-1]
             if not path:
                 break
-        elif value and "[" not in path and not any(map(is_argument_word, path)):
-            values.setdefault(".".join([*filter(None, path), key]), float(value))
+        elif opening := bracket_after_key or other_bracket:
+            path.append("[" if opening == "[" else key)
+        elif number_text and "[" not in path and not any(map(is_argument_word, path)):
+            values.setdefault(".".join([*filter(None, path), key]), float(number_text))
     return values
 
 
@@ -604,19 +616,20 @@ def _add_named_step(line_metrics: LineMetrics, line: str) -> LineMetrics:
     """
     metrics, lower_line = line_metrics.metrics, line.lower()
     for name in STEPS:  # the finest first
-        step = _step_match(name, lower_line)
-        if step is None:
+        step_match = _step_match(name, lower_line)
+        if step_match is None:
             continue
-        value = float(step[1])
-        if value != int(value):
+        step = float(step_match[1])
+        if step != int(step):
             return line_metrics
-        epoch = None if name == _EPOCH else _step_match(_EPOCH, lower_line)
-        if epoch is None:
-            return LineMetrics(int(value), metrics)
-        total = _TOTAL.match(lower_line, step.end())
-        return LineMetrics(int(value), metrics, float(epoch[1]), None if total is None else int(total[1]))
-    step = _BRACKETS.match(line)
-    return line_metrics if step is None else LineMetrics(int(step[1]), metrics)
+        epoch_match = None if name == _EPOCH else _step_match(_EPOCH, lower_line)
+        if epoch_match is None:
+            return LineMetrics(int(step), metrics)
+        total_match = _TOTAL.match(lower_line, step_match.end())
+        total = None if total_match is None else int(total_match[1])
+        return LineMetrics(int(step), metrics, float(epoch_match[1]), total)
+    brackets = _BRACKETS.match(line)
+    return line_metrics if brackets is None else LineMetrics(int(brackets[1]), metrics)
 
 
 def _step_match(name: str, line: str) -> re.Match[str] | None:

@@ -89,7 +89,7 @@ class Reader:
         self._next_look = -math.inf
         self._last_step = 0
 
-    def read(self, now: float, *, ended: bool = False, printed: int | None = None) -> list[Report]:
+    def read(self, now: float, *, ended: bool = False, printed_bytes: int | None = None) -> list[Report]:
         """Return the new reports that are no longer held; steps of one file never decrease.
 
         A report is held for up to `HOLD` after the first appearance of each of its metrics.
@@ -97,7 +97,7 @@ class Reader:
         Args:
             now: Time by the monotonic clock.
             ended: Whether the program has ended, so that this is the last read and nothing is held.
-            printed: Size of the program's own output in bytes; None to read the log to its end.
+            printed_bytes: Size of the program's own output; None to read the log to its end.
         """
         if ended or now >= self._next_look:
             began = time.monotonic()
@@ -107,13 +107,14 @@ class Reader:
         deadline = time.monotonic() + (END if ended else LIVE)
         for tail in list(self._tails):
             is_log = tail.source.pattern is None
-            for report in self._tail_reports(tail, now, deadline, ended=ended, size=printed if is_log else None):
+            size = printed_bytes if is_log else None
+            for report in self._tail_reports(tail, now, deadline, ended=ended, size=size):
                 burst.add(tail.source, report)
         if ended:
             self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
         due = self._due_reports(burst, now, ended)
         self._last_step = max([self._last_step, *(step for step, _ in due)])
-        return [*due, *self._training_values()] if ended else due
+        return [*due, *self._training_reports()] if ended else due
 
     def _tail_reports(self, tail: Tail, now: float, deadline: float, *, ended: bool, size: int | None) -> Iterator[Report]:
         """Yield the reports that the new part of a file completes. A file with an error is not read again.
@@ -155,8 +156,8 @@ class Reader:
         """Stop reading metrics, because the program reports them itself."""
         self._reported.update(metrics)
 
-    def _training_values(self) -> list[Report]:
-        """Return a report for each metric that the program printed below the heading of its training data alone.
+    def _training_reports(self) -> list[Report]:
+        """Return one report of the metrics that the program printed below the heading of its training data alone.
 
         `Train Epoch: 3 Loss: 0.5` is `train_loss`. If the program prints no other loss, the last one counts for a job that
         names `loss`. Call this only at the end of the program, as a loss of held-out data may follow.
@@ -208,7 +209,7 @@ class Reader:
                 continue
             if owner is None and (name in self._names or len(self._owners) < MOST_NAMES):
                 self._owners[name] = source
-            # While its first reports are held, a metric may still change to a source that the job declares earlier.
+            # While its first reports are held, a metric may still change to a source that the job lists earlier.
             elif owner is not None and owner is not source and now < self._held_until.get(name, math.inf):
                 self._owners[name] = min(owner, source, key=self._sources.index)
             if not self._is_read_from(name, source):
@@ -243,9 +244,13 @@ class Reader:
         text = f"{name} is {kind} at the end, and must be a finite number"
         return text + (f"; before it was {self.finite[name]:g}" if name in self.finite else "")
 
-    def _listing(self, reported: Mapping[str, float]) -> str:
-        """Return a message for the user that lists the finite metrics of the trial, or says that there are none."""
-        newest = {**{name: value for name, value in reported.items() if math.isfinite(value)}, **self.newest}
+    def _listing(self, metrics: Mapping[str, float]) -> str:
+        """Return a message for the user that lists the metrics of the trial, or says that there are none.
+
+        Args:
+            metrics: Last value of each metric of the trial, finite or not.
+        """
+        newest = {**{name: value for name, value in metrics.items() if math.isfinite(value)}, **self.newest}
         shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MAX_SHOWN])
         if not shown:
             return "no metrics were found" + (" in what was read" if self.remarks else "")

@@ -106,8 +106,8 @@ class Tail:
         if self.source.declaration.source == "tensorboard":
             return events.TensorBoard(self.source.names)
         if not self.source.declaration.pattern and (delimiter := {".csv": ",", ".tsv": "\t"}.get(self.file.suffix)):
-            return _Text(_TableRows(delimiter, self.source), self._was_read, _LONGEST_ROW)
-        return _Text(_PrintedLines(self.source), self._was_read, CHUNK)
+            return _Text(_TableRows(delimiter, self.source), self._recognize_next, _LONGEST_ROW)
+        return _Text(_PrintedLines(self.source), self._recognize_next, CHUNK)
 
     def read(self, ended: bool, deadline: float, size: int | None = None) -> Iterator[LineMetrics]:
         """Yield the metrics of each new line or record, until the deadline.
@@ -208,10 +208,10 @@ class Tail:
             return True
         return os.pread(descriptor, len(self._last_bytes), self._offset - len(self._last_bytes)) != self._last_bytes
 
-    def _was_read(self, line: bytes) -> bool:
-        """Return whether the next line was read before the file was rewritten. Call it once for each whole line.
+    def _recognize_next(self, line: bytes) -> bool:
+        """Count the next whole line, and return whether it was read before the file was rewritten.
 
-        The line at the same number must have been the same, and each line before it too.
+        The line with the same number must have been the same, and each line before it too.
         """
         if self.source.declaration.source == "stdout" or self._line >= _MAX_LINES:
             return False
@@ -257,15 +257,15 @@ class _Text:
         has_names: Whether each line has the names of its metrics.
     """
 
-    def __init__(self, finder: _LineFinder, was_read: Callable[[bytes], bool], longest: int) -> None:
+    def __init__(self, finder: _LineFinder, recognize_next: Callable[[bytes], bool], longest: int) -> None:
         """Create a decoder.
 
         Args:
             finder: Finder of the metrics of a line.
-            was_read: Returns whether the next whole line was read before its file was rewritten.
+            recognize_next: Counts the next whole line, and returns whether it was read before its file was rewritten.
             longest: Bytes at the end of an incomplete line that are stored.
         """
-        self._finder, self._was_read, self._longest = finder, was_read, longest
+        self._finder, self._recognize_next, self._longest = finder, recognize_next, longest
         self.has_names = finder.has_names
         self._rest = b""  # the line that is not complete yet
         self._names_steps = False  # whether any line has named a step
@@ -282,7 +282,8 @@ class _Text:
         elif b"\r" in self._rest and not ended:
             bar_state, _, self._rest = self._rest.rpartition(b"\r")
         for line in whole_lines:
-            yield from self._with_content(self._finder.find_next(line, is_whole=True, was_read=self._was_read(line)))
+            was_read = self._recognize_next(line)
+            yield from self._with_content(self._finder.find_next(line, is_whole=True, was_read=was_read))
         if ended:
             yield from self._with_content(self._finder.flush())
         if bar_state is not None:
@@ -330,14 +331,16 @@ class _PrintedLines:
             return self._parse(passages.ResultPart(text), was_read)
         part = self._passages.result_part(text)
         results: list[LineMetrics] = []
-        if self._object and not (_OBJECT_LINE.match(text) and len(self._object) < CHUNK):
+        continues_object = _OBJECT_LINE.match(text) is not None and len(self._object) < CHUNK
+        if self._object and not continues_object:
             results = self.flush()
-        opening = None
-        if self.has_names and not self._object and part.text and not part.is_named_only:
-            opening = _OBJECT_BEGIN.search(part.text)
-        if not self._object and opening is None:
-            return [*results, *self._parse(part, was_read)]
-        object_text = text if opening is None else part.text[opening.start(1) :]
+        object_text = text
+        if not self._object:
+            may_begin_object = self.has_names and part.text and not part.is_named_only
+            opening = _OBJECT_BEGIN.search(part.text) if may_begin_object else None
+            if opening is None:
+                return [*results, *self._parse(part, was_read)]
+            object_text = part.text[opening.start(1) :]
         self._object += f"{object_text}\n"
         self._depth += _open_brackets(object_text)
         self._waiting.append((part, was_read))
@@ -355,9 +358,9 @@ class _PrintedLines:
         """
         if len(self._waiting) == 1 or _OBJECT_LIST.search(self._object):
             return self.flush()
-        text, is_read = self._object, all(was_read for _, was_read in self._waiting)
+        text, was_read = self._object, all(line_was_read for _, line_was_read in self._waiting)
         self._waiting, self._object, self._depth = [], "", 0
-        return [] if is_read else [self._source.parse_object(text)]
+        return [] if was_read else [self._source.parse_object(text)]
 
     def _parse(self, part: passages.ResultPart, was_read: bool) -> list[LineMetrics]:
         """Return the metrics of one line; an empty list if it was read before or has no results."""

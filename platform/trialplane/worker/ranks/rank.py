@@ -88,25 +88,25 @@ class Placement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class TrialWork:
     """The work that all ranks of a trial share.
 
     Attributes:
-        run: Function of the job; None if the rank must import it.
+        job_function: Function of the job; None if the rank must import it.
         config: Configuration of the slot.
         request: Request of the trial.
         workdir: Scratch folder of the trial.
     """
 
-    run: context.Run | None
+    job_function: context.JobFunction | None
     config: records.SlotConfig
     request: records.TrialRequest
     workdir: Path
 
 
-def placement_of(job: Job, local: int, address: str) -> Placement:
+def placement_of(work: TrialWork, local: int, address: str) -> Placement:
     """Return the placement of rank number `local` of this node; `address` is the rendezvous."""
-    config, request = job.config, job.request
+    config, request = work.config, work.request
     return Placement(local, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1)
 
 
@@ -121,11 +121,11 @@ class _SilentReporter(trial.Reporter):
         return False
 
 
-def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: int) -> None:
+def run_and_end(work: TrialWork, placement: Placement, channel: RankChannel, parent: int) -> None:
     """Run the job as one rank and end the process.
 
     Args:
-        job: Work of the trial's ranks.
+        work: Work of the trial's ranks.
         placement: Placement of this rank.
         channel: Channel to the supervisor.
         parent: Pid of the supervisor.
@@ -133,7 +133,7 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
 
     def serve() -> int:
         """Run the job, send the outcome to the supervisor, and return the exit code."""
-        _set_up_process(job, placement)
+        _set_up_process(work, placement)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the supervisor blocked it until here
 
         def pulse(step: int, seconds: float) -> None:
@@ -142,11 +142,11 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
 
         make_reporter = _SilentReporter if placement.rank else trial.Reporter
         outcome = trial.run_job(
-            job.run,
-            job.config,
-            job.request,
-            placement.workdir(job.workdir),
-            make_reporter(job.request, channel),
+            work.job_function,
+            work.config,
+            work.request,
+            placement.workdir(work.workdir),
+            make_reporter(work.request, channel),
             rank=placement.rank,
             local_rank=placement.local,
             world_size=placement.ranks * placement.nodes,
@@ -154,13 +154,13 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
         )
         process.flush()
         outcome = dataclasses.replace(outcome, ended=time.time(), pid=os.getpid())
-        trial.send_end(channel, job.request, outcome)
+        trial.send_end(channel, work.request, outcome)
         return 0
 
     trial.end_after(serve, parent)
 
 
-def _set_up_process(job: Job, placement: Placement) -> None:
+def _set_up_process(work: TrialWork, placement: Placement) -> None:
     """Set up this process, which has the trial's log and environment, for the rank."""
     # In a fork, faulthandler is enabled, but the supervisor has replaced its handler of SIGABRT.
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
@@ -169,15 +169,15 @@ def _set_up_process(job: Job, placement: Placement) -> None:
     for stream in (sys.stdout, sys.stderr):  # write whole lines: the supervisor adds the rank's number to each
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
     # torch recognizes torchrun by this id, which torchrun also gives to all attempts of a job.
-    os.environ.update({**placement.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})
-    trial.enter_mlflow(job.config, job.request)
+    os.environ.update({**placement.env(work.workdir), "TORCHELASTIC_RUN_ID": f"{work.request.run}-{work.request.trial}"})
+    trial.enter_mlflow(work.config, work.request)
     tempfile.tempdir = None  # read TMPDIR again
-    workdir = placement.workdir(job.workdir)
+    workdir = placement.workdir(work.workdir)
     workdir.mkdir(exist_ok=True)
     os.chdir(workdir)
     policies.apply_all()
     environment.use_cores(placement.threads)
-    process.seed_everything(job.request.seed)
+    process.seed_everything(work.request.seed)
 
 
 def _main() -> None:
@@ -185,8 +185,8 @@ def _main() -> None:
     channel: RankChannel = Channel(socket.socket(fileno=int(sys.argv[1])), messages.TO_RANK)
     message = channel.receive()
     assert isinstance(message, messages.RunRank), "a supervisor sends RunRank first"
-    job = Job(None, message.config, message.request, Path(message.workdir))
-    run_and_end(job, placement_of(job, message.local, message.address), channel, int(sys.argv[2]))
+    work = TrialWork(None, message.config, message.request, Path(message.workdir))
+    run_and_end(work, placement_of(work, message.local, message.address), channel, int(sys.argv[2]))
 
 
 if __name__ == "__main__":

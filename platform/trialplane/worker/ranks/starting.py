@@ -30,7 +30,7 @@ class Rank:
     Attributes:
         placement: Number and devices of the rank.
         pid: Process id.
-        handle: Descriptor of the process (pidfd), by which it is signaled.
+        pidfd: Descriptor of the process, by which it is signaled.
         channel: Channel to the rank.
         forwarder: Forwards its output; None for rank 0, which writes to the log itself.
         has_ended: Whether the process has ended.
@@ -38,17 +38,17 @@ class Rank:
 
     placement: rank.Placement
     pid: int
-    handle: int
+    pidfd: int
     channel: Channel[messages.ToRank, messages.FromRank]
     forwarder: LineForwarder | None
     has_ended: bool = False
 
 
-def fork(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
+def fork(work: rank.TrialWork, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
     """Start a rank as a fork of this process, which inherits everything that the supervisor has imported.
 
     Args:
-        job: Work of the trial's ranks.
+        work: Work of the trial's ranks.
         placement: Placement of this rank.
         close_inherited: Closes the supervisor's descriptors in the child. Otherwise a channel that the supervisor closes
             would stay open.
@@ -64,11 +64,11 @@ def fork(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[],
             os.close(source)
         supervisor_end.close()
         close_inherited()
-        rank.run_and_end(job, placement, Channel(rank_end, messages.TO_RANK), parent)
+        rank.run_and_end(work, placement, Channel(rank_end, messages.TO_RANK), parent)
     return _started_rank(placement, pid, supervisor_end, rank_end, source, sink)
 
 
-def spawn(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
+def spawn(work: rank.TrialWork, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
     """Start a rank in a new interpreter, which imports the job itself.
 
     The arguments are those of `fork`. A new interpreter inherits no descriptors, so `close_inherited` is not called.
@@ -80,11 +80,11 @@ def spawn(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[]
         stdin=subprocess.DEVNULL,
         stdout=sink if placement.rank else None,
         stderr=sink if placement.rank else None,
-        env={**os.environ, **placement.env(job.workdir)},
+        env={**os.environ, **placement.env(work.workdir)},
     )
     process.returncode = 0  # otherwise the Popen object may wait for the process, whose exit the supervisor needs
     started = _started_rank(placement, process.pid, supervisor_end, rank_end, source, sink)
-    request = messages.RunRank(job.config, job.request, str(job.workdir), placement.local, placement.address)
+    request = messages.RunRank(work.config, work.request, str(work.workdir), placement.local, placement.address)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process has died, which the supervisor handles
         started.channel.send(request)
     return started

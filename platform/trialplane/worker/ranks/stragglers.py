@@ -93,10 +93,10 @@ class Stragglers:
         self._seconds[rank].append(seconds)
         self._untaken.add(rank)
         self._steps[rank] = step
-        full_windows = [seconds for seconds in self._seconds.values() if len(seconds) == self._window]
+        full_windows = [window for window in self._seconds.values() if len(window) == self._window]
         if len(full_windows) < self._world_size or self._world_size < 2:
             return None
-        medians = {other: statistics.median(seconds) for other, seconds in self._seconds.items()}
+        medians = {other: statistics.median(window) for other, window in self._seconds.items()}
         slow = slow_ranks(medians, self._factor, self._min_difference)
         slowest = max(slow, key=medians.__getitem__, default=None)
         self._slowest = None

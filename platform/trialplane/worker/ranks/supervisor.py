@@ -43,16 +43,18 @@ ABORT_GRACE = 1.5  # seconds for all ranks to write their stacks; the slot kills
 TIMES_INTERVAL = 10.0  # seconds between two reports of the times of ranks from a node other than 0
 
 
-def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
+def perform(
+    job_function: context.JobFunction | None, message: messages.RunTrial, channel: TrialChannel
+) -> records.TrialOutcome:
     """Perform the role of a trial of several processes on one node: run its ranks, and return the outcome."""
-    return Supervisor(run, message.config, message.request, Path(message.workdir), channel).run()
+    return Supervisor(job_function, message.config, message.request, Path(message.workdir), channel).run()
 
 
 class Supervisor:
     """The ranks of one trial on this node.
 
     Args:
-        run: Function of the job; None if each rank must import it.
+        job_function: Function of the job; None if each rank must import it.
         config: Configuration of the slot.
         request: Request of the trial.
         workdir: Scratch folder of the trial.
@@ -61,26 +63,26 @@ class Supervisor:
 
     def __init__(
         self,
-        run: context.Run | None,
+        job_function: context.JobFunction | None,
         config: records.SlotConfig,
         request: records.TrialRequest,
         workdir: Path,
         channel: TrialChannel,
     ) -> None:
-        self._job = rank.Job(run, config, request, workdir)
+        self._work = rank.TrialWork(job_function, config, request, workdir)
         self._config = config
         self._request = request
         self._channel = channel
         self._selector = selectors.DefaultSelector()
         self._ranks: list[starting.Rank] = []
         self._stragglers = Stragglers(config.ranks)
-        self._remarks: dict[str, float] = {}  # the supervisor's own metrics, added to reports while they apply
+        self._slowest_metrics: dict[str, float] = {}  # the slowest rank as metrics of reports; empty if no rank is slow
         self._last_metrics: Mapping[str, float] = {}  # metrics of rank 0's newest report
-        self._next_times = 0.0  # when the times of ranks are reported next, by the monotonic clock
+        self._times_due_at = 0.0  # by the monotonic clock
         self._peak_memory = 0  # sum of the ranks' largest resident sets, in bytes
         node_ranks = [placement.rank for placement in self._placements("")]  # their numbers do not depend on the address
         self._verdict = Verdict(request.number, node_ranks, config.grace)
-        self._wake: tuple[socket.socket, ...] = ()  # socket pair to which the numbers of received signals are written
+        self._wake_sockets: tuple[socket.socket, ...] = ()  # pair to which the numbers of received signals are written
         self._is_aborted = False
         self._timers: Timers[None] = Timers()
 
@@ -97,7 +99,7 @@ class Supervisor:
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         self._selector.register(wake_read, selectors.EVENT_READ, functools.partial(self._handle_signals, wake_read))
         with contextlib.closing(self._rendezvous()) as port:
-            self._wake = (wake_read, wake_write)
+            self._wake_sockets = (wake_read, wake_write)
             with starting.block_sigterm():
                 self._start(port.address)
             self._selector.register(self._channel, selectors.EVENT_READ, self._handle_slot_channel)
@@ -123,7 +125,8 @@ class Supervisor:
         return meeting.Port() if self._config.nodes == 1 else meeting.RemotePort(self._request.rendezvous)
 
     def _placements(self, address: str) -> list[rank.Placement]:
-        return [rank.placement_of(self._job, local, address) for local in range(self._config.ranks)]
+        """Return the placements of this node's ranks, with the address of the rendezvous."""
+        return [rank.placement_of(self._work, local, address) for local in range(self._config.ranks)]
 
     def _start(self, address: str) -> None:
         """Start all ranks, and register the handlers of their messages, exits and output.
@@ -136,10 +139,10 @@ class Supervisor:
             self._log(f"ranks are spawned, not forked: {'; '.join(reasons)}")
         start = starting.spawn if reasons else starting.fork
         for placement in self._placements(address):
-            started = start(self._job, placement, self._close_inherited)
+            started = start(self._work, placement, self._close_inherited)
             self._ranks.append(started)
             self._selector.register(started.channel, selectors.EVENT_READ, functools.partial(self._read, started))
-            self._selector.register(started.handle, selectors.EVENT_READ, functools.partial(self._handle_exit, started))
+            self._selector.register(started.pidfd, selectors.EVENT_READ, functools.partial(self._handle_exit, started))
             if started.forwarder is not None:
                 handler = functools.partial(self._pump, started.forwarder)
                 self._selector.register(started.forwarder.source, selectors.EVENT_READ, handler)
@@ -148,13 +151,13 @@ class Supervisor:
         """Close the supervisor's descriptors and reset its signals, in a forked rank."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for wake in self._wake:
-            wake.close()
+        for wake_socket in self._wake_sockets:
+            wake_socket.close()
         self._channel.close()
         self._selector.close()
         for rank_process in self._ranks:
             rank_process.channel.close()
-            os.close(rank_process.handle)
+            os.close(rank_process.pidfd)
             if rank_process.forwarder is not None:
                 os.close(rank_process.forwarder.source)
 
@@ -187,7 +190,7 @@ class Supervisor:
             case messages.Pulsed():
                 self._handle_pulse(rank_process, message)
             case messages.Reported():
-                self._last_metrics = {**message.metrics, **self._remarks}
+                self._last_metrics = {**message.metrics, **self._slowest_metrics}
                 self._report(dataclasses.replace(message, metrics={**self._last_metrics, **self._take_times()}))
             case messages.Ended():
                 self._apply(self._verdict.handle_outcome(rank_process.placement.rank, message.outcome))
@@ -201,21 +204,22 @@ class Supervisor:
         if straggler_change is not None:
             self._log(straggler_change.text())
         slowest = self._stragglers.slowest
-        self._remarks = {}
+        self._slowest_metrics = {}
         if slowest is not None:
-            self._remarks = {ranks.SLOWEST_RANK: float(slowest.rank), ranks.SLOWEST_RANK_FACTOR: slowest.factor}
+            self._slowest_metrics = {ranks.SLOWEST_RANK: float(slowest.rank), ranks.SLOWEST_RANK_FACTOR: slowest.factor}
         now = time.monotonic()
         lacks_rank_0 = self._request.node > 0
-        if lacks_rank_0 and self._stragglers.has_all_times and now >= self._next_times:
+        if lacks_rank_0 and self._stragglers.has_all_times and now >= self._times_due_at:
             times = self._take_times()
             if times:
-                self._next_times = now + TIMES_INTERVAL
+                self._times_due_at = now + TIMES_INTERVAL
                 self._report(messages.Reported(message.step, times, time.time(), now, waits=False))
 
     def _take_times(self) -> dict[str, float]:
         """Return the new times of this node's ranks as metrics; {} if the trial has too many ranks for a report."""
-        times = self._stragglers.take_times()
-        return ranks.as_metrics(times) if self._config.ranks * self._config.nodes <= ranks.MAX_TIMED else {}
+        if self._config.ranks * self._config.nodes > ranks.MAX_TIMED:
+            return {}
+        return ranks.as_metrics(self._stragglers.take_times())
 
     def _report(self, report: messages.Reported) -> None:
         """Send a report to the slot; what the channel does not accept now is sent when it can be written."""
@@ -225,9 +229,9 @@ class Supervisor:
 
     def _handle_exit(self, rank_process: starting.Rank) -> None:
         """Reap a rank's process that has ended, handle its last messages, and then its exit code."""
-        self._selector.unregister(rank_process.handle)
+        self._selector.unregister(rank_process.pidfd)
         _, status, usage = os.wait4(rank_process.pid, 0)
-        os.close(rank_process.handle)
+        os.close(rank_process.pidfd)
         rank_process.has_ended = True
         self._peak_memory += usage.ru_maxrss * 1024  # from KiB
         while rank_process.channel.fileno() >= 0 and rank_process.channel.is_readable() and self._read(rank_process):
@@ -240,7 +244,7 @@ class Supervisor:
     def _handle_signals(self, wake: socket.socket) -> None:
         """Handle the signals that this process has received: pass SIGTERM and SIGABRT on, and limit the time to end."""
         with contextlib.suppress(BlockingIOError):
-            for number in wake.recv(4096):
+            for number in wake.recv(4096):  # each byte is the number of a signal
                 if number == signal.SIGTERM:
                     self._log(f"SIGTERM: ranks have {self._config.grace:g} s to save a checkpoint and end")
                     if not self._verdict.is_stopping and self._verdict.decision is None:
@@ -251,22 +255,22 @@ class Supervisor:
                     self._signal(signal.SIGABRT)
                     self._kill_in(ABORT_GRACE)
 
-    def _apply(self, step: NextStep) -> None:
-        """Carry out a decision of the verdict about the ranks that still run, and log its remarks."""
+    def _apply(self, next_step: NextStep) -> None:
+        """Take the verdict's next step for the ranks that still run, and log its remarks."""
         now = time.monotonic()
-        if step is NextStep.SETTLE and "settle" not in self._timers:
+        if next_step is NextStep.SETTLE and "settle" not in self._timers:
             self._timers.set("settle", now + SETTLE, self._settle)
-        elif step is NextStep.RESULT and "linger" not in self._timers:
+        elif next_step is NextStep.RESULT and "linger" not in self._timers:
             self._timers.set("linger", now + self._config.linger, self._end_lingering)
-        elif step is NextStep.STOP:
+        elif next_step is NextStep.STOP:
             self._timers.set("overdue", now + self._config.grace, self._end_overdue)
             self._signal(signal.SIGTERM)
-        elif step is NextStep.END:
+        elif next_step is NextStep.END:
             decision = self._verdict.decision
             is_ended_early = decision is not None and (
                 decision.early or decision.state in (TrialState.PRUNED, TrialState.PAUSED)
             )
-            self._timers.cancel("settle", "linger", "overdue")
+            self._timers.cancel("settle", "linger", "overdue")  # the end below replaces them
             self._kill_in(min(PRUNED_GRACE if is_ended_early else ENDING_GRACE, self._config.grace))
             self._signal(signal.SIGTERM)
         for remark in self._verdict.remarks:
@@ -299,7 +303,7 @@ class Supervisor:
     def _signal(self, number: signal.Signals) -> None:
         for rank_process in self._ranks:
             if not rank_process.has_ended:
-                signal.pidfd_send_signal(rank_process.handle, number)  # a zombie accepts a signal too
+                signal.pidfd_send_signal(rank_process.pidfd, number)  # a zombie accepts a signal too
 
     # --- to and from the slot, and the log
 

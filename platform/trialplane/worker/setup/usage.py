@@ -83,14 +83,14 @@ def check_installed(config: records.SlotConfig) -> None:
         raise errors.EntrypointError(str(errors.SpecError(issues)))
 
 
-def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
+def check_arguments(job_function: context.JobFunction, config: records.SlotConfig) -> None:
     """Check a script's arguments: run it in a fork of this process up to the point where it has read them.
 
     That point is recognized for argparse, libraries based on it, click and absl. A script without these is not checked. A
     script that takes too long counts as correct.
 
     Args:
-        run: Function that runs the script, from `programs.load`.
+        job_function: Function that runs the script, from `programs.load`.
         config: Configuration of the slot. This process must be clean enough for a fork.
 
     Raises:
@@ -104,10 +104,10 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="trialplane-") as folder, tempfile.TemporaryFile() as output:
         pid = os.fork()
         if pid == 0:
-            _parse_and_end(run, config, program.sample, Path(folder), output.fileno())
-        handle = os.pidfd_open(pid)
-        select.select([handle], [], [], _PATIENCE)
-        os.close(handle)
+            _parse_and_end(job_function, config, program.sample, Path(folder), output.fileno())
+        pidfd = os.pidfd_open(pid)
+        select.select([pidfd], [], [], _PATIENCE)
+        os.close(pidfd)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # the group includes processes that the script has started
         _, status = os.waitpid(pid, 0)
@@ -139,7 +139,7 @@ def _has_known_parser(script: Path) -> bool:
 
 
 def _parse_and_end(
-    run: context.Run, config: records.SlotConfig, sample: Mapping[str, Any], folder: Path, output: int
+    job_function: context.JobFunction, config: records.SlotConfig, sample: Mapping[str, Any], folder: Path, output: int
 ) -> NoReturn:
     """Run the script in this process up to its parser; exit with `USAGE_ERROR` if it refuses its arguments, else with 0."""
     code = 0
@@ -152,7 +152,7 @@ def _parse_and_end(
         os.environ |= {"WANDB_MODE": "disabled", env.MLFLOW_TRACKING_URI: f"sqlite:///{folder}/mlflow.db"}
         mlflow_runs.enter({env.MLFLOW_TRACKING_URI: os.environ[env.MLFLOW_TRACKING_URI]})
         _end_when_parsed()
-        run(
+        job_function(
             context.Context(
                 params=sample,
                 seed=0,

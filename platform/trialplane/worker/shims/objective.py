@@ -254,7 +254,9 @@ class Trial:
         return self._params.setdefault(name, value)
 
 
-def trial_function(objective: Objective, metrics: Sequence[str], objectives: int, controller: Controller) -> context.Run:
+def trial_function(
+    objective: Objective, metrics: Sequence[str], objectives: int, controller: Controller
+) -> context.JobFunction:
     """Return a function of the context that calls an objective; the arguments are those of `Trial`."""
 
     def run(ctx: context.Context) -> context.Result:

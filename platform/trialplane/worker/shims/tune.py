@@ -179,7 +179,7 @@ class TrialContext:
 _sessions: list[Session] = []
 
 
-def load(entrypoint: str) -> context.Run:
+def load(entrypoint: str) -> context.JobFunction:
     """Import a trainable; return the function that runs it as one trial.
 
     If its module starts a search of its own, the import ends there.
