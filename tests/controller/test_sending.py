@@ -1,7 +1,7 @@
 """The files of a study's best trials on their way to MLflow at the end of a run: which, how often, how long; what is told.
 
-Ray is a double. Not checked here: the sending itself (tests/worker/test_kept.py), MLflow's door (tests/gateway), and a whole
-study (tests/study/test_kept_files.py).
+Ray is a double. Not checked here: the sending itself (tests/worker/test_kept_files.py), MLflow's door (tests/gateway), and a
+whole study (tests/study/test_kept_files.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The files that a study keeps go through MLflow's door: odd names as they are, sizes as it takes them, its own records.
 
-Not checked here: names that HTTP would change, and the rest of how they are sent (tests/worker/test_kept.py).
+Not checked here: names that HTTP would change, and the rest of how they are sent (tests/worker/test_kept_files.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.gateway.mlflow_site import MOST, Door, other, own, postgres, server, 
 from trialplane.wire import env, labels
 from trialplane.wire.messages import FilesSent, SendFiles
 from trialplane.wire.records import SlotConfig
-from trialplane.worker import kept
+from trialplane.worker import kept_files
 
 __all__ = ["other", "own", "postgres", "server", "site", "tenants"]  # fixtures
 
@@ -27,7 +27,7 @@ def send(door: Door, folder: Path, run: str, token: str = "") -> FilesSent:
         env.MLFLOW_CONTEXT: json.dumps({labels.RUN: run}),
     }
     config = SlotConfig("toy", "", "train:run", str(folder / "run"), "", checkpoints=str(folder / "saved"), env=given)
-    return kept.send(config, SendFiles(3, 7, 100.0))
+    return kept_files.send(config, SendFiles(3, 7, 100.0))
 
 
 def left(folder: Path, **files: bytes) -> None:

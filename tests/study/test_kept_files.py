@@ -1,6 +1,6 @@
 """A study that keeps files of its best trials: where they are when it has ended.
 
-Not checked here: what is sent when something fails (tests/controller/test_sending.py, tests/worker/test_kept.py).
+Not checked here: what is sent when something fails (tests/controller/test_sending.py, tests/worker/test_kept_files.py).
 """
 
 from __future__ import annotations

@@ -103,12 +103,12 @@ class Channel(Generic[Outgoing, Incoming]):
             MessageError: The other end sent an invalid message; from then on the channel counts as closed.
         """
         try:
-            data = b"" if self._is_broken else self._socket.recv(_CHUNK)
+            chunk = b"" if self._is_broken else self._socket.recv(_CHUNK)
         except OSError as error:  # the other process was killed
             raise EOFError(str(error)) from error
-        if not data:
+        if not chunk:
             raise EOFError
-        self._incoming += data
+        self._incoming += chunk
         try:
             while len(self._incoming) >= _HEAD.size:
                 (length,) = _HEAD.unpack_from(self._incoming)

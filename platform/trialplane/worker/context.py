@@ -107,7 +107,7 @@ class Origin:
     is_restart: bool = False
 
 
-class Points:
+class MetricSources:
     """A filter of reported metrics that counts each metric from one source, so that no value is recorded twice.
 
     Sources are the job's own reports, and libraries whose calls are captured. A metric counts from the source that reports
@@ -115,14 +115,14 @@ class Points:
     it equals the library's newest value, which was recorded already.
 
     Attributes:
-        newest: Newest step that the job itself has reported; -1 before the first.
-        is_paused: Whether metrics that libraries log are left out now.
+        newest_step: Newest step that the job itself has reported; -1 before the first.
+        ignores_libraries: Whether metrics that libraries log are left out now.
         lock: Held until a report or a request is answered, because libraries log from threads of their own.
     """
 
     def __init__(self) -> None:
-        self.newest = -1
-        self.is_paused = False
+        self.newest_step = -1
+        self.ignores_libraries = False
         self.lock = threading.RLock()
         self._sources: dict[str, tuple[str, float]] = {}  # metric → the source from which it counts, and its newest value
 
@@ -137,11 +137,11 @@ class Points:
         for name, value in metrics.items():
             counted_source, newest_value = self._sources.get(name, (source, math.nan))
             is_from_library = source != ""
-            if is_from_library and (counted_source != source or self.is_paused):
+            if is_from_library and (counted_source != source or self.ignores_libraries):
                 continue
             self._sources[name] = source, value
-            is_recorded = counted_source != source and newest_value == value  # the library's value, now from the job
-            if not is_recorded:
+            is_recorded_already = counted_source != source and newest_value == value  # as the library's value
+            if not is_recorded_already:
                 counted[name] = value
         return counted
 
@@ -219,7 +219,7 @@ class Context:
     _origin: Origin = dataclasses.field(default_factory=Origin, repr=False)
     _stop: stopping.Stop = dataclasses.field(default_factory=stopping.Stop, repr=False)
     _pulse: Pulse | None = dataclasses.field(default=None, repr=False)
-    _points: Points = dataclasses.field(default_factory=Points, repr=False)
+    _metric_sources: MetricSources = dataclasses.field(default_factory=MetricSources, repr=False)
     _pause: pausing.Pause = dataclasses.field(default_factory=lambda: pausing.Pause(None), repr=False)
     _saving: Saving = dataclasses.field(default_factory=Saving, repr=False)
 
@@ -467,7 +467,7 @@ class Context:
             Unsaved: The trial has trained on after its rung without a checkpoint.
             ValueError: The step is negative, or 2**31 or more.
         """
-        step = self._points.newest + 1 if step is None else step
+        step = self._metric_sources.newest_step + 1 if step is None else step
         if not 0 <= step <= records.MAX_STEP:
             raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {records.MAX_STEP}")
         self._send("", int(step), {name: float(value) for name, value in metrics.items()})
@@ -490,16 +490,17 @@ class Context:
     @contextlib.contextmanager
     def uncaptured(self) -> Iterator[None]:
         """Context manager in which metrics that libraries log are not reported."""
-        was_paused, self._points.is_paused = self._points.is_paused, True
+        sources = self._metric_sources
+        ignored_before, sources.ignores_libraries = sources.ignores_libraries, True
         try:
             yield
         finally:
-            self._points.is_paused = was_paused
+            sources.ignores_libraries = ignored_before
 
     @contextlib.contextmanager
     def lock_reports(self) -> Iterator[None]:
         """Context manager in which no other thread of the trial reports."""
-        with self._points.lock:
+        with self._metric_sources.lock:
             yield
 
     def add_suggestion(self, name: str, value: Any) -> None:
@@ -520,10 +521,10 @@ class Context:
             Pruned, Finished, Paused, Unsaved: As in `report`.
             Invalid: The trial must take over the state of another trial, and has trained without reading it.
         """
-        with self._points.lock:
+        with self._metric_sources.lock:
             if not source:
-                self._points.newest = step
-            counted = self._points.counted_metrics(source, metrics)
+                self._metric_sources.newest_step = step
+            counted = self._metric_sources.counted_metrics(source, metrics)
             if not counted and metrics:
                 return
             # A library may log something before the training. Only the segment's metrics show that the job has trained.

@@ -41,7 +41,7 @@ def outcome_of_result(
     result: Any,
     workdir: Path,
     *,
-    ended: str = "",
+    how_ended: str = "",
     newest: Mapping[str, float] = MappingProxyType({}),
 ) -> records.TrialOutcome:
     """Return the outcome for a result: COMPLETE, or FAILED if a metric that the job needs is missing or not finite.
@@ -53,28 +53,29 @@ def outcome_of_result(
         result: Metrics and other values by name; one number if there is one metric; or the metrics in the order of
             `request.metrics`, as an objective of Optuna returns them. None stands for the reported metrics.
         workdir: Scratch folder of the trial.
-        ended: How the job ended without returning, for a message; `result` then has its reported metrics. "" if it returned.
+        how_ended: How the job ended without returning, in words for a message; `result` then has its reported metrics. "" if
+            it returned.
         newest: Newest value of each metric in its reports.
 
     Raises:
         TransportError: The arrays file cannot be written, or a value cannot be packed.
     """
     if result is None and newest and request.metrics:
-        result, ended = newest, "returned nothing"
+        result, how_ended = newest, "returned nothing"
     metrics, other_values = _split_metrics(_values_by_name(request, result))
     for name in request.reported:  # for these the controller takes the best of all reports, so a returned NaN does no harm
         if name in newest and not math.isfinite(metrics.get(name, math.nan)):
             metrics[name] = newest[name]
     defects = _defects(request.metrics, metrics)
     if defects:
-        how = f"{ended}, after reports of" if ended else "returned"
+        verb = f"{how_ended}, after reports of" if how_ended else "returned"
         message = f"{'; '.join(defects)}: run(ctx) must return a finite number for each objective and constraint"
         return records.TrialOutcome(
             number=request.number,
             state=TrialState.FAILED,
             failure=FailureClass.INVALID,
             metrics=metrics,
-            message=f"{message}; it {how} {_result_text(request, result, metrics)}",
+            message=f"{message}; it {verb} {_result_text(request, result, metrics)}",
             place="; ".join(defects),  # without the result, which differs between trials with the same defects
         )
     returned, large = _split_by_size(other_values)
@@ -150,20 +151,20 @@ def _split_metrics(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[st
 
 
 def _split_by_size(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values that are small enough for the outcome, as JSON values, and the larger ones, unchanged.
+    """Return the values that are small enough for the outcome, as JSON values, and the others, unchanged.
 
-    In their order, values are small as long as together they have at most `MAX_RETURNED` characters of JSON.
+    Each value in turn is small if, with the small ones before it, it has at most `MAX_RETURNED` characters of JSON.
     """
     returned: dict[str, Any] = {}
     large: dict[str, Any] = {}
-    budget = MAX_RETURNED
+    characters_left = MAX_RETURNED
     for name, value in values.items():
-        size = _json_size(value, budget)
+        size = _json_size(value, characters_left)
         if size is None:
             large[name] = value
         else:
             returned[name] = records.to_dict(value)
-            budget -= size
+            characters_left -= size
     return returned, large
 
 
@@ -180,15 +181,15 @@ def copy_kept_files(location: str, folder: Path, patterns: Sequence[str]) -> str
     Returns:
         A message for the user about files that could not be copied, with reasons; "" if all were.
     """
-    unkept = folders.put_files(location, folder, patterns)
-    for pattern in unkept.unmatched:
+    uncopied = folders.put_files(location, folder, patterns)
+    for pattern in uncopied.unmatched:
         sys.stderr.write(f"trialplane: keep.files: the trial has left no file {pattern}\n")
-    for file, reason in unkept.failed.items():
+    for file, reason in uncopied.failed.items():
         sys.stderr.write(f"trialplane: keep.files: {file} could not be copied to {location}/files: {reason}\n")
-    if not unkept.failed:
+    if not uncopied.failed:
         return ""
-    shown = [f"{file} ({reason})" for file, reason in list(unkept.failed.items())[:_MAX_NAMED_FILES]]
-    more = len(unkept.failed) - len(shown)
+    shown = [f"{file} ({reason})" for file, reason in list(uncopied.failed.items())[:_MAX_NAMED_FILES]]
+    more = len(uncopied.failed) - len(shown)
     named = ", ".join(shown) + (f" and {more} more" if more else "")
     return f"keep.files: could not copy {named}; the trial counts all the same"
 

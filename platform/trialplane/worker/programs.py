@@ -81,8 +81,8 @@ def preload(file: Path, code: Path) -> None:
         visited.add(source)
         for node in top_imports(source):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            found_files = [_job_file(name, [file.parent, code]) for name in names]
-            job_files = [job_file for job_file in found_files if job_file is not None]
+            module_files = [_job_file(name, [file.parent, code]) for name in names]
+            job_files = [module_file for module_file in module_files if module_file is not None]
             pending += [job_file for job_file in job_files if job_file not in visited]
             if not job_files:  # a third-party module: run the import statement alone
                 statement = ast.Module(body=[node], type_ignores=[])
@@ -364,6 +364,7 @@ def _end_fork(error: BaseException | None) -> None:
     """
     code = 0
     if isinstance(error, SystemExit):
+        # `sys.exit()` is a success, and `sys.exit("text")` a failure.
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     elif error is not None:
         traceback.print_exception(error)
@@ -373,11 +374,13 @@ def _end_fork(error: BaseException | None) -> None:
 
 
 def report_size_at_exit(config: records.SlotConfig, channel: TrialChannel) -> None:
-    """Register an exit handler that sends the size of a program's log to the slot.
+    """Register an exit handler that sends the size of a program's log to the slot. Do nothing for a trial of a function.
 
-    By the size the slot knows what the program has printed, without the output of processes that outlive it. Call it before
+    The size separates what the program has printed from the output of processes that outlive it. Call this function before
     the program runs: the handler that is registered first runs last, after the program's own.
     """
+    if config.program is None:
+        return
     pid, log = os.getpid(), Path("/proc/self/fd/1").resolve()
 
     def report() -> None:
@@ -387,8 +390,7 @@ def report_size_at_exit(config: records.SlotConfig, channel: TrialChannel) -> No
             with contextlib.suppress(OSError):  # the slot has ended, or the log was removed
                 channel.send(messages.Printed(log.stat().st_size))
 
-    if config.program is not None:
-        atexit.register(report)
+    atexit.register(report)
 
 
 def _last_line() -> str:

@@ -77,14 +77,14 @@ class Log:
             ended: Whether the trial has ended, so that the end of a long log is sent too.
         """
         try:
-            end = self._file.stat().st_size
+            size = self._file.stat().st_size
         except FileNotFoundError:
             return b""
-        mark = b""
+        mark, end = b"", size
         if not ended or self._offset < LIVE_BYTES:
-            end = min(end, LIVE_BYTES)  # what follows, if anything, comes with the next pieces
-        elif end - self._offset > END_BYTES:
-            left_out = end - self._offset - END_BYTES
+            end = min(size, LIVE_BYTES)  # what follows, if anything, comes with the next pieces
+        elif size - self._offset > END_BYTES:
+            left_out = size - self._offset - END_BYTES
             mark = f"\n[trialplane: {left_out:,} bytes of this log are left out here]\n".encode()
             self._offset += left_out
         count = min(end - self._offset, CHUNK)

@@ -16,7 +16,7 @@ from trialplane import errors
 from trialplane.wire import messages
 from trialplane.wire.messages import FromSlot, TrialEnded
 from trialplane.wire.records import SlotConfig
-from trialplane.worker import kept, trial
+from trialplane.worker import kept_files, trial
 from trialplane.worker.slot import Slot
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class SlotActor:
     def send_files(self, data: bytes) -> bytes:
         """Handle SendFiles; return FilesSent."""
         message = messages.decode(data, messages.SEND_FILES)
-        return messages.encode(kept.send(self._slot.config, message))
+        return messages.encode(kept_files.send(self._slot.config, message))
 
     def close(self) -> None:
         """End the slot."""

@@ -88,27 +88,27 @@ def run_and_end(
 
 
 def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> None:
-    """Call `serve` and end this process, which was just started, with the code that `serve` returns; with 1 if it raises.
+    """Call `serve` and end this process, which was just started, with the exit code that `serve` returns; 1 if it raises.
 
     Args:
         serve: Work of the process.
         parent: Pid of the parent process, with which this one dies.
         leader: Whether the process becomes the leader of a new session.
     """
-    code = 1
+    exit_code = 1
     atexit._clear()  # handlers that were registered before are not the job's, and torch's take 40 ms
     try:
         process.die_with_parent(parent)
         if leader:
             with contextlib.suppress(PermissionError):  # started as a session leader already
                 os.setsid()
-        code = serve()
+        exit_code = serve()
     except BaseException:  # noqa: BLE001  nothing may unwind into the loop of the process that forked
         traceback.print_exc()
     finally:
         atexit._run_exitfuncs()  # handlers that the job has registered
         process.flush()
-        os._exit(code)
+        os._exit(exit_code)
 
 
 def _serve(
@@ -237,14 +237,15 @@ def run_job(
         **rank_fields: Fields of the context that differ between ranks.
     """
     reporter.is_quiet = config.program is not None
-    location = checkpoints(config, request.run, request.trial, request.folder)
-    origin, saving = _origin(config, request, location), context.Saving()
+    location = checkpoint_folder(config, request.run, request.trial, request.folder)
+    origin = _origin(config, request, location)
+    saving = context.Saving()
     is_first = request.attempt == 1 and config.role == "trial"  # later attempts have checkpoints of their own
     if request.resume and is_first:
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     imports = advice.LateImports()
-    # Only a function that was imported in the template can import more, late, in each trial.
-    watches_imports = job_function is not None and config.program is None
+    # If this process imports the function itself, all of its imports would count as late.
+    is_imported_in_template = job_function is not None and config.program is None
     try:
         _check_parent_checkpoint(config, request)
         if config.role != "worker":  # a worker has no reports
@@ -263,9 +264,10 @@ def run_job(
             "_reporter": reporter,
             **rank_fields,
         }
-        with imports.watch() if watches_imports else contextlib.nullcontext():
-            end = _call_to_end(functools.partial(call_job, job_function, fields), reporter)
-        if rank_fields.get("rank", 0) > 0:  # the result of rank 0 counts
+        call = functools.partial(call_job, job_function, fields)
+        with imports.watch() if is_imported_in_template else contextlib.nullcontext():
+            end = _call_to_end(call, reporter)
+        if rank_fields.get("rank", 0) > 0:  # only the result of rank 0 counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         job_folder = workdir if config.program is None else programs.folder(config.program, workdir)
         copy_remark = outcomes.copy_kept_files(location, job_folder, config.keep)
@@ -280,12 +282,13 @@ def run_job(
                 remark=remark,
                 advice=advice.pool_advice(),
             )
-        outcome = outcomes.outcome_of_result(request, end.result, workdir, ended=end.how, newest=reporter.newest)
+        outcome = outcomes.outcome_of_result(request, end.result, workdir, how_ended=end.how, newest=reporter.newest)
         return _with_remarks(dataclasses.replace(outcome, remark=remark), config, request, reporter, imports, end.stop_text)
     except BaseException as error:  # noqa: BLE001  every error of the job is an outcome, KeyboardInterrupt too
         # Trials are compared at a rung by the newest value of each metric; a failure has the metrics of the last report.
         metrics = reporter.newest if isinstance(error, context.Paused) else reporter.last
-        return dataclasses.replace(outcomes.outcome_of_error(request, error, metrics), remark=saving.remark)
+        outcome = outcomes.outcome_of_error(request, error, metrics)
+        return dataclasses.replace(outcome, remark=saving.remark)
 
 
 def _request_fields(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
@@ -309,7 +312,7 @@ class _End(NamedTuple):
 
     Attributes:
         result: Returned value; the newest value of each reported metric if the function has not returned.
-        how: How the function ended without returning, for a message; "" if it returned.
+        how: How the function ended without returning, in words for a message; "" if it returned.
         stop_text: Description of the stop rule that ended the trial; "" without one.
     """
 
@@ -369,7 +372,7 @@ def _check_parent_checkpoint(config: records.SlotConfig, request: records.TrialR
     parent = None if request.segment is None else request.segment.parent
     if parent is None:
         return
-    location = checkpoints(config, request.run, parent.trial, parent.folder)
+    location = checkpoint_folder(config, request.run, parent.trial, parent.folder)
     summary = folders.summary(location)
     if summary is None or parent.digest not in ("", summary.digest):
         problem = "is missing" if summary is None else "was changed since the trial was paused"
@@ -389,9 +392,10 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
     """
     segment = request.segment or records.Segment()
     parent = segment.parent
-    if parent is not None and (parent.trial, parent.folder) != (request.trial, request.folder):  # another trial, or folder
+    has_other_folder = parent is not None and (parent.trial, parent.folder) != (request.trial, request.folder)
+    if parent is not None and has_other_folder:
         return context.Origin(
-            checkpoints(config, request.run, parent.trial, parent.folder),
+            checkpoint_folder(config, request.run, parent.trial, parent.folder),
             is_exact=True,
             is_changed=segment.changed,
             is_restart=segment.restart,
@@ -402,7 +406,7 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
         return context.Origin()
     start = request.start or records.Parent(request.trial, -1)  # by default, the newest checkpoint of the same trial
     step = start.step if start.step >= 0 else None
-    return context.Origin(checkpoints(config, request.resume, start.trial), step=step)
+    return context.Origin(checkpoint_folder(config, request.resume, start.trial), step=step)
 
 
 def _has_checkpoints(location: str) -> bool:
@@ -422,18 +426,18 @@ def has_ranks(config: records.SlotConfig) -> bool:
     return config.ranks * config.nodes > 1
 
 
-def checkpoint_location(config: records.SlotConfig, run: str) -> str:
-    """Return the folder or URL of the checkpoints of this run, or of another run in the same home folder."""
+def checkpoint_root(config: records.SlotConfig, run: str) -> str:
+    """Return the folder or URL below which a run has its checkpoints: this run, or another one in the same home folder."""
     root = Path(config.root) if run == config.run else Path(config.root).parent / run
     return config.checkpoints or str(paths.RunPaths(root).checkpoints)
 
 
-def checkpoints(config: records.SlotConfig, run: str, trial: int, step: int = 0) -> str:
-    """Return the folder or URL of one trial's checkpoints; of its folder for a step if `step` is not 0.
+def checkpoint_folder(config: records.SlotConfig, run: str, trial: int, step: int = 0) -> str:
+    """Return the folder or URL of one trial's checkpoints; with a step other than 0, its folder for that step.
 
     Trials of a population have such folders, see `paths.TrialFolder`.
     """
-    return paths.trial_checkpoints(checkpoint_location(config, run), run, trial, step)
+    return paths.trial_checkpoints(checkpoint_root(config, run), run, trial, step)
 
 
 def remove_checkpoints(config: records.SlotConfig, outdated: Iterable[paths.TrialFolder]) -> None:
@@ -442,7 +446,7 @@ def remove_checkpoints(config: records.SlotConfig, outdated: Iterable[paths.Tria
     Raises:
         CheckpointError: Some cannot be removed. The others are removed.
     """
-    folders.remove_each(checkpoints(config, config.run, folder.trial, folder.step) for folder in outdated)
+    folders.remove_each(checkpoint_folder(config, config.run, folder.trial, folder.step) for folder in outdated)
 
 
 class Reporter:
@@ -465,9 +469,9 @@ class Reporter:
         self.is_quiet = False
         self.attributes: dict[str, Any] = {}
 
-    def suggest(self, request: messages.Suggest) -> messages.Suggested:
+    def suggest(self, suggest: messages.Suggest) -> messages.Suggested:
         """Request the value of a parameter from the controller, and return its answer."""
-        self._channel.send(request)
+        self._channel.send(suggest)
         answer = self._channel.receive()
         assert isinstance(answer, messages.Suggested), "a request for a parameter is answered with Suggested"
         return answer

@@ -86,16 +86,16 @@ class LearnerRole(_Role):
             Invalid: The job's result is not a dict.
         """
         config, iteration = self._config, self._request.trial
-        location = trial.checkpoints(config, self._request.run, 0)  # all iterations have the folder of trial 0
+        location = trial.checkpoint_folder(config, self._request.run, 0)  # all iterations have the folder of trial 0
         start = states.Start()
         if iteration > 0:
             start = states.States(location).load(iteration)
         elif self._request.resume:
-            start = states.States(trial.checkpoints(config, self._request.resume, 0)).newest()
+            start = states.States(trial.checkpoint_folder(config, self._request.resume, 0)).newest()
         feed = learner.ResultFeed(self._line)
         iteration_shards = None
         if config.write:
-            checkpoints = trial.checkpoint_location(config, self._request.run)
+            checkpoints = trial.checkpoint_root(config, self._request.run)
             iteration_shards = shards.open_shards(config.write, checkpoints, self._request.run, iteration)
             feed.report_existing(iteration_shards.units)
         self._offer(feed, start.packed.get(states.WEIGHTS), fields["workdir"])
@@ -147,8 +147,8 @@ def job_checkpoint_fields(config: records.SlotConfig, request: records.TrialRequ
 
     If the run resumes another one, they include the location of that run's checkpoints.
     """
-    location = f"{trial.checkpoints(config, request.run, 0)}/own"
-    resumed_location = f"{trial.checkpoints(config, request.resume, 0)}/own" if request.resume else None
+    location = f"{trial.checkpoint_folder(config, request.run, 0)}/own"
+    resumed_location = f"{trial.checkpoint_folder(config, request.resume, 0)}/own" if request.resume else None
     return {"checkpoints": location, "_origin": context.Origin(resumed_location)}
 
 

@@ -55,15 +55,15 @@ class _Parsers:
     def __init__(self, script: Path, file: Path) -> None:
         self._file = file
         self._folder = str(script.parent.resolve())
-        # The fields of `Declared`.
+        # The fields of `Declared`, which has their meanings.
         self._options: list[Option] = []
         self._left_out: list[str] = []
         self._subcommands: list[str] = []
-        self._pairs = False
-        self._trailing: list[str] = []
-        self._overrides = False
+        self._takes_pairs = False
+        self._words_before_pairs: list[str] = []
+        self._takes_overrides = False
         self.function = ""
-        self._typed = {word.partition("=")[0] for word in sys.argv[1:]}  # arguments, without values after =
+        self._typed_words = {word.partition("=")[0] for word in sys.argv[1:]}  # arguments, without values after =
         self._is_parsing = False  # whether argparse reads the typed arguments, for their values
         # A script may read a few arguments with a small parser and `parse_known_args`, before its main parser reads them all
         # with `parse_args`.
@@ -131,9 +131,9 @@ class _Parsers:
         finally:
             self._is_parsing = False
 
-    def _flag(self, flags: Sequence[str]) -> str:
+    def _preferred_flag(self, flags: Sequence[str]) -> str:
         """Return the flag of an option that is typed, or else its first long one, or its first one; "" without any."""
-        typed_flags = [flag for flag in flags if flag in self._typed]
+        typed_flags = [flag for flag in flags if flag in self._typed_words]
         long_flags = [flag for flag in flags if flag.startswith("--")]
         return next(iter([*typed_flags, *long_flags, *flags]), "")
 
@@ -162,7 +162,7 @@ class _Parsers:
             merged = merge(*configs)
             if not any(config is recorded for config in configs for recorded in command_line_configs):
                 return merged
-            self._overrides = True
+            self._takes_overrides = True
             for name, value in _leaves(omegaconf.to_container(merged), ""):
                 default = self._plain_default(value, None)
                 if default is not None and not isinstance(default, list):
@@ -195,7 +195,7 @@ class _Parsers:
             name = _subcommand(commands)
             if not name:
                 break
-            if len(commands) > 1 and name not in self._typed:
+            if len(commands) > 1 and name not in self._typed_words:
                 self._left_out.append(f"subcommands ({', '.join(commands)}): {name} is used")
             self._add_click(command, is_group=True)
             self._descend(name)
@@ -331,9 +331,9 @@ class _Parsers:
             tuple(self._left_out),
             failure,
             tuple(self._subcommands),
-            self._pairs,
-            tuple(self._trailing),
-            self._overrides,
+            self._takes_pairs,
+            tuple(self._words_before_pairs),
+            self._takes_overrides,
             self.function,
         )
         self._file.write_text(records.to_json(declared), encoding="utf-8")
@@ -354,7 +354,7 @@ class _Parsers:
                 continue  # a second argument of the same destination is the opposite of the first: --no-amp of --amp
             destinations.add(action.dest)
             _set_default_in_help(action)
-            flag = self._flag(action.option_strings)
+            flag = self._preferred_flag(action.option_strings)
             name = flag.lstrip("-") or action.dest
             if name in names:
                 continue
@@ -364,15 +364,16 @@ class _Parsers:
                 if not chosen:
                     self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
                     continue
-                if len(action.choices) > 1 and chosen not in self._typed:
+                if len(action.choices) > 1 and chosen not in self._typed_words:
                     self._left_out.append(f"subcommands ({', '.join(action.choices)}): {chosen} is used")
                 self._descend(chosen)
                 self._add_argparse(action.choices[chosen], values)
                 return
+            # An argument that takes all further words may take pairs for yacs: `NAME VALUE …`.
             yacs_values = _yacs_values() if action.nargs in (argparse.REMAINDER, "+", "*") else []
-            if yacs_values or (action.nargs == argparse.REMAINDER and _merges_pairs()):  # `NAME VALUE …`
-                self._pairs = True
-                self._trailing += [flag] if flag else []
+            if yacs_values or (action.nargs == argparse.REMAINDER and _merges_pairs()):
+                self._takes_pairs = True
+                self._words_before_pairs += [flag] if flag else []
                 self._options += [_key_option(key, value) for key, value in yacs_values]
                 continue
             self._add_action(action, name, flag, values.get(action.dest, action.default))
@@ -416,19 +417,19 @@ class _Parsers:
         )
 
     def _descend(self, subcommand: str) -> None:
-        """Record a subcommand, with the options so far before it, as the parser above it reads them.
+        """Record a subcommand. The options so far belong to the parser above it, so they come before it on a command line.
 
         A placeholder stands for the value of each option. Options that have no single value, or need none, are dropped.
-        A typed command has the subcommand already, and arguments that are added at its end are none of the parser above.
         """
-        if subcommand in self._typed:
+        if subcommand in self._typed_words:
+            # The typed command has the subcommand already. Only options of the subcommand can be added at its end.
             self._options = []
             return
-        self._options = [option for option in self._options if option.flag and not option.style and not option.lists]
-        self._options = [option for option in self._options if option.default is not None or option.required]
-        written = {word.partition("=")[0] for word in self._subcommands}
+        single_value_options = [option for option in self._options if option.flag and not option.style and not option.lists]
+        self._options = [option for option in single_value_options if option.default is not None or option.required]
+        recorded_flags = {word.partition("=")[0] for word in self._subcommands}
         for option in self._options:
-            if option.flag not in written:
+            if option.flag not in recorded_flags:
                 is_long = option.flag.startswith("--")
                 value = f"{{{option.name}}}"
                 self._subcommands += [f"{option.flag}={value}"] if is_long else [option.flag, value]
@@ -449,7 +450,7 @@ class _Parsers:
             is_option = parameter.param_type_name == "option"
             flag, name = "", parameter.name  # of a positional argument
             if is_option:
-                typed_flags = [flag for flag in parameter.opts if flag in self._typed]
+                typed_flags = [option_flag for option_flag in parameter.opts if option_flag in self._typed_words]
                 flag = typed_flags[0] if typed_flags else max(parameter.opts, key=len)
                 name = flag.lstrip("-")
             is_flag = getattr(parameter, "is_flag", False)
@@ -515,9 +516,10 @@ def _key_option(name: str, default: Any) -> Option:
 
 def _subcommand(names: Iterable[str]) -> str:
     """Return the subcommand to use: the only one, the typed one, or by its name the one that trains; "" if there is none."""
-    words = list(names)
-    candidates = words if len(words) == 1 else (*sys.argv[1:], *_TRAINING_COMMANDS)
-    return next((word for word in candidates if word in words), "")
+    subcommands = list(names)
+    if len(subcommands) == 1:
+        return subcommands[0]
+    return next((word for word in (*sys.argv[1:], *_TRAINING_COMMANDS) if word in subcommands), "")
 
 
 def _leaves(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

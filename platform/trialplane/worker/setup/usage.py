@@ -34,13 +34,16 @@ LONGEST = 300  # characters of such output in a message
 _HELP = "see `platform docs scripts`"
 
 
-def refusal_error(script: str, text: str, replaced: Mapping[str, str] = MappingProxyType({})) -> context.ArgumentsRefused:
+def refusal_error(
+    script: str, text: str, replacing_options: Mapping[str, str] = MappingProxyType({})
+) -> context.ArgumentsRefused:
     """Return the error for a script that refused its arguments.
 
     Args:
         script: Name of the script, for the message.
         text: End of its output, with the usage message.
-        replaced: Values in the script's text that a parameter can replace → the option of `submit` that does so.
+        replacing_options: Name of a value in the script's text that a parameter can replace → the option of `submit` that
+            does so.
     """
     begin = max(0, text.rfind("usage:") if "usage:" in text else text.rfind("Usage:"))
     words = " ".join(text[begin:].split())  # usage and error: `usage: train.py [--lr LR] train.py: error: …`
@@ -53,7 +56,7 @@ def refusal_error(script: str, text: str, replaced: Mapping[str, str] = MappingP
         suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis))
         if suggestion.startswith("did"):  # "did you mean …"; otherwise it lists all options
             hint = suggestion
-        if option := replaced.get(unknown[1].removeprefix("--")):
+        if option := replacing_options.get(unknown[1].removeprefix("--")):
             hint = f"its text has a value of that name, which `{option}` replaces"
     message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", hint, _HELP]))
     return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
@@ -119,15 +122,17 @@ def check_arguments(job_function: context.JobFunction, config: records.SlotConfi
 
 
 def _replacing_options(script: Path, sample: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values in a script's text that parameters have, and the option of `submit` by which they replace these.
+    """Return each parameter whose name has a value in a script's text, with the option of `submit` that replaces the value.
+
+    The option is the same for all of them, and replaces all of these values.
 
     Args:
         script: The script.
         sample: Parameters of a trial. Those without such a value stay arguments.
     """
-    values = set(arguments.spots(notebook.parse(script.read_bytes()))) & set(sample)
-    items = [*(f"--{name}={{{name}}}" for name in sample if name not in values), f"{{{arguments.GLOBALS}}}"]
-    return dict.fromkeys(values, f"--set 'arguments={json.dumps(items)}'")
+    names = set(arguments.spots(notebook.parse(script.read_bytes()))) & set(sample)
+    items = [*(f"--{name}={{{name}}}" for name in sample if name not in names), f"{{{arguments.GLOBALS}}}"]
+    return dict.fromkeys(names, f"--set 'arguments={json.dumps(items)}'")
 
 
 def _has_known_parser(script: Path) -> bool:

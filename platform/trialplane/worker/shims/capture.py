@@ -1,7 +1,7 @@
 """Report the metrics that a job logs with other libraries, as its `capture` says.
 
 `wandb.py` replaces W&B's package. In the other libraries a few functions are replaced in the trial's process, when the job
-imports them or at once if the template has. If a metric comes in several ways, `context.Points` decides which one counts.
+imports them or at once if the template has. If a metric comes in several ways, `context.MetricSources` decides which counts.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from trialplane.wire import env, labels
 from trialplane.wire.messages import FilesSent, SendFiles
 from trialplane.wire.records import SlotConfig
-from trialplane.worker import kept
+from trialplane.worker import kept_files
 
 
 class Place:
@@ -50,9 +50,9 @@ class Place:
         return {env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: "toy", env.MLFLOW_CONTEXT: context}
 
     def send(self, *, seconds: float = 100.0, number: int = 7) -> FilesSent:
-        return kept.send(self.config, SendFiles(3, number, seconds))
+        return kept_files.send(self.config, SendFiles(3, number, seconds))
 
-    def there(self, folder: str = kept.FOLDER) -> dict[str, str]:
+    def there(self, folder: str = kept_files.FOLDER) -> dict[str, str]:
         """The artifacts below a folder, with their text."""
         found: dict[str, str] = {}
         for entry in self.client.list_artifacts(self.run, folder):
@@ -139,7 +139,9 @@ class Refusing:
 
 def test_a_file_that_is_refused_holds_up_no_other(place: Place) -> None:
     client = Refusing()
-    assert kept.upload(client, place.run, str(place.files), by_http=False) == FilesSent("model.pt (the file is too large)")
+    assert kept_files.upload(client, place.run, str(place.files), by_http=False) == FilesSent(
+        "model.pt (the file is too large)"
+    )
     assert client.taken == ["kept_files/out/log.txt"]
 
 
@@ -152,7 +154,7 @@ def test_a_file_that_cannot_be_read_holds_up_no_other_and_is_tried_again(place: 
         log(client, run, file, folder)
 
     client.log_artifact = log_artifact  # type: ignore[method-assign]
-    assert kept.upload(client, place.run, str(place.files), by_http=False) == FilesSent(
+    assert kept_files.upload(client, place.run, str(place.files), by_http=False) == FilesSent(
         "model.pt (permission denied)", again=True
     )
     assert client.taken == ["kept_files/out/log.txt"]
@@ -164,14 +166,14 @@ def test_names_that_http_would_change_are_refused_there(place: Place, by_http: b
     (place.files / "model.pt").unlink()
     for name in ("a#1.pt", "x%41.txt"):
         (place.files / name).write_text("odd")
-    answer = kept.upload(client, place.run, str(place.files), by_http=by_http)
+    answer = kept_files.upload(client, place.run, str(place.files), by_http=by_http)
     assert len(client.taken) == taken and "kept_files/out/log.txt" in client.taken
     assert [name in answer.lacks for name in ("a#1.pt", "x%41.txt")] == [taken == 1] * 2 and not answer.again
 
 
 def test_of_very_many_files_the_first_are_sent_and_it_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Refusing()
-    monkeypatch.setattr(kept, "MAX_FILES", 1)
+    monkeypatch.setattr(kept_files, "MAX_FILES", 1)
     (place.files / "a.txt").write_text("a")
-    assert kept.upload(client, place.run, str(place.files), by_http=False) == FilesSent("of 3 files 1 are sent")
+    assert kept_files.upload(client, place.run, str(place.files), by_http=False) == FilesSent("of 3 files 1 are sent")
     assert client.taken == ["kept_files/a.txt"]

@@ -1,8 +1,8 @@
 """Send the files that a study's `keep.files` names to the MLflow runs of its best trials.
 
 A controller requests this from a slot at the end of a run, because a slot can read the location of the checkpoints. MLflow
-is imported in a process of its own, `python -m trialplane.worker.kept LOCATION`, which reads a message, answers with one,
-and is killed at its timeout. A file that MLflow has with the same size is not sent again, so a request can be repeated.
+is imported in a process of its own, `python -m trialplane.worker.kept_files LOCATION`, which reads a message, answers with
+one, and is killed at its timeout. A file that MLflow has with the same size is not sent again, so a request can be repeated.
 """
 
 from __future__ import annotations
@@ -40,8 +40,14 @@ _MAX_SHOWN = 3  # files in a message
 def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.FilesSent:
     """Send a trial's files within the request's time limit; return the answer, with a message if files were not sent."""
     try:
-        ended = subprocess.run(
-            [sys.executable, "-P", "-m", "trialplane.worker.kept", trial.checkpoints(config, config.run, message.trial)],
+        completed = subprocess.run(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "trialplane.worker.kept_files",
+                trial.checkpoint_folder(config, config.run, message.trial),
+            ],
             input=messages.encode(message),
             capture_output=True,
             env={**os.environ, **config.env, **_CLIENT_SETTINGS},
@@ -50,10 +56,11 @@ def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.Fi
         )
     except subprocess.TimeoutExpired:
         return messages.FilesSent(f"they were not sent within {message.seconds:.0f} s", again=True)
-    if ended.returncode:
-        text = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return messages.FilesSent(f"the process that sends them ended with {ended.returncode}: {text:.200}", again=True)
-    return messages.decode(ended.stdout, messages.FILES_SENT)
+    if completed.returncode:
+        last_line = completed.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        text = f"the process that sends them ended with {completed.returncode}: {last_line:.200}"
+        return messages.FilesSent(text, again=True)
+    return messages.decode(completed.stdout, messages.FILES_SENT)
 
 
 def main() -> None:
@@ -100,8 +107,8 @@ def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.F
     """
     stored = dict(_list_artifacts(client, run, FOLDER))
     files = _files(location)
-    unsent: dict[str, str] = {}
-    retry = False
+    unsent: dict[str, str] = {}  # name of a file → reason
+    may_retry = False
     for name, size in files[:MAX_FILES]:
         if stored.get(f"{FOLDER}/{name}") == size:
             continue
@@ -114,14 +121,14 @@ def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.F
         except Exception as error:
             if _is_unreachable(error):
                 raise
-            retry = retry or not _is_refusal(error)
+            may_retry = may_retry or not _is_refusal(error)
             unsent[name] = _reason(error)
     shown = [f"{name} ({reason})" for name, reason in list(unsent.items())[:_MAX_SHOWN]]
     if more := len(unsent) - len(shown):
         shown[-1] += f" and {more} more"
     if len(files) > MAX_FILES:
         shown.append(f"of {len(files)} files {MAX_FILES} are sent")
-    return messages.FilesSent(escapes.escape_controls("; ".join(shown)), retry)
+    return messages.FilesSent(escapes.escape_controls("; ".join(shown)), may_retry)
 
 
 def _list_artifacts(client: Any, run: str, folder: str) -> Iterator[tuple[str, int]]:
@@ -144,9 +151,9 @@ def _files(location: str) -> list[tuple[str, int]]:
         return sorted((file.relative_to(root_folder).as_posix(), file.stat().st_size) for file in regular_files)
     import fsspec  # needed only for URLs
 
-    files, root = fsspec.url_to_fs(location)
+    file_system, root = fsspec.url_to_fs(location)
     try:
-        entries: Mapping[str, Any] = files.find(root, detail=True)
+        entries: Mapping[str, Any] = file_system.find(root, detail=True)
     except FileNotFoundError:
         return []
     return sorted((name.removeprefix(root).lstrip("/"), int(entry["size"])) for name, entry in entries.items())
@@ -161,10 +168,10 @@ def _local_file(location: str, name: str) -> Iterator[Path]:
         return
     import fsspec  # needed only for URLs
 
-    files, root = fsspec.url_to_fs(location)
+    file_system, root = fsspec.url_to_fs(location)
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch, posixpath.basename(name))
-        files.get_file(f"{root}/{name}", str(copy))
+        file_system.get_file(f"{root}/{name}", str(copy))
         yield copy
 
 
