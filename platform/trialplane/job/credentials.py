@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Words that mark a secret if they are the last word of a name.
@@ -50,6 +50,22 @@ _ITEM = re.compile(
 _FIELD = re.compile(r"""["']?(?P<name>[A-Za-z_][\w.-]*)["']?\s*:\s*["']?(?P<value>[^\s"',}]+)""")
 
 
+class _Secret(NamedTuple):
+    """A secret in a command line.
+
+    Attributes:
+        span: Its position; with its quotation marks, unless it is a part of a word.
+        name: Its name.
+        value: The secret itself.
+        is_part: Whether it is a part of a word, as in JSON or a URL.
+    """
+
+    span: tuple[int, int]
+    name: str
+    value: str
+    is_part: bool
+
+
 def is_secret(name: str, value: Any) -> bool:
     """Whether a value is a password, a key or a token, according to its name, or is a URL with a password.
 
@@ -88,41 +104,40 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
     """
     variables: dict[str, str] = {}
     pieces, end = [], 0  # pieces of the new command line, which stand for `command` up to the index `end`
-    for (start, stop), name, value, is_part in sorted(_secrets_in(command)):
-        if start < end:  # inside the value before
+    for secret in sorted(_secrets_in(command)):
+        start, stop = secret.span
+        if start < end:  # inside the secret before
             continue
-        variable = _variable(name, value, variables)
-        variables[variable] = value
-        quote = _open_quote(command[:start]) if is_part else ""
-        reference = f"${variable}" if quote == '"' else f'"${variable}"'
-        pieces += [command[end:start], f"'{reference}'" if quote == "'" else reference]
+        variable = _variable(secret.name, secret.value, variables)
+        variables[variable] = secret.value
+        quote = _open_quote(command[:start]) if secret.is_part else ""
+        reference = f'"${variable}"'
+        if quote == '"':
+            reference = f"${variable}"
+        elif quote == "'":  # a shell replaces no variable there: end the quoted part before the reference, and begin another
+            reference = f"'{reference}'"
+        pieces += [command[end:start], reference]
         end = stop
     if not variables:
         return command, {}
     return _INHERITED.sub("", "".join([*pieces, command[end:]])), variables
 
 
-def _secrets_in(command: str) -> Iterator[tuple[tuple[int, int], str, str, bool]]:
-    """Yield the position, the name and the value of each secret in a command line, and whether it is a part of a word.
-
-    The position of a value with quotation marks includes them, unless it is a part of a word.
-    """
+def _secrets_in(command: str) -> Iterator[_Secret]:
+    """Yield the secrets in a command line. One may contain another."""
     for match in _VALUE.finditer(command):
         name, value = match["flag"] or match["key"], re.sub(r"""['"]""", "", match["value"])
         if is_secret(name, value):
-            yield match.span("value"), name, value, False
+            yield _Secret(match.span("value"), name, value, is_part=False)
     for match in _ITEM.finditer(command):
         group = "quoted" if match["quote"] else "value"
         if is_secret(match["name"], match[group]):
-            yield match.span(group), match["name"], match[group], True
+            yield _Secret(match.span(group), match["name"], match[group], is_part=True)
     for match in _PASSWORD_IN_URL.finditer(command):
         scheme = _SCHEME.search(command[: match.start()])
-        yield (
-            (match.end(1), match.end()),
-            f"{scheme[1] if scheme else 'url'}_password",
-            command[match.end(1) : match.end()],
-            True,
-        )
+        name = f"{scheme[1] if scheme else 'url'}_password"
+        start, stop = match.end(1), match.end()
+        yield _Secret((start, stop), name, command[start:stop], is_part=True)
 
 
 def _open_quote(text: str) -> str:

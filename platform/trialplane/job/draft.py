@@ -115,8 +115,8 @@ class Draft:
             self._add_issue(field_path[:1], f"has a field more than {MAX_DEPTH} levels deep", origin)
             return
         container: Any = self.data
-        for depth, step in enumerate(field_path[:-1]):
-            child = self._enter(container, field_path[: depth + 1], step, field_path, origin)
+        for depth in range(len(field_path) - 1):
+            child = self._enter(container, field_path[: depth + 1], field_path, origin)
             if child is None:
                 return
             container = child
@@ -161,21 +161,21 @@ class Draft:
                 new_index = indices.index(int(old_index))
                 self.origins[(*list_path, new_index, *old_path[size + 1 :])] = origin
 
-    def _enter(self, container: Any, child_path: Place, step: str | int, field_path: Place, origin: Origin) -> Any:
-        """Return the mapping or list at one step of the path of a value to set. Create it if it is missing.
+    def _enter(self, container: Any, child_path: Place, field_path: Place, origin: Origin) -> Any:
+        """Return a mapping or list on the way to a value that is set. Create it if it is missing.
 
         The short form of a sampler or a pruner, its name alone, is expanded to a mapping.
 
         Args:
             container: The mapping or list that contains it.
             child_path: Path of the mapping or list to return.
-            step: Last step of this path.
             field_path: Path of the value to set, for issues.
             origin: Origin of the value.
 
         Returns:
             The mapping or list. None if there can be none, which adds an issue.
         """
+        step = child_path[-1]
         if isinstance(container, list):
             if _is_index(step) and int(step) == len(container):
                 container.append({})

@@ -72,9 +72,12 @@ def fix_parameters(
         return  # the validation reports that params is not a mapping
     for name, value in params.items():
         if isinstance(space_fields, dict) and name in space_fields:
-            removed_names = _remove_from_space(job_draft, name)
-            for dependent in list(space_fields):
-                removed_names |= _resolve_condition(job_draft, space_fields, dependent, name, value)
+            _remove_from_space(job_draft, name)
+            removed_names = {name}
+            for dependent, fields in list(space_fields.items()):
+                if not _resolve_condition(fields, name, value):
+                    _remove_from_space(job_draft, dependent)
+                    removed_names.add(dependent)
             _drop_points(job_draft, name, value, removed_names)
         elif name not in (*present_params, *commented_names) and not accepts_new:
             reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
@@ -86,37 +89,29 @@ def fix_parameters(
         job_draft.set(("params", name), value, Origin(SOURCE))
 
 
-def _resolve_condition(job_draft: Draft, space_fields: dict[str, Any], dependent: str, name: str, value: Any) -> set[str]:
-    """Remove a condition on a parameter that is now fixed. If it does not hold, remove the parameter that has it.
+def _resolve_condition(fields: Any, name: str, value: Any) -> bool:
+    """Remove a condition on a parameter that is now fixed; return whether the condition holds. True without a condition.
 
     Args:
-        job_draft: Draft to change.
-        space_fields: The space of the draft.
-        dependent: Parameter whose condition may name the fixed one.
+        fields: Fields of the parameter that may have the condition, which are changed.
         name: The fixed parameter.
         value: Its value.
-
-    Returns:
-        Name of the parameter if it was removed from the space, else empty.
     """
-    conditions = space_fields[dependent].get("when") if isinstance(space_fields[dependent], dict) else None
+    conditions = fields.get("when") if isinstance(fields, dict) else None
     if not isinstance(conditions, dict) or name not in conditions:
-        return set()
+        return True
     allowed = conditions.pop(name)
     allowed_values = allowed if isinstance(allowed, (list, tuple)) else [allowed]
-    if any(space.is_same(value, allowed_value) for allowed_value in allowed_values):
-        return set()
-    return _remove_from_space(job_draft, dependent)
+    return any(space.is_same(value, allowed_value) for allowed_value in allowed_values)
 
 
-def _remove_from_space(job_draft: Draft, name: str) -> set[str]:
-    """Remove a parameter from the space and from the start point of the sampler, and return a set with its name."""
+def _remove_from_space(job_draft: Draft, name: str) -> None:
+    """Remove a parameter from the space and from the start point of the sampler."""
     job_draft.set(("space", name), None, Origin(SOURCE))
     for field_path in START_POINTS:
         start_point = job_draft.get(field_path)
         if isinstance(start_point, dict) and name in start_point:
             job_draft.set((*field_path, name), None, Origin(SOURCE))
-    return {name}
 
 
 def _drop_points(job_draft: Draft, name: str, value: Any, removed_names: set[str]) -> None:
@@ -132,7 +127,7 @@ def _drop_points(job_draft: Draft, name: str, value: Any, removed_names: set[str
     points = job_draft.data.get("enqueue")
     if not isinstance(points, list):
         return
-    kept_indices = []
+    possible_indices = []
     for index, point in enumerate(points):
         if isinstance(point, dict):
             if name in point and not space.is_same(point[name], value):
@@ -140,5 +135,5 @@ def _drop_points(job_draft: Draft, name: str, value: Any, removed_names: set[str
             points[index] = {key: item for key, item in point.items() if key not in removed_names}
             if point and not points[index]:  # nothing is left of it
                 continue
-        kept_indices.append(index)
-    job_draft.keep_items(("enqueue",), kept_indices)
+        possible_indices.append(index)
+    job_draft.keep_items(("enqueue",), possible_indices)

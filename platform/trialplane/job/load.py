@@ -218,15 +218,15 @@ def _apply_overrides(
             overridden[f"--set {assignment_text}"] = field_and_value
     for field, value in overrides.items():
         flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
-        if flag.value is not None:
-            field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
-            new_value = flag.value
-            if flag.source.startswith("--space ") and _is_float(
-                str(field_path[1]), without_overrides.data, commented_params
-            ):
-                new_value = short_forms.with_float_range(new_value)
-            job_draft.set(field_path, new_value, Origin(flag.source))
-            overridden[flag.source] = (field_path, new_value)
+        if flag.value is None:
+            continue
+        field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
+        new_value = flag.value
+        is_space_flag = flag.source.startswith("--space ")
+        if is_space_flag and _is_float(str(field_path[1]), without_overrides.data, commented_params):
+            new_value = short_forms.with_float_range(new_value)  # `--space lr=0..1` has whole numbers, and lr is a float
+        job_draft.set(field_path, new_value, Origin(flag.source))
+        overridden[flag.source] = (field_path, new_value)
     for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():
         if job_draft.origin(("resources", name)).source not in overridden:  # an amount on the command line stays
             job_draft.data["resources"][name] = amount

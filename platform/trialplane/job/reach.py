@@ -57,31 +57,40 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
         broken: Fields with issues of their own.
     """
     command, script = getattr(job, "command", None), getattr(job, "script", None)
-    fields = {("space",), ("params",), ("command",), ("script",)}
-    if getattr(job, "arguments", None) is not None or job.search.function or fields & set(broken) or (command and script):
+    has_arguments = getattr(job, "arguments", None) is not None
+    is_invalid = bool({("space",), ("params",), ("command",), ("script",)} & set(broken)) or (command and script)
+    if has_arguments or is_invalid or job.search.function:
         return
-    names = dict.fromkeys(job.params, "params") | dict.fromkeys(job.search.names, "space")
+    fields = dict.fromkeys(job.params, "params") | dict.fromkeys(job.search.names, "space")  # parameter → its field
     # Fields such as pruner.max_resource name a parameter that need not reach the program.
     for text in _texts_in(job.model_dump(exclude={"params", "space"})):
-        if names.get(text) == "params":
-            del names[text]
+        if fields.get(text) == "params":
+            del fields[text]
+    remedies: dict[str, str] = {}
     if command:
-        named = {name for _, name in arguments.placeholders(command)}
-        texts = itertools.chain([" ".join(command)], *(_texts(root) for root in (folder, *roots)))
-        remedies = {
-            name: f"write {{{name}}} into command, or `arguments: flags` for --{name}=VALUE at its end"
-            for name in names
-            if name not in named
-        }
-        if not remedies or _read_parameters(texts):
-            return
-    elif names and script and (folder / script).is_file():
-        spots = _unread_spots(folder / script, (folder, *roots), names)
-        remedies = {name: _script_remedy(name, script, spots) for name in names} if spots is not None else {}
-    else:
-        return
+        remedies = _command_remedies(command, (folder, *roots), fields)
+    elif fields and script and (folder / script).is_file():
+        spots = _unread_spots(folder / script, (folder, *roots), fields)
+        if spots is not None:
+            remedies = {name: _script_remedy(name, script, spots) for name in fields}
     for name, remedy in remedies.items():
-        yield Issue((names[name], name), f"has no effect, because it does not reach the program: {remedy}")
+        yield Issue((fields[name], name), f"has no effect, because it does not reach the program: {remedy}")
+
+
+def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Collection[str]) -> dict[str, str]:
+    """Return the ways to give parameters to a command, by their names. Empty if it may read them in another way.
+
+    Args:
+        command: The command.
+        roots: Folders with the job's files.
+        names: Names of the parameters.
+    """
+    placeholder_names = {name for _, name in arguments.placeholders(command)}
+    unnamed = [name for name in names if name not in placeholder_names]
+    texts = itertools.chain([" ".join(command)], *(_texts(root) for root in roots))
+    if not unnamed or _reads_parameters(texts):
+        return {}
+    return {name: f"write {{{name}}} into command, or `arguments: flags` for --{name}=VALUE at its end" for name in unnamed}
 
 
 def _script_remedy(name: str, script: str, spots: Collection[str]) -> str:
@@ -114,7 +123,7 @@ def _unread_spots(script: Path, roots: Sequence[Path], names: Collection[str]) -
         if file is None or _reads_arguments(file.tree):
             return None
         files.append(file)
-    if _read_parameters(file.text for file in files):
+    if _reads_parameters(file.text for file in files):
         return None
     spots = arguments.spots(files[0].tree)
     has_unknown_library = not all(_COMPUTING.fullmatch(library) for file in files for library in file.libraries)
@@ -122,7 +131,7 @@ def _unread_spots(script: Path, roots: Sequence[Path], names: Collection[str]) -
     return None if has_unknown_library and not spots.keys() & set(names) else spots
 
 
-def _read_parameters(texts: Iterable[str]) -> bool:
+def _reads_parameters(texts: Iterable[str]) -> bool:
     """Return whether texts read parameters from trialplane, or from the configuration of W&B."""
     has_wandb = has_config = False
     for text in texts:

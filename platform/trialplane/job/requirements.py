@@ -167,14 +167,16 @@ class _Reader:
             return
         source = f"{self._prefix}{name}"
         for number, line in logical_lines(text):
-            word = line.split(maxsplit=1)[0] if line else ""
+            if not line:
+                continue
+            word = line.split(maxsplit=1)[0]
             if word.startswith("--"):  # --option=value or --option value
                 option, _, value = word.partition("=")
             else:  # -ovalue or -o value, or the beginning of a requirement
                 option, value = word[:2], word[2:]
             value = value or line[len(word) :].strip()
             template = Issue((option,), "", source, number)  # for issues of this line
-            if not line or option in _PIP_OPTIONS:
+            if option in _PIP_OPTIONS:
                 continue
             if option in _INCLUDE_OPTIONS:
                 is_constraint_file = _INCLUDE_OPTIONS[option] == "constraint" or is_constraint
@@ -388,9 +390,9 @@ def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
         advice: Advice, as a sentence. Default: the command of pip that installs the packages.
     """
     applying = [line for line in needs.lines if line.applies]
-    names = {_canonical_name(line.requirement.name) for line in applying if not line.is_constraint}
+    required = {_canonical_name(line.requirement.name) for line in applying if not line.is_constraint}
     # A constraint counts only for a package that is required.
-    checked = [line for line in applying if not line.is_constraint or _canonical_name(line.requirement.name) in names]
+    checked = [line for line in applying if not line.is_constraint or _canonical_name(line.requirement.name) in required]
     issues = [
         Issue((str(line.requirement),), message, line.source, line.line)
         for line in checked

@@ -109,7 +109,7 @@ def find_choice(kind: ValueKind, name: str) -> Choice:
     The options of a class of another package are unknown, so they are empty.
     """
     if is_class(name):
-        return Choice(name, {}, {"seed": "seed"}, objectives=1 if name.startswith(_TUNE) else None)
+        return Choice(cls=name, options={}, platform={"seed": "seed"}, objectives=1 if name.startswith(_TUNE) else None)
     return options.TABLES[kind][name]
 
 

@@ -42,9 +42,9 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
             fields to which they refer.
     """
     data = draft.data
-    issues_found: list[Issue] = []
+    job_issues: list[Issue] = []
     if "objective" in data:  # a draft keeps it only beside `objectives`
-        issues_found.append(Issue(("objective",), "stands beside objectives; keep one of them"))
+        job_issues.append(Issue(("objective",), "stands beside objectives; keep one of them"))
         data = {key: value for key, value in data.items() if key != "objective"}
     kind = kinds.kind_class(data.get("kind"))
     job: Job | None = None
@@ -52,15 +52,15 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
     try:
         job = kind.model_validate(data)
     except ValidationError as error:
-        issues_found += wording.translate(error, data)
-        broken = {_removable_path(issue.field_path) for issue in issues_found}
+        job_issues += wording.translate(error, data)
+        broken = {_removable_path(issue.field_path) for issue in job_issues}
     partial = job or _partial_job(kind, data, broken)
     if partial is not None:
         # A field that has an issue does not get another one from the rules across fields.
-        reported = {issue.field_path for issue in issues_found}
+        reported = {issue.field_path for issue in job_issues}
         rule_issues = [issue for issue in partial.check(broken) if issue.field_path not in (*reported, *valid_paths)]
-        issues_found += _with_hints(draft, rule_issues)
-    issues = [*draft.issues, *(locate(draft, issue, has_objective) for issue in issues_found)]
+        job_issues += _with_hints(draft, rule_issues)
+    issues = [*draft.issues, *(locate(draft, issue, has_objective) for issue in job_issues)]
     return Judgment(None if issues else job, issues, partial, frozenset(broken))
 
 

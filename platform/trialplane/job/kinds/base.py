@@ -109,8 +109,8 @@ class Input(models.Model):
     @property
     def amounts(self) -> dict[str, tuple[int | str, ...]]:
         """Terms of `at_least` and `per_rank`, by the field's name, if it is set. Terms are numbers and parameters' names."""
-        both = {"at_least": self.at_least, "per_rank": self.per_rank}
-        return {name: value if isinstance(value, tuple) else (value,) for name, value in both.items() if value is not None}
+        fields = {"at_least": self.at_least, "per_rank": self.per_rank}
+        return {name: value if isinstance(value, tuple) else (value,) for name, value in fields.items() if value is not None}
 
 
 CAPTURED = ("wandb", "mlflow", "tensorboard", "hf", "hydra")

@@ -213,10 +213,10 @@ class Study(Ranked):
         has_other_space, has_other_sampler = self.space != old.space, self.sampler != old.sampler
         if has_other_space and (self.search.is_code or old.search.is_code):
             yield Issue(("space",), f"is code, and does not change when a study is resumed; {advice}")
-        enumerating = {self.sampler.name, old.sampler.name} & {"grid", "bruteforce"}
-        if enumerating and (has_other_space or has_other_sampler):
+        enumerating_samplers = sorted({self.sampler.name, old.sampler.name} & {"grid", "bruteforce"})
+        if enumerating_samplers and (has_other_space or has_other_sampler):
             field = "space" if has_other_space else "sampler"
-            yield Issue((field,), f"changes the points that {min(enumerating)} counts; {advice}")
+            yield Issue((field,), f"changes the points that {enumerating_samplers[0]} counts; {advice}")
         elif has_other_space and not has_other_sampler and self.sampler.name == "cmaes":
             yield Issue(("space",), f"changes the scales of cmaes; set another sampler as well, or {advice}")
 
