@@ -159,12 +159,12 @@ def test_a_training_starts_from_another_of_its_job_only(platform, job, runs):
 
 
 def test_text_that_no_batch_fits_costs_nothing(platform, job, home):
-    job.write_text("kind: train\nparams: {data: text.txt, batch: 4}\ninputs: {data: {format: lines, per_rank: batch}}\n")
+    job.write_text("kind: train\nparams: {data: text.txt, batch: 4}\ninputs: {data: {format: lines, at_least: batch}}\n")
     (job.parent / "text.txt").write_text("a\nb\nc\nd\ne\n")
     assert platform(*SUBMIT).exit_code == 0
-    result = platform(*SUBMIT, "--ranks", "8")
+    result = platform(*SUBMIT, "--param", "batch=8")
     assert result.exit_code == 2
-    assert "has 5 lines of text, and 8 ranks with batch 4 each need 32" in result.stderr
+    assert "has 5 lines of text, and it needs batch 8" in result.stderr
     assert not home.exists()
 
 

@@ -19,16 +19,12 @@ TAIL = "script: train.py\n"
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place with installed packages: `big_one` 2.5 with the extra `gpu`, `small` 1.0+cpu, `pre` 3.0rc1."""
+    """A place with installed packages: `big_one` 2.5, `small` 1.0+cpu, `pre` 3.0rc1."""
     place = tmp_path / "site"
-    for name, version, more in (
-        ("big_one", "2.5", 'Provides-Extra: gpu\nRequires-Dist: small>=2; extra == "gpu"\nRequires-Dist: absent\n'),
-        ("small", "1.0+cpu", ""),
-        ("pre", "3.0rc1", ""),
-    ):
+    for name, version in (("big_one", "2.5"), ("small", "1.0+cpu"), ("pre", "3.0rc1")):
         info = place / f"{name}-{version}.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     monkeypatch.setattr(sys, "path", [str(place), *sys.path])
     return place
 
@@ -51,14 +47,13 @@ def lacking(folder: Path, text: str, name: str = "requirements.txt") -> list[tup
         ("big_one>=3", "2.5 is installed"),
         ("never-heard", "is not installed"),
         ("never-heard; python_version < '3'", ""),
-        ("big_one[gpu]", "[gpu] needs small>=2: 1.0+cpu is installed"),
-        ("big_one[cpu]", "2.5 is installed, which has no extra cpu; did you mean gpu?"),
+        ("big_one[gpu]", ""),
         ("never-heard @ https://example.invalid/n.whl", "is not installed"),
         ("small==1.0 --hash=sha256:00", ""),
         ("small \\\n  ==9", "1.0+cpu is installed"),
         ("--index-url https://example.invalid/simple", ""),
         ("-c limits.txt", ""),
-        ("-c limits.txt\nsmall", "1.0+cpu is installed"),
+        ("-c limits.txt\nsmall", ""),
     ],
 )
 def test_a_line_is_compared(folder: Path, packages: Path, line: str, why: str) -> None:
@@ -71,22 +66,6 @@ def test_a_marker_says_whether_a_line_applies_here(folder: Path, packages: Path)
     assert [message for _, _, message in lacking(folder, text)] == ["is not installed"] * 2
     read = requirements.read(folder, "requirements.txt")
     assert [one.applies for one in read.lines] == [False, True, True]
-
-
-@pytest.mark.parametrize("text", [r"a\nb", r"a\x0db"])
-def test_a_marker_whose_text_is_not_one_line_is_an_issue(folder: Path, text: str) -> None:
-    (folder / "need.txt").write_text(f"three\nfour; platform_version != '{text}'\n")
-    read = requirements.read(folder, "need.txt")
-    assert [one.line for one in read.issues] == [2] and "its marker has a line break" in read.issues[0].message
-    assert [one.requirement.name for one in read.lines] == ["three"]
-
-
-def test_a_marker_that_packaging_reads_and_does_not_write_is_no_surprise(folder: Path) -> None:
-    """One with both kinds of quotation mark: `packaging` 25 writes it, 26 raises."""
-    (folder / "need.txt").write_text("four; platform_version != 'a\"\\x27'\n")
-    read = requirements.read(folder, "need.txt")
-    assert len(read.issues) + len(read.lines) == 1
-    requirements.unmet_issues(read)
 
 
 def test_all_that_is_missing_is_one_list_with_lines(folder: Path, packages: Path) -> None:
@@ -127,8 +106,6 @@ def test_what_is_no_requirement_is_an_issue_of_the_job(folder: Path) -> None:
     ]
     (folder / "need.txt").write_bytes(b"\xff\n")
     assert found(folder)[0][3] == "need.txt is not UTF-8 text"
-    (folder / "need.txt").write_bytes(b"a" * (2**20 + 1))
-    assert "larger than 1 MiB" in found(folder)[0][3]
     for wrong in ("/etc/need.txt", "../need.txt", "./"):
         assert "is no file of the job's folder" in found(folder, sets=[f"requirements={wrong}"])[0][3]
     for wrong in ("-need.txt", "./-need.txt"):
@@ -209,24 +186,11 @@ def test_a_marker_that_cannot_be_compared_is_an_issue_with_its_line(tmp_path: Pa
     assert issue.line == 2 and "cannot be compared" in issue.message
 
 
-def test_limits_that_are_read_first_hide_no_requirement(packages: Path, tmp_path: Path) -> None:
-    (tmp_path / "base.txt").write_text("never-heard==1\n")
-    (tmp_path / "limits.txt").write_text("-c base.txt\n")
-    assert lacking(tmp_path, "-r limits.txt\n-r base.txt\n") == [("never-heard==1", 1, "is not installed")] * 2
-
-
 def test_a_url_is_no_reason_to_install_a_package_of_that_name_from_the_index(packages: Path, tmp_path: Path) -> None:
     block = '# /// script\n# dependencies = ["mine @ https://example.invalid/mine.whl", "never-heard"]\n# ///\n'
     (tmp_path / "train.py").write_text(block)
     head = requirements.unmet_issues(requirements.read(tmp_path, "train.py"))[0].message
-    assert "`pip install never-heard` installs what is missing; what has a URL is installed from there" in head
-
-
-def test_files_that_include_each_other_without_an_end_are_bounded(tmp_path: Path) -> None:
-    for number in range(200):
-        (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n")
-    (issue,) = requirements.read(tmp_path, "0.txt").issues
-    assert "beyond the 50 files" in issue.message
+    assert "`pip install never-heard` installs what is missing from the index" in head
 
 
 def test_to_install_needs_requirements(folder) -> None:

@@ -250,7 +250,7 @@ def test_what_wastes_a_machine_is_told() -> None:
         ("", True),
         ("ranks: 4\nnodes: 2\nresume: a-1\ncheckpoints: {url: 's3://b/c', grace: 2m}", True),
         ("objective: {metric: perplexity, direction: minimize}", True),
-        ("inputs: {corpus: {format: lines, at_least: batch, per_rank: 4}}\nparams: {corpus: null, batch: 8}", True),
+        ("inputs: {corpus: {format: lines, at_least: batch}}\nparams: {corpus: null, batch: 8}", True),
         (
             "inputs: {corpus: {format: lines, at_least: [batch, 4]}}\nparams: {corpus: null, batch: 8}\ndivided: [batch]",
             True,

@@ -23,13 +23,7 @@ from trialplane.job.kinds import Input, Job
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _RECORD_SUFFIXES = (".jsonl", ".ndjson", ".json")
-# A first line with more characters than this is not a record: the file is of another kind.
-_LONGEST_LINE = 16 * 2**20
-_PARQUET = ".parquet"
-_PARQUET_MARK = b"PAR1"  # at the beginning and at the end of a Parquet file
-_LONGEST_FOOTER = 2**28  # bytes
 _GZIP_MARK = b"\x1f\x8b"
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _HEAD_BYTES = 2**20  # number of bytes that are read at a time
 
 
@@ -77,7 +71,7 @@ def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: 
         if message:
             yield Issue((field,), message, str(file))
             is_valid = False
-    if input_.format == "lines" and is_valid and (message := _line_count_problem(job, input_, files)):
+    if input_.format == "lines" and is_valid and (message := _line_count_problem(job, input_.terms, files)):
         yield Issue((field,), message, str(files[0]) if files else "")
 
 
@@ -128,12 +122,10 @@ def _file_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
         mode = file.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return f"does not exist; {errors.nearest(file.name, _sibling_names(file))}".rstrip("; ")
-    except (OSError, ValueError) as error:  # a circular link, a folder without access, an invalid name
-        return f"cannot be read: {getattr(error, 'strerror', error)}"
+    except OSError as error:  # a circular link, or a folder without access
+        return f"cannot be read: {error.strerror}"
     if stat.S_ISDIR(mode):
         return f"is a folder; name {_expected_file(input_)}"
-    if not stat.S_ISREG(mode):  # reading it may block
-        return f"is a device or a pipe, and not a file; name {_expected_file(input_)}"
     return _text_problem(file) if input_.format == "lines" else _table_problem(file, input_, columns)
 
 
@@ -148,8 +140,8 @@ def _sibling_names(file: Path) -> list[str]:
 def _table_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
     """Return the reason why a file is not a table with these columns. "" if it is."""
     suffixes = [suffix.lower() for suffix in file.suffixes]
-    if input_.format == "dataset" and suffixes[-1:] == [_PARQUET]:
-        return _parquet_problem(file, columns)
+    if input_.format == "dataset" and suffixes[-1:] == [".parquet"]:
+        return ""  # only trials have a library that reads it
     is_compressed = suffixes[-1:] == [".gz"]
     if is_compressed:
         suffixes.pop()
@@ -179,32 +171,6 @@ def _table_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
     return "; ".join([f"lacks the {plural} {', '.join(missing)}", f"it has {', '.join(present)}", *hints[:1]])
 
 
-def _parquet_problem(file: Path, columns: Sequence[str]) -> str:
-    """Return the reason why a file is not a Parquet file with these columns. "" if it is.
-
-    The file ends with the footer, the length of the footer in 4 bytes, and the mark of 4 bytes. The names of the columns are
-    searched in the footer, where they are plain text, so that no library is needed.
-    """
-    mark_bytes = len(_PARQUET_MARK)
-    tail_bytes = 4 + mark_bytes  # the footer's length and the mark
-    try:
-        with file.open("rb") as raw:
-            first_mark = raw.read(mark_bytes)
-            file_bytes = raw.seek(0, os.SEEK_END)
-            raw.seek(max(0, file_bytes - tail_bytes))
-            footer_bytes = int.from_bytes(raw.read(4), "little")
-            has_marks = first_mark == _PARQUET_MARK and raw.read(mark_bytes) == _PARQUET_MARK
-            is_truncated = mark_bytes + footer_bytes + tail_bytes > file_bytes
-            if not has_marks or is_truncated or footer_bytes > _LONGEST_FOOTER:
-                return "is not Parquet, or is truncated"
-            raw.seek(file_bytes - tail_bytes - footer_bytes)
-            footer = raw.read(footer_bytes)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    missing = [column for column in columns if column.encode() not in footer]
-    return f"lacks the {'columns' if len(missing) > 1 else 'column'} {', '.join(missing)}" if missing else ""
-
-
 def _text_problem(file: Path) -> str:
     """Return the reason why the beginning of a file is not UTF-8 text. "" if it is. Only trials read the rest."""
     try:
@@ -213,12 +179,7 @@ def _text_problem(file: Path) -> str:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if head.startswith(_GZIP_MARK):
-        command = f"gunzip < {file.name} > {_decompressed_name(file)}"
-        return f"is compressed, and lines are read directly from the file; run {command}"
-    if head.startswith(_UTF16_MARKS):
-        return f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name} > NEW.txt"
-    if b"\0" in head:
-        return "is not text: it holds zero bytes; name a file of UTF-8 text, a sample in each line"
+        return "is compressed, and lines are read directly from the file; decompress it with gunzip"
     try:
         # An incremental decoder accepts that the bytes end within a character.
         codecs.getincrementaldecoder("utf-8")().decode(head)
@@ -231,60 +192,18 @@ def _text_problem(file: Path) -> str:
     return ""
 
 
-def _decompressed_name(file: Path) -> str:
-    """Return a name for a decompressed file, for an example of a command: the name without .gz, else NEW.txt."""
-    return file.stem if file.suffix == ".gz" else "NEW.txt"
-
-
-def _line_count_problem(job: Job, input_: Input, files: Sequence[Path]) -> str:
-    """Return a message if files have fewer non-blank lines than `at_least` or `per_rank` require, else ""."""
-    for field, terms in input_.amounts.items():
-        ranks = job.world_size if field == "per_rank" else 1
-        if message := _sum_problem(job, terms, ranks, files):
-            return message
-    return ""
-
-
-def _sum_problem(job: Job, terms: Sequence[int | str], ranks: int, files: Sequence[Path]) -> str:
-    """Return a message if files have fewer non-blank lines than a sum requires, else "".
-
-    Args:
-        job: The job.
-        terms: Terms of the sum: numbers, and names of parameters.
-        ranks: Number of ranks that need this number of lines each. 1 if the number is for all ranks together.
-        files: The files.
-    """
+def _line_count_problem(job: Job, terms: Sequence[int | str], files: Sequence[Path]) -> str:
+    """Return a message if files have fewer non-blank lines than the sum of numbers and parameters requires, else ""."""
     values = [int(job.params[term] if isinstance(term, str) else term) for term in terms]
-    total = sum(values)
-    available = _count_lines(files, total * ranks)
-    if available >= total * ranks:
+    available = _count_lines(files, sum(values))
+    if available >= sum(values):
         return ""
-    pairs = zip(terms, values, strict=True)
-    needed = " + ".join(f"{term} {value}" if isinstance(term, str) else f"{value}" for term, value in pairs)
-    if ranks > 1:
-        reason = f"{errors.counted(ranks, 'rank')} with {needed} each need {total * ranks}"
-    else:
-        reason = f"it needs {needed}" + (f", which is {total}" if len(terms) > 1 else "")
-    advice = _lower_advice(terms, values, available // ranks)
-    return f"has {errors.counted(available, 'line')} of text, and {reason}; give more text{advice}"
-
-
-def _lower_advice(terms: Sequence[int | str], values: Sequence[int], available: int) -> str:
-    """Return advice on the parameters of a sum to lower: a value for a single parameter, or the names of several.
-
-    Args:
-        terms: Terms of the sum: numbers, and names of parameters.
-        values: Values of the terms.
-        available: Number of lines that there are, which the sum may not exceed.
-
-    Returns:
-        The advice, which continues a sentence. "" if no parameter can be lowered enough.
-    """
-    names = [term for term in terms if isinstance(term, str)]
-    fixed_sum = sum(value for term, value in zip(terms, values, strict=True) if not isinstance(term, str))
-    if len(names) == 1:
-        return f", or --set params.{names[0]}={available - fixed_sum}" if available > fixed_sum else ""
-    return f", or lower {' or '.join(f'params.{name}' for name in names)}" if names else ""
+    needed = " + ".join(
+        f"{term} {value}" if isinstance(term, str) else f"{value}" for term, value in zip(terms, values, strict=True)
+    )
+    lower = " or ".join(f"params.{term}" for term in terms if isinstance(term, str))
+    advice = "give more text" + (f", or lower {lower}" if lower else "")
+    return f"has {errors.counted(available, 'line')} of text, and it needs {needed}; {advice}"
 
 
 def _count_lines(files: Sequence[Path], most: int) -> int:
@@ -292,17 +211,10 @@ def _count_lines(files: Sequence[Path], most: int) -> int:
     count = 0
     for file in files:
         with file.open("rb") as raw:
-            is_blank = True  # whether the current line is blank so far
-            while piece := raw.readline(_HEAD_BYTES):  # a piece of the line, which may be as long as the file
-                is_blank = is_blank and piece.isspace()
-                if piece.endswith(b"\n"):
-                    if not is_blank:
-                        count += 1
-                    is_blank = True
+            for line in raw:
+                count += not line.isspace()
                 if count >= most:
                     return count
-            if not is_blank:  # the last line, which has no line end
-                count += 1
     return count
 
 
@@ -321,7 +233,7 @@ def _header(text: TextIO, kind: str) -> list[str]:
         _BadFile: The table has no header or no first record.
     """
     if kind in _SEPARATORS:
-        rows = csv.reader(iter(lambda: text.readline(_LONGEST_LINE), ""), delimiter=_SEPARATORS[kind])
+        rows = csv.reader(text, delimiter=_SEPARATORS[kind])
         try:
             header = next(rows, None)
             first_row = next((row for row in rows if row), None)
@@ -332,14 +244,12 @@ def _header(text: TextIO, kind: str) -> list[str]:
         if first_row is None:
             raise _BadFile("has a header but no rows")
         return [column.strip() for column in header]
-    line = text.readline(_LONGEST_LINE)
-    while line and not line.strip():
-        line = text.readline(_LONGEST_LINE)
+    line = next((line for line in text if line.strip()), "")
     if not line:
         raise _BadFile("is empty; it must hold one JSON object per line")
     try:
         record: Any = json.loads(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         record = None
     if not isinstance(record, dict):
         raise _BadFile(f"must hold one JSON object per line; it begins with {line.strip()[:40]!r}")

@@ -25,14 +25,11 @@ from trialplane.job.kinds import Job
 
 # `packaging` and `importlib.metadata` are imported where they are needed: they would add 30 ms to every command.
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution
-
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-_MOST_BYTES = 2**20  # size limit of a file
-_MOST_FILES = 50  # limit of the files that are read, with all included ones
-_INCLUDE_OPTIONS = {"-r": "requirement", "--requirement": "requirement", "-c": "constraint", "--constraint": "constraint"}
+_INCLUDE_OPTIONS = ("-r", "--requirement")
+_CONSTRAINT_OPTIONS = ("-c", "--constraint")
 _EDITABLE_OPTIONS = ("-e", "--editable")
 _PIP_OPTIONS = (  # options that say where pip finds packages, and how it installs them
     "-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--trusted-host", "--pre",
@@ -52,7 +49,6 @@ class RequirementLine:
         requirement: Name, versions, extras and marker.
         source: Name of the file in messages.
         line: 1-based line.
-        is_constraint: Whether it only limits the version of another line's requirement.
         has_url: Whether it is installed from a URL.
         applies: Whether it has no marker, or the marker is true for this Python.
     """
@@ -60,7 +56,6 @@ class RequirementLine:
     requirement: Requirement
     source: str
     line: int
-    is_constraint: bool = False
     has_url: bool = False
     applies: bool = True
 
@@ -149,19 +144,16 @@ class _Reader:
         self.unchecked: list[Issue] = []
         self.issues: list[Issue] = []
         self.files: dict[str, str] = {}
-        self._included: set[tuple[str, bool]] = set()  # each file that was read, and whether it was read as a constraint
         self._folder = folder
         self._prefix = prefix
 
-    def read_file(self, name: str, *, is_constraint: bool = False, included_at: Issue | None = None) -> None:
+    def read_file(self, name: str, included_at: Issue | None = None) -> None:
         """Read a requirements file.
 
         Args:
             name: Path in the folder.
-            is_constraint: Whether its lines only limit versions.
             included_at: Issue of the line that includes the file, in case it cannot be read. None for the first file.
         """
-        self._included.add((name, is_constraint))
         text = self._read_text(name, included_at)
         if text is None:
             return
@@ -178,9 +170,8 @@ class _Reader:
             template = Issue((option,), "", source, number)  # for issues of this line
             if option in _PIP_OPTIONS:
                 continue
-            if option in _INCLUDE_OPTIONS:
-                is_constraint_file = _INCLUDE_OPTIONS[option] == "constraint" or is_constraint
-                self._include(name, value, template, is_constraint=is_constraint_file)
+            if option in _INCLUDE_OPTIONS or option in _CONSTRAINT_OPTIONS:
+                self._include(name, value, template)
             elif option in _EDITABLE_OPTIONS:
                 subject = option if "://" in value else f"{option} {value}"  # a URL may contain a password
                 self.unchecked.append(_line_issue(template, subject, "is not checked: it says neither name nor version"))
@@ -188,7 +179,7 @@ class _Reader:
                 self.issues.append(_line_issue(template, word, "is not an option of a requirements file"))
             else:
                 without_options = re.split(r"\s--?[a-z]", line)[0].strip()  # such as --hash=…
-                self._add_requirement(without_options, source, number, is_constraint=is_constraint)
+                self._add_requirement(without_options, source, number)
 
     def read_script(self, name: str) -> bool:
         """Read the metadata of a script.
@@ -223,7 +214,7 @@ class _Reader:
             return first_line + 1 + next((index for index, line in enumerate(content) if text in line), -1)
 
         for dependency in dependencies:
-            self._add_requirement(dependency, source, line_number(dependency), is_constraint=False)
+            self._add_requirement(dependency, source, line_number(dependency))
         if "requires-python" in data:
             self._set_python(data["requires-python"], source, line_number("requires-python"))
         return True
@@ -238,14 +229,13 @@ class _Reader:
             message = f'{version_range!r} is not a range of versions; write requires-python = ">=3.11"'
             self.issues.append(Issue(("requires-python",), message, source, line))
 
-    def _add_requirement(self, text: str, source: str, line: int, *, is_constraint: bool) -> None:
+    def _add_requirement(self, text: str, source: str, line: int) -> None:
         """Record a requirement. Record an issue instead if it is invalid, and a remark if it cannot be checked.
 
         Args:
             text: The requirement, without options.
             source: Name of its file in messages.
             line: Its line in the file.
-            is_constraint: Whether it only limits the version of another requirement.
         """
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import Requirement
@@ -257,8 +247,6 @@ class _Reader:
             return
         try:
             requirement = Requirement(text)
-            if len(str(requirement).splitlines()) > 1:  # an escape in a string of the marker can be a line break
-                raise ValueError("its marker has a line break")
         except ValueError as error:  # the errors of packaging are ValueErrors
             if _URL_OR_PATH.search(text.split(";")[0].strip()):  # the text is not shown: it may contain a password
                 self.unchecked.append(
@@ -278,16 +266,17 @@ class _Reader:
             message = f"has a marker that cannot be compared: {errors.first_line(error)}"
             self.issues.append(_line_issue(template, text, message))
             return
-        self.lines.append(RequirementLine(requirement, source, line, is_constraint, has_url, applies))
+        self.lines.append(RequirementLine(requirement, source, line, has_url, applies))
 
-    def _include(self, name: str, value: str, template: Issue, *, is_constraint: bool) -> None:
-        """Read a file that another file includes. Record an issue or a remark if that is not possible.
+    def _include(self, name: str, value: str, template: Issue) -> None:
+        """Read a file that another file names. Record an issue or a remark if that is not possible.
+
+        Of a file with constraints only the text is recorded, because it only limits the versions of an installation.
 
         Args:
             name: Path of the file with the line.
             value: Path of the included file, relative to that file.
             template: Issue with the line's source and number, and its option, -r or -c, as the field.
-            is_constraint: Whether the included lines only limit versions.
         """
         option = template.field
         if "://" in value:
@@ -299,10 +288,9 @@ class _Reader:
             self.issues.append(
                 _line_issue(template, option_and_value, "lies outside of the job's folder, and only that folder is sent")
             )
-        elif len(self._included) >= _MOST_FILES:
-            self.issues.append(_line_issue(template, option_and_value, f"is beyond the {_MOST_FILES} files that are read"))
-        elif (path, is_constraint) not in self._included:  # ends circular includes
-            self.read_file(path, is_constraint=is_constraint, included_at=_line_issue(template, option_and_value, ""))
+        elif path not in self.files:  # ends circular includes
+            read = self._read_text if option in _CONSTRAINT_OPTIONS else self.read_file
+            read(path, _line_issue(template, option_and_value, ""))
 
     def _read_text(self, name: str, included_at: Issue | None) -> str | None:
         """Record and return the text of a file. If it cannot be read, record an issue, and return None.
@@ -317,11 +305,7 @@ class _Reader:
                 text_files = [path.relative_to(self._folder).as_posix() for path in self._folder.glob("**/*.txt")]
                 hint = errors.nearest(name, text_files)
                 raise FileNotFoundError(f"there is no {name} in {self._folder}; {hint}".rstrip("; "))
-            with file.open("rb") as opened:
-                data = opened.read(_MOST_BYTES + 1)
-            if len(data) > _MOST_BYTES:
-                raise ValueError(f"{name} is larger than {_MOST_BYTES // 2**20} MiB")
-            self.files[name] = text = document.decode(data, name)
+            self.files[name] = text = document.decode(file.read_bytes(), name)
         except (OSError, ValueError) as error:
             message = f"{name} is not {error.encoding.upper()} text" if isinstance(error, UnicodeDecodeError) else str(error)
             self.issues.append(dataclasses.replace(included_at or Issue(("requirements",), ""), message=message))
@@ -389,14 +373,11 @@ def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
         needs: Requirements of a job.
         advice: Advice, as a sentence. Default: the command of pip that installs the packages.
     """
-    applying = [line for line in needs.lines if line.applies]
-    required = {_canonical_name(line.requirement.name) for line in applying if not line.is_constraint}
-    # A constraint counts only for a package that is required.
-    checked = [line for line in applying if not line.is_constraint or _canonical_name(line.requirement.name) in required]
+    checked = [line for line in needs.lines if line.applies]
     issues = [
-        Issue((str(line.requirement),), message, line.source, line.line)
+        Issue((str(line.requirement),), reason, line.source, line.line)
         for line in checked
-        for message in _unmet_reasons(line.requirement, ())
+        if (reason := _unmet_reason(line.requirement))
     ]
     if issues and not advice:
         advice = _pip_advice(needs, checked)
@@ -427,74 +408,22 @@ def _pip_advice(needs: Requirements, checked: Iterable[RequirementLine]) -> str:
         return f"`pip install -r {shlex.quote(needs.source)}` installs what is missing"
     # Requirements with a URL are left out: pip would install the package of that name in the index.
     from_index = shlex.join(str(line.requirement) for line in checked if not line.has_url)
-    parts = [f"`pip install {from_index}` installs what is missing"] if from_index else []
-    if any(line.has_url for line in checked):
-        parts.append("what has a URL is installed from there")
-    return "; ".join(parts)
+    return f"`pip install {from_index}` installs what is missing from the index" if from_index else ""
 
 
-def _unmet_reasons(requirement: Requirement, outer_extras: tuple[str, ...]) -> Iterator[str]:
-    """Yield the reasons why a requirement is not met, and recursively the reasons why its extras are not.
-
-    Args:
-        requirement: The requirement.
-        outer_extras: Extras that the recursion has already entered, as package[extra]. Extras may require each other.
-    """
-    from packaging.version import InvalidVersion
-
-    distribution = _find_distribution(_canonical_name(requirement.name))
-    if distribution is None:
-        yield "is not installed"
-        return
-    try:
-        if not requirement.specifier.contains(distribution.version, prereleases=True):
-            yield f"{distribution.version} is installed"
-    except InvalidVersion:
-        yield f"{distribution.version} is installed, a version that cannot be compared"
-    extra_names = distribution.metadata.get_all("Provides-Extra") or []
-    provided = {_canonical_name(extra_name): extra_name for extra_name in extra_names}
-    for extra in sorted(requirement.extras):
-        package_extra = f"{_canonical_name(requirement.name)}[{_canonical_name(extra)}]"
-        if _canonical_name(extra) not in provided:
-            hint = errors.nearest(extra, provided.values())
-            yield f"{distribution.version} is installed, which has no extra {extra}; {hint}".rstrip("; ")
-        elif package_extra not in outer_extras:
-            for extra_requirement in _extra_requirements(distribution, provided[_canonical_name(extra)]):
-                yield from (
-                    f"[{extra}] needs {extra_requirement}: {reason}"
-                    for reason in _unmet_reasons(extra_requirement, (*outer_extras, package_extra))
-                )
-
-
-def _extra_requirements(distribution: Distribution, extra: str) -> Iterable[Requirement]:
-    """Yield the requirements that an extra of an installed package adds, without their markers."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    for text in distribution.requires or []:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:  # older versions of pip installed such packages
-            continue
-        if (
-            requirement.marker is not None
-            and requirement.marker.evaluate({"extra": extra})
-            and not requirement.marker.evaluate({"extra": ""})
-        ):
-            requirement.marker = None
-            yield requirement
-
-
-def _find_distribution(name: str) -> Distribution | None:
-    """Return the installed package with a canonical name. None if there is none."""
+def _unmet_reason(requirement: Requirement) -> str:
+    """Return the reason why a requirement is not met, "" if it is. Its extras are not checked."""
     from importlib import metadata
 
+    from packaging.version import InvalidVersion
+
     try:
-        distribution = metadata.distribution(name)
+        version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
-        return None
-    return distribution if distribution.metadata["Version"] else None  # a broken installation has no version
-
-
-def _canonical_name(name: str) -> str:
-    """Return the name of a package or an extra in the form in which all spellings are equal (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+        version = ""
+    if not version:  # also of a broken installation
+        return "is not installed"
+    try:
+        return "" if requirement.specifier.contains(version, prereleases=True) else f"{version} is installed"
+    except InvalidVersion:
+        return f"{version} is installed, a version that cannot be compared"

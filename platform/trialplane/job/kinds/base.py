@@ -89,9 +89,6 @@ class Input(models.Model):
         description="Minimum number of lines: a number, the name of a parameter, or a list of these, which is a sum: "
         "[batch, eval_samples]. Needs `format: lines`.",
     )
-    per_rank: _Amount = Field(
-        default=None, description="Minimum number of lines per rank, in the same format as `at_least`."
-    )
     optional: bool = Field(default=False, strict=True, description="Allow null as the parameter's value, for no file.")
 
     @model_validator(mode="after")
@@ -102,15 +99,16 @@ class Input(models.Model):
             models.refuse(
                 [Issue((name,), "plain text has no columns; drop them, or format: lines") for name in column_fields]
             )
-        if self.format != "lines":
-            models.refuse([Issue((name,), "needs format: lines") for name in self.amounts])
+        elif self.at_least is not None:
+            models.refuse([Issue(("at_least",), "needs format: lines")])
         return self
 
     @property
-    def amounts(self) -> dict[str, tuple[int | str, ...]]:
-        """Terms of `at_least` and `per_rank`, by the field's name, if it is set. Terms are numbers and parameters' names."""
-        fields = {"at_least": self.at_least, "per_rank": self.per_rank}
-        return {name: value if isinstance(value, tuple) else (value,) for name, value in fields.items() if value is not None}
+    def terms(self) -> tuple[int | str, ...]:
+        """Terms of the sum `at_least`: numbers and names of parameters. Empty if it is not set."""
+        if self.at_least is None:
+            return ()
+        return self.at_least if isinstance(self.at_least, tuple) else (self.at_least,)
 
 
 CAPTURED = ("wandb", "mlflow", "tensorboard", "hf", "hydra")
@@ -443,7 +441,7 @@ def name_problem(name: str) -> str:
 
 
 def _input_params_issues(job: Base) -> Iterator[Issue]:
-    """Yield issues of the parameters that `columns_of`, `at_least` and `per_rank` of the job's inputs name."""
+    """Yield issues of the parameters that `columns_of` and `at_least` of the job's inputs name."""
     for file, input_ in job.inputs.items():
         for index, name in enumerate(input_.columns_of):
             if name not in job.params:
@@ -452,15 +450,13 @@ def _input_params_issues(job: Base) -> Iterator[Issue]:
             elif job.params[name] is not None and not isinstance(job.params[name], str):
                 reason = f"inputs.{file}.columns_of needs it"
                 yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {reason}")
-    amounts = [(file, key, terms) for file, input_ in job.inputs.items() for key, terms in input_.amounts.items()]
-    for file, key, terms in amounts:
-        for name in dict.fromkeys(term for term in terms if isinstance(term, str)):  # each name once
+        for name in dict.fromkeys(term for term in input_.terms if isinstance(term, str)):  # each name once
             value = job.params.get(name)
             if name not in job.params:
                 hint = errors.nearest(name, job.params)
-                yield Issue(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
+                yield Issue(("inputs", file, "at_least"), f"there is no {name!r} in params; {hint}".rstrip("; "))
             elif type(value) is not int or value < 1:
-                reason = f"inputs.{file}.{key} needs it"
+                reason = f"inputs.{file}.at_least needs it"
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: {reason}")
 
 

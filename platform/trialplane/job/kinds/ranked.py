@@ -141,8 +141,8 @@ def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     With an uneven division, one rank would have a larger batch than another. But their gradients are averaged with equal
     weights.
     """
-    # Terms of `at_least` and `per_rank`: numbers, and names of parameters, whose values `Base.check` checks.
-    amount_terms = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
+    # Terms of `at_least`: numbers, and names of parameters, whose values `Base.check` checks.
+    amount_terms = {term for input_ in job.inputs.values() for term in input_.terms}
     for index, name in enumerate(job.divided):
         value = job.params.get(name)
         if name in job.search.names:
