@@ -10,14 +10,11 @@ cannot be reached in time, or the node is at fault, the container fails, and Kub
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import errno
-import itertools
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -33,11 +30,9 @@ from trialplane.errors import EntrypointError, InputError, Issue, SlotError, Spe
 from trialplane.job import install_rules, requirements, values
 from trialplane.job.requirements import RequirementLine
 from trialplane.plan import pack
-from trialplane.wire import backoff, cluster
+from trialplane.wire import cluster
 
-_CHECK_INTERVAL = 0.2  # seconds between two checks of size and time
-FIRST_PAUSE = 1.0  # seconds before the second attempt
-_MAX_PAUSE = 16.0  # seconds before a later attempt
+HTTP_RETRIES = "6"  # with uv's pauses, which double, a minute
 _PINNED = ("ray[default]", "trialplane")  # these and their dependencies keep their versions
 _BOUNDED_EXTRA = "worker"  # extra of trialplane whose bounds hold for other packages of the image
 # Variables of the container that uv gets. Those of uv and pip are left out, as they may name another index or credentials.
@@ -94,24 +89,31 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
     pins = pinned_packages()
     if issues := list(_conflicts(applicable, pins)):
         raise EntrypointError(str(SpecError(issues)))
-    uv = Uv(target, limits)
-    uv.work.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + limits.seconds
+    work = target / ".work"  # on the volume of the packages, so that uv can link files from its cache
+    work.mkdir(parents=True, exist_ok=True)
     try:
-        constraints, wanted = uv.work / "constraints.txt", uv.work / "wanted.txt"
+        constraints, wanted = work / "constraints.txt", work / "wanted.txt"
         constraints.write_text("\n".join([*(f"{package}=={pin}" for package, pin in pins.items()), *_bounds(pins)]))
         wanted.write_text("\n".join(_requirement_text(line.requirement) for line in applicable))
         # The dry run compares with this Python and lists the missing packages; with --target it would list all packages.
-        output = uv.run("--dry-run", "-r", str(wanted), "-c", str(constraints))
+        output = _run_uv(work, limits, deadline, "--dry-run", "-r", str(wanted), "-c", str(constraints))
         missing = _ADDED.findall(output)
         if missing:
-            uv.run("--no-deps", "--target", str(target), *missing)
+            _run_uv(work, limits, deadline, "--no-deps", "--target", str(target), *missing)
+            size = size_on_disk(target)  # the kubelet also limits it, and restarts the pod
+            if size > limits.size:
+                raise EntrypointError(
+                    f"the packages take {_mebibytes(size)}, and the chart allows {_mebibytes(limits.size)} "
+                    f"(studies.install.maxSize); {_LAYER}"
+                )
             if hidden := _hidden_module(target, pins):
                 concealed = "a module of Python, or of a dependency of Ray or trialplane"
                 raise EntrypointError(
                     f"one of {', '.join(missing)} brings {hidden}, which would hide {concealed}; do without it"
                 )
     finally:
-        shutil.rmtree(uv.work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
     return missing
 
 
@@ -200,111 +202,55 @@ def _empty_folder(folder: Path) -> None:
             entry.unlink(missing_ok=True)
 
 
-class Uv:
-    """A runner of uv within limits.
+def _run_uv(work: Path, limits: Limits, deadline: float, *arguments: str) -> str:
+    """Run `uv pip install`, which repeats requests after errors of the network; return its output.
 
-    Args:
-        target: Folder for packages.
-        limits: Limits for all calls together, from now on.
+    Raises:
+        EntrypointError: The installation would fail in any pod.
+        SlotError: The network or the node is at fault.
     """
-
-    def __init__(self, target: Path, limits: Limits) -> None:
-        self._target = target
-        self._limits = limits
-        self._deadline = time.monotonic() + limits.seconds
-        self._network_error = ""  # the last error of the network
-        # The folder is on the same volume as the packages, so uv can link files from its cache, and the limit includes both.
-        self.work = target / ".work"
-
-    def run(self, *arguments: str) -> str:
-        """Run `uv pip install`, and repeat it after network errors; return the output of uv.
-
-        Raises:
-            EntrypointError: The installation would fail in any pod.
-            SlotError: The network or the node is at fault.
-        """
-        failures = itertools.count(1)
-        while True:
-            code, output = self.run_once(arguments)
-            if code == 0:
-                self._network_error = ""
-                return output
-            reason, is_unsolved = _reason(output), _UNSOLVABLE in output
-            if not is_unsolved and _NODE_ERROR.search(output):
-                raise SlotError(reason)
-            if is_unsolved or not _NETWORK_ERROR.search(output):
-                raise EntrypointError(reason)
-            self._network_error = reason
-            pause = backoff.pause(next(failures), _MAX_PAUSE, first=FIRST_PAUSE)
-            if time.monotonic() + pause >= self._deadline:
-                raise self._timeout_error()
-            print(f"the package index does not answer, again in {pause:g} s: {self._network_error}", flush=True)  # noqa: T201
-            time.sleep(pause)
-
-    def run_once(self, arguments: Sequence[str]) -> tuple[int, str]:
-        """Run `uv pip install` once; return its exit code and output."""
-        passed = {name: value for name, value in os.environ.items() if _PASSED_VARIABLES.fullmatch(name)}
-        variables = {
-            "HOME": str(self.work),
-            "TMPDIR": str(self.work),
-            "UV_CACHE_DIR": str(self.work / "cache"),
-            "UV_HTTP_RETRIES": "0",
-        }
-        if util.find_spec("uv") is None:
-            raise EntrypointError(
-                "the image has no uv; `platform image build` builds one with it, of this version of trialplane"
-            )
-        command = [
-            sys.executable, "-P", "-m", "uv", "pip", "install", "--no-config", "--color", "never", "--no-progress",
-            "--python", sys.executable, "--no-python-downloads", "--break-system-packages",
-            "--default-index", self._limits.index, "--only-binary", ":all:", *arguments,
-        ]  # fmt: skip
-        log = self.work / "uv.log"
-        with log.open("wb") as output:
-            # It gets a session of its own, in which all of its processes can be killed: `python -m uv` may start others.
-            process = subprocess.Popen(
-                command, env={**passed, **variables}, stdout=output, stderr=output, start_new_session=True
-            )
-            try:
-                self._watch(process)
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-        return process.returncode, log.read_text(errors="replace")
-
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the end of a process, and check size and time meanwhile; check the size once more after the end.
-
-        Raises:
-            EntrypointError: The packages are too large, or the time is over.
-            SlotError: The time is over after an error of the network.
-        """
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_CHECK_INTERVAL)
-            size = size_on_disk(self._target)
-            if size > self._limits.size:
-                raise EntrypointError(
-                    f"the packages take {_mebibytes(size)} so far, and the chart allows {_mebibytes(self._limits.size)} "
-                    f"(studies.install.maxSize); {_LAYER}"
-                )
-            if process.returncode is not None:
-                return
-            if time.monotonic() > self._deadline:
-                raise self._timeout_error()
-
-    def _timeout_error(self) -> EntrypointError | SlotError:
-        """Return the error for the time limit: after an error of the network SlotError, so that another pod tries again."""
-        seconds = f"{self._limits.seconds:g} s"
-        if not self._network_error:
-            return EntrypointError(
-                f"the packages were not installed within {seconds}, the chart's limit (studies.install.timeout); {_LAYER}"
-            )
-        return SlotError(
-            f"the package index {self._limits.index} could not be reached within {seconds} (studies.install.timeout); "
-            f"is it up, and does studies.install.egress of the chart lead there? {self._network_error}"
+    passed = {name: value for name, value in os.environ.items() if _PASSED_VARIABLES.fullmatch(name)}
+    variables = {
+        "HOME": str(work),
+        "TMPDIR": str(work),
+        "UV_CACHE_DIR": str(work / "cache"),
+        "UV_HTTP_RETRIES": HTTP_RETRIES,
+    }
+    if util.find_spec("uv") is None:
+        raise EntrypointError(
+            "the image has no uv; `platform image build` builds one with it, of this version of trialplane"
         )
+    command = [
+        sys.executable, "-P", "-m", "uv", "pip", "install", "--no-config", "--color", "never", "--no-progress",
+        "--python", sys.executable, "--no-python-downloads", "--break-system-packages",
+        "--default-index", limits.index, "--only-binary", ":all:", *arguments,
+    ]  # fmt: skip
+    try:
+        process = subprocess.run(
+            command,
+            env={**passed, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=max(0.0, deadline - time.monotonic()),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EntrypointError(
+            f"the packages were not installed within {limits.seconds:g} s (studies.install.timeout); {_LAYER}"
+        ) from error
+    output = process.stdout.decode(errors="replace")
+    if process.returncode == 0:
+        return output
+    _, marker, error_text = output.partition("error: ")
+    reason = " ".join((error_text if marker else output).split())
+    if _UNSOLVABLE not in output and _NETWORK_ERROR.search(output):
+        raise SlotError(
+            f"the package index {limits.index} could not be reached; is it up, and does studies.install.egress of the chart "
+            f"lead there? {reason}"
+        )
+    if _UNSOLVABLE not in output and _NODE_ERROR.search(output):
+        raise SlotError(reason)
+    raise EntrypointError(reason)
 
 
 def size_on_disk(folder: Path) -> int:
@@ -312,18 +258,9 @@ def size_on_disk(folder: Path) -> int:
     sizes: dict[tuple[int, int], int] = {}
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            try:
-                status = os.lstat(f"{root}/{name}")
-            except FileNotFoundError:  # uv has renamed it
-                continue
+            status = os.lstat(f"{root}/{name}")
             sizes[status.st_dev, status.st_ino] = status.st_blocks * 512  # a block of `stat` has 512 bytes
     return sum(sizes.values())
-
-
-def _reason(output: str) -> str:
-    """Return the error in the output of uv, in one line; all of the output if it names no error."""
-    _, marker, error = output.partition("error: ")
-    return " ".join((error if marker else output).split())
 
 
 def _mebibytes(size: int) -> str:
