@@ -20,17 +20,13 @@ import operator
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialplane import errors
 from trialplane.training import building
-from trialplane.training.lines import arrow
 from trialplane.training.lines import index as line_index
 from trialplane.training.lines.header import Text
 from trialplane.training.lines.index import Empty, OpenText
-
-if TYPE_CHECKING:
-    import datasets
 
 INLINE = 800  # bytes of a recipe that is sent; a longer one is written to a file whose name is sent
 
@@ -128,29 +124,6 @@ class LineDataset:
             digests.append(line_index.content_digest(Text(path, size, mtime_ns), Path(index)))
         facts = json.dumps([recipe["empty"] == "skip", self._length, digests])
         return hashlib.blake2b(facts.encode(), digest_size=32).hexdigest()
-
-    def to_hf(self, folder: str | Path | None = None) -> datasets.Dataset:
-        """Convert to a `datasets.Dataset` with an Arrow file on disk, which is written once per content.
-
-        Args:
-            folder: Folder for the Arrow file, which is as large as the text. Default: trialplane's cache.
-        """
-        return arrow.to_hf(self, Path(folder) if folder is not None else self._own_cache())
-
-    @classmethod
-    def from_hf(cls, dataset: datasets.Dataset, column: str = "text", *, folder: str | Path) -> LineDataset:
-        """Convert a column of a `datasets.Dataset`: row i becomes line i of a text file, which is written once per dataset.
-
-        Args:
-            dataset: Dataset with the column.
-            column: Name of a column of strings.
-            folder: Folder for the text file.
-
-        Raises:
-            DataError: A row has a line break or is None, or the column does not exist.
-        """
-        file = arrow.write_column(dataset, column, Path(folder).expanduser().absolute())
-        return cls(file, empty="keep", cache=file.parent)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return a recipe of less than 1 KB. With too many files for that, it names a file in the cache with their list."""

@@ -29,20 +29,6 @@ BLOCK = 256 << 10  # bytes of one read
 LF, CR = 10, 13
 BOM = b"\xef\xbb\xbf"
 
-# First bytes → format, and the command that unpacks it, formatted with the file's name.
-_FORMATS: tuple[tuple[bytes, str, str], ...] = (
-    (b"\x1f\x8b", "gzip", "gzip -dk {}"),
-    (b"BZh", "bzip2", "bzip2 -dk {}"),
-    (b"\xfd7zXZ\x00", "xz", "xz -dk {}"),
-    (b"\x28\xb5\x2f\xfd", "zstd", "zstd -d {}"),
-    (b"\x04\x22\x4d\x18", "lz4", "lz4 -d {}"),
-    (b"PK\x03\x04", "zip", "unzip {}"),
-    (b"7z\xbc\xaf\x27\x1c", "7z", "7z x {}"),
-)
-_BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # after "BZh" and a digit, because a text may begin with "BZh"
-_TABLES: tuple[tuple[bytes, str], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Arrow"))
-_WIDE = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16
-
 
 class _Span(NamedTuple):
     """Counts of one span.
@@ -73,7 +59,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
     """
     with open(text.path, "rb", buffering=0) as source:  # noqa: PTH123 (as in index.py)
         descriptor = source.fileno()
-        begin = _first_offset(descriptor, text)
+        begin = len(BOM) if os.pread(descriptor, len(BOM), 0) == BOM else 0
         offset_type = np.dtype("<u4" if text.size + 1 < 1 << 32 else "<u8")
         file.seek(HEADER)
         file.write(np.array([begin], offset_type).tobytes())
@@ -203,34 +189,10 @@ def _map_in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[
             yield pending.popleft().result()
 
 
-def _first_offset(descriptor: int, text: Text) -> int:
-    """Return the offset of the first line, which is 3 after a UTF-8 byte order mark, and 0 otherwise.
-
-    Raises:
-        DataError: The text is compressed, a table or UTF-16.
-    """
-    head = os.pread(descriptor, 16, 0)
-    for magic, name, remedy in _FORMATS:
-        if head.startswith(magic) and (name != "bzip2" or head[4:10] in _BZIP2_BLOCKS):
-            raise errors.DataError(
-                f"text file {text.path} is compressed ({name}), and a line of compressed text cannot be read without all "
-                f"text before it; unpack it: `{remedy.format(text.path)}`"
-            )
-    for magic, name in _TABLES:
-        if head.startswith(magic):
-            raise errors.DataError(
-                f"text file {text.path} is a table ({name}); write its text out once: LineDataset.from_hf(datasets."
-                f'load_dataset("{name.lower()}", data_files=…, split="train"), column, folder=FOLDER)'
-            )
-    if head.startswith(_WIDE):
-        raise errors.DataError(f"text file {text.path} is UTF-16; convert it: `iconv -f UTF-16 -t UTF-8 {text.path}`")
-    return len(BOM) if head.startswith(BOM) else 0
-
-
 def _nul_error(text: Text, offset: int) -> errors.DataError:
     """Return the error for a text with a NUL byte at an offset."""
     line = newlines(text.path, offset) + 1
     return errors.DataError(
-        f"text file {text.path}, line {line:,}: a NUL byte at offset {offset:,}, so this is a binary file, UTF-16, or text "
-        f"whose writing was interrupted; look at it with `tail -c +{offset + 1} {text.path} | head -c 64 | od -c`"
+        f"text file {text.path}, line {line:,}: a NUL byte at offset {offset:,}, so this is a compressed or binary file, UTF-16, "
+        f"or text whose writing was interrupted; look at it with `tail -c +{offset + 1} {text.path} | head -c 64 | od -c`"
     )
