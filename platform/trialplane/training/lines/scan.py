@@ -193,6 +193,6 @@ def _nul_error(text: Text, offset: int) -> errors.DataError:
     """Return the error for a text with a NUL byte at an offset."""
     line = newlines(text.path, offset) + 1
     return errors.DataError(
-        f"text file {text.path}, line {line:,}: a NUL byte at offset {offset:,}, so this is a compressed or binary file, UTF-16, "
-        f"or text whose writing was interrupted; look at it with `tail -c +{offset + 1} {text.path} | head -c 64 | od -c`"
+        f"text file {text.path}, line {line:,}: a NUL byte at offset {offset:,}, so this is a compressed or binary file, "
+        f"UTF-16, or text whose writing was interrupted; look at it with `tail -c +{offset + 1} {text.path} | head -c 64 | od -c`"
     )
