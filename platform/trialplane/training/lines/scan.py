@@ -194,5 +194,5 @@ def _nul_error(text: Text, offset: int) -> errors.DataError:
     line = newlines(text.path, offset) + 1
     return errors.DataError(
         f"text file {text.path}, line {line:,}: a NUL byte at offset {offset:,}, so this is a compressed or binary file, "
-        f"UTF-16, or text whose writing was interrupted; look at it with `tail -c +{offset + 1} {text.path} | head -c 64 | od -c`"
+        f"UTF-16, or text whose writing was interrupted; `tail -c +{offset + 1} {text.path} | head -c 64 | od -c` shows it"
     )
