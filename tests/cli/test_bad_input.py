@@ -6,7 +6,6 @@ One row for each kind. Not checked here: what else can be wrong in a job file (t
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections import namedtuple
@@ -80,7 +79,6 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (nothing, (*SUBMIT, "--params", "/dev/zero"), ["more than 16 MiB"]),
         (nothing, (*SUBMIT, "--params", "/dev/null"), ["--params /dev/null", "is empty; it must hold `name: value` lines"]),
         (nothing, (*SUBMIT, "--params", "/dev"), ["Is a directory"]),
-        (lambda: os.mkfifo("jobs/demo/.jobignore"), SUBMIT, [".jobignore is not a file"]),
         (lambda: Path("jobs/demo/.jobignore").write_bytes(b"\xff"), SUBMIT, [".jobignore is not UTF-8 text (byte 0)"]),
         (lambda: Path("jobs/demo/a").symlink_to("a"), SUBMIT, ["is a link that leads nowhere (a); copy the file"]),
         (edit("kind: hpo", "kind: hpo\nentrypoint: " + "a" * 300 + ":run"), SUBMIT, ["entrypoint: there is no aaa"]),

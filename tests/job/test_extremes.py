@@ -73,11 +73,9 @@ def test_a_variable_for_a_place_that_is_no_number(folder: Path) -> None:
     assert "'²'" in message
 
 
-def test_a_file_without_an_end_is_no_job(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path, message in ((Path("/dev/zero"), "more than 16 MiB"), (tmp_path / "pipe", "is a pipe")):
-        with pytest.raises(errors.SpecError, match=message):
-            document.read(path)
+def test_a_file_without_an_end_is_no_job() -> None:
+    with pytest.raises(errors.SpecError, match="more than 16 MiB"):
+        document.read(Path("/dev/zero"))
 
 
 def test_a_pipe_that_is_open_already_is_read() -> None:

@@ -149,7 +149,7 @@ def load_job(run: RunPaths) -> Job:
         RunDamaged: The file is missing, damaged or of another version.
     """
     try:
-        return kinds.read(process.read(run.job))
+        return kinds.read(run.job.read_bytes())
     except (OSError, ValidationError) as error:
         raise damage_error(run, run.job, error) from error
 
@@ -161,12 +161,12 @@ def load_submission(run: RunPaths) -> Mapping[str, Any]:
         RunDamaged: The file is missing or damaged.
     """
     try:
-        facts = json.loads(process.read(run.submission))
+        facts = json.loads(run.submission.read_bytes())
         if not (math.isfinite(facts["submitted"]) and isinstance(facts["code_hash"], str)):
             raise ValueError("it has no time or no code")
     except (OSError, ValueError) as error:
         raise damage_error(run, run.submission, error) from error
-    except (KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise damage_error(run, run.submission, f"is not valid ({type(error).__name__}: {error})") from error
     return {**facts}
 

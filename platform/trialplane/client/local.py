@@ -224,7 +224,7 @@ class LocalTarget:
         files = self._find(run)
         if not files.changes.exists():
             return []
-        lines = process.read(files.changes).splitlines()
+        lines = files.changes.read_bytes().splitlines()
         recorded = [records.from_json(Change, line) for line in lines]
         return [Change(self._submission_time(run), "", "submitted"), *recorded]
 
@@ -249,7 +249,7 @@ class LocalTarget:
             yet = " yet" if self.is_active(run) else ""
             raise InputError(f"there is no log {file}{yet}; {hint}")
         if file.exists():
-            process.check_file(file)  # here, where errors are mapped: the lines are read only after this method has returned
+            file.open("rb").close()  # here, where errors are mapped: the lines are read only after this method has returned
         return logs.lines(_pieces(file, is_growing if follow else lambda: False))
 
     def apply(self, plan: Plan) -> None:
@@ -350,7 +350,7 @@ class LocalTarget:
             RunDamaged: It cannot be read.
         """
         try:
-            status = records.from_json(RunStatus, process.read(files.status))
+            status = records.from_json(RunStatus, files.status.read_bytes())
         except FileNotFoundError:
             return planning.pending_status(files.root.name, folder.load_job(files), self._submission_time(files.root.name))
         except (OSError, ValueError) as error:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from trialplane.errors import RunDamaged, TargetError
@@ -24,7 +21,6 @@ from trialplane.wire.paths import RunPaths
 PROGRAM = ("-m", "trialplane.controller")
 # Seconds for which a controller on another machine may be starting. It starts Ray before it takes the run's lock.
 STARTING = 60.0
-_MAX_BYTES = 256 * 2**20  # of a file that is read at once
 
 
 class Controller(subprocess.Popen[bytes]):
@@ -44,7 +40,7 @@ def start(run: RunPaths) -> Controller:
     environ.pop(env.LEDGER, None)  # a local run's ledger is the file that `results` reads
     command = [sys.executable, "-P", *PROGRAM, "--run-dir", str(run.root)]
     try:
-        with open(run.controller_log, "ab", opener=_opener) as log:
+        with run.controller_log.open("ab") as log:
             child = Controller(
                 command,
                 env=environ,
@@ -151,53 +147,12 @@ def replace(file: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read(file: Path) -> bytes:
-    """Return the bytes of a regular file of a run.
-
-    Raises:
-        OSError: The file cannot be read, is too large, or is not a regular file: reading a pipe could block.
-    """
-    with _open_regular_file(file) as descriptor:
-        size = os.fstat(descriptor).st_size
-        if size > _MAX_BYTES:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(file))
-        with open(descriptor, "rb", closefd=False) as handle:
-            return handle.read()
-
-
-def check_file(file: Path) -> None:
-    """Check that a file can be opened and read without blocking.
-
-    Raises:
-        OSError: The file cannot be opened, or is not a regular file.
-    """
-    with _open_regular_file(file):
-        return
-
-
-def _opener(file: str, flags: int) -> int:
-    """Open a file for writing. A pipe without a reader is an error, because it would block."""
-    return os.open(file, flags | os.O_NONBLOCK, 0o666)
-
-
-@contextlib.contextmanager
-def _open_regular_file(file: Path) -> Iterator[int]:
-    """Yield the descriptor of a regular file. Any other file is an OSError."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(file))
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _newest_controller(run: RunPaths) -> tuple[Holder, float]:
     """Return the newest controller that was started, and its time. If its file is unreadable, the holder is unknown."""
     try:
-        text = read(run.controller)
+        text = run.controller.read_bytes()
         return Holder.read(text), float(json.loads(text)["started"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return Holder(), 0.0
 
 
@@ -208,12 +163,12 @@ def _lock_holder(lock: Path) -> bytes | None:
         OSError: The file cannot be read or locked.
     """
     try:
-        with _open_regular_file(lock) as descriptor:
+        with lock.open("rb") as file:
             try:
                 # A controller that tries to take the lock at this moment retries; see `locking.LOCK_PATIENCE`.
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return os.read(descriptor, 4096)
+                return file.read()
             return None
     except FileNotFoundError:
         return None

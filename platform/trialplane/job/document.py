@@ -11,7 +11,6 @@ import errno
 import importlib.util
 import math
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ _MOST_NODES = 100_000
 _TOO_LARGE = f"has more than {_MOST_NODES:,} values, aliases counted each time; put large lists into a file beside job.yaml"
 # Parsers recurse for each level, and would overflow the stack of C. No job is nested this deeply.
 MAX_DEPTH = 50
-# Folders of pipes that a shell has opened, as for `--params <(platform best)`. Reading them does not block forever.
-_PIPE_FOLDERS = (("/", "dev"), ("/", "proc"))
 _MOST_BYTES = 16 * 2**20
 _LONGEST_NUMBER = 300  # digits; a float has at most 308, and no field needs 20
 # The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
@@ -99,10 +96,8 @@ def content(path: Path) -> bytes:
     """Return the bytes of a file or of an open pipe.
 
     Raises:
-        OSError: The file cannot be read, is a named pipe, which may block forever, or is too large.
+        OSError: The file cannot be read, or is too large.
     """
-    if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _PIPE_FOLDERS:  # opening it may block
-        raise OSError(errno.EINVAL, "it is a pipe, and not a file", str(path))
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:

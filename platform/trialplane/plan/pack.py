@@ -312,8 +312,6 @@ def _ignore_lines(file: Path) -> list[str]:
     Raises:
         InputError: It cannot be read.
     """
-    if not file.is_file():  # reading a pipe would block
-        raise InputError(f"{file} is not a file; nothing was started")
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
