@@ -40,6 +40,7 @@ def measure(place: Workplace) -> Iterator[Row]:
             ("scroll", "scrolling the table"),
             ("sort", "sorting the table"),
             ("filter", "filtering the table"),
+            ("brush", "choosing a range of parallel coordinates"),
         ):
             yield Row("report", f"{what}, {of}", "ms", tuple(taken[name]), goal=Goal(value=100))
         yield Row("report", f"writing the file, {of}", "s", tuple(taken["writing"]))

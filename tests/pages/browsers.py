@@ -62,7 +62,8 @@ class Page:
     def show(self, section: str) -> None:
         """Scroll to a section, and wait until its charts are drawn."""
         self.read("id => document.getElementById(id).scrollIntoView({behavior: 'instant'})", section)
-        drawn = "id => [...document.querySelectorAll(`#${id} .chart`)].every(c => c.querySelector('.plot-container'))"
+        is_drawn = "chart => chart.querySelector('.plot-container, .lines')"
+        drawn = f"id => [...document.querySelectorAll(`#${{id}} .chart`)].every({is_drawn})"
         self.page.wait_for_function(drawn, arg=section)
 
     @property

@@ -102,7 +102,7 @@ def test_webgl_draws_no_more_pixels_than_the_screen_has(opened: Opened) -> None:
 @pytest.mark.parametrize("trials", [10_000, 50_000])
 def test_a_large_study_draws_and_keeps_its_rows_out_of_the_page(opened: Opened, trials: int) -> None:
     shown = opened(studies.study(trials, steps=4))
-    shown.show("parallel")
+    shown.show("history")
     assert shown.contexts > 0
     drawn(shown)
     assert f"{trials:,} rows" in shown.text("#trials .count")
@@ -257,16 +257,61 @@ def test_the_theme_follows_the_system_and_can_be_switched(opened: Opened) -> Non
     assert shown.errors == []
 
 
+def drag(shown: Page, axis: int, start: float, end: float) -> None:
+    """Drag along an axis of the parallel coordinates, from one part of its height to another, measured from below."""
+    box = shown.page.locator("#parallel .grip").nth(axis).bounding_box()
+    assert box is not None
+    x = box["x"] + box["width"] / 2
+    first, last = (box["y"] + (1 - part) * box["height"] for part in (start, end))
+    shown.page.mouse.move(x, first)
+    shown.page.mouse.down()
+    shown.page.mouse.move(x, last, steps=3)
+    shown.page.mouse.up()
+
+
+def matching(shown: Page) -> int:
+    """Wait until the table shows a part of its rows alone, and return their number."""
+    shown.page.wait_for_function("document.querySelector('#trials .count').textContent.includes(' of ')")
+    return int(shown.text("#trials .count").partition(" ")[0].replace(",", ""))
+
+
+LINES = "document.querySelector('#parallel .chart').chart.draw().lines"
+
+
 def test_a_brush_asks_all_trials_and_filters_the_table(opened: Opened) -> None:
-    shown = opened(studies.study(6000, steps=1))
+    recorded = studies.study(6000, steps=1)
+    complete = [row for row in recorded.attempts if row.state is TrialState.COMPLETE]
+    shown = opened(recorded)
     shown.show("parallel")
-    brush = "Plotly.restyle(document.querySelector('#parallel .chart'), {'dimensions[2].constraintrange': [[1, 2]]})"
-    shown.read(brush)
-    shown.page.wait_for_function("document.querySelector('#trials .count').textContent.includes(' of 6,000 rows')")
-    matching = int(shown.text("#trials .count").partition(" ")[0].replace(",", ""))
-    assert f"{matching:,} of " in shown.text("#parallel .count")
-    assert shown.read("document.querySelector('#parallel .chart').data[0].dimensions[2].values.length") > matching > 300
+    assert shown.read(f"{LINES}.length") == 2000 < len(complete)
+    drag(shown, 2, 0, 0.12)  # one or two layers of twelve
+    chosen = [row for row in complete if row.params["layers"] <= 2]
+    assert matching(shown) == len(chosen) > 300
+    assert f"{len(chosen):,} of {len(complete):,} match" in shown.text("#parallel .count")
+    assert shown.read(f"{LINES}.length") == len(chosen), "also of those that were not drawn before"
+    drag(shown, 2, 0.05, 0.13)  # moves the range by one layer
+    shown.page.wait_for_function("document.querySelectorAll('#parallel .range')[2].getAttribute('y') < 360")
+    assert matching(shown) == sum(2 <= row.params["layers"] <= 3 for row in complete)
+    drag(shown, 2, 0.5, 0.5)
+    shown.page.wait_for_function("document.querySelector('#trials .count').textContent === '6,000 rows'")
     assert shown.errors == []
+
+
+def test_a_range_of_an_axis_can_be_chosen_by_keys_and_stays_when_the_theme_changes(opened: Opened) -> None:
+    recorded = studies.study(300)
+    shown = opened(recorded)
+    shown.show("parallel")
+    axis = shown.page.get_by_role("slider", name="Range of momentum")
+    axis.press("ArrowDown")
+    none = [row for row in recorded.attempts if row.state is TrialState.COMPLETE and "momentum" not in row.params]
+    axis.press("Shift+ArrowDown")
+    assert matching(shown) >= len(none) > 50, "the axis begins with the trials without a value"
+    before = axis.get_attribute("aria-valuetext")
+    shown.page.get_by_role("button", name="Dark theme").click()  # scrolls to the top, so the chart is dropped
+    shown.show("parallel")
+    assert axis.get_attribute("aria-valuetext") == before != "all"
+    axis.press("Escape")
+    shown.page.wait_for_function("document.querySelector('#trials .count').textContent === '300 rows'")
 
 
 def test_a_training_and_a_collection_show_their_metrics(opened: Opened) -> None:

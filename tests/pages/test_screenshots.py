@@ -99,7 +99,7 @@ def test_a_printed_page_has_every_chart(opened: Opened, folder: Path) -> None:
     shown = opened(studies.study(60), color_scheme="dark")
     shown.page.emulate_media(media="print")
     shown.read("dispatchEvent(new Event('beforeprint'))")
-    drawn = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.plot-container'))"
+    drawn = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.plot-container, .lines'))"
     shown.page.wait_for_function(drawn)
     text = shown.read("getComputedStyle(document.querySelector('#history .legendtext')).fill")
     assert text == "rgb(0, 0, 0)", "on paper"

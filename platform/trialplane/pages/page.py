@@ -22,7 +22,7 @@ from trialplane.pages import columns
 from trialplane.pages.columns import Column
 from trialplane.wire import escapes, records
 
-_SCRIPTS = ("data.js", "dom.js", "charts.js", "table.js", "study.js", "comparison.js", "start.js", "live.js")
+_SCRIPTS = ("data.js", "dom.js", "charts.js", "parallel.js", "table.js", "study.js", "comparison.js", "start.js", "live.js")
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 

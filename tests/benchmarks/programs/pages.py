@@ -40,8 +40,18 @@ ACTIONS = {
         box.value = `loss < ${100 + Math.random()}`;
         box.dispatchEvent(new Event('input'));
     }""",
+    # Drags along an axis of the parallel coordinates. The first move of a drag draws in the next frame, as each further one.
+    "brush": """() => {
+        const grip = document.querySelector('#parallel .grip'), box = grip.getBoundingClientRect();
+        const send = (type, part) => grip.dispatchEvent(
+            new PointerEvent(type, {bubbles: true, clientX: box.left, clientY: box.top + part * box.height}));
+        send('pointerdown', 0.2);
+        send('pointermove', 0.7);
+        send('pointerup', 0.7);
+    }""",
 }
-# Milliseconds in the page until an action and the frame after it are done.
+_SECTIONS = {"brush": "parallel"}  # in which an action is, if not in the table of trials
+# Milliseconds in the page until an action and the frame after it are done, with what the action leaves to this frame.
 _TIMED = """async () => {
     const begun = performance.now();
     (%s)();
@@ -230,9 +240,12 @@ def _ours(browser: Browser, file: Path) -> dict[str, float]:
         taken = {
             name: float(tab.value(f"performance.getEntriesByName('{name}')[0].startTime")) for name in ("content", "chart")
         }
-        tab.value("document.getElementById('trials').scrollIntoView({behavior: 'instant'})")
-        time.sleep(1)  # until the charts on the way are drawn
-        return taken | {name: float(tab.value(f"({_TIMED % action})()")) for name, action in ACTIONS.items()}
+        for name, action in ACTIONS.items():
+            section = _SECTIONS.get(name, "trials")
+            tab.value(f"document.getElementById('{section}').scrollIntoView({{behavior: 'instant'}})")
+            time.sleep(1)  # until the charts on the way are drawn
+            taken[name] = float(tab.value(f"({_TIMED % action})()"))
+        return taken
 
 
 def _theirs(browser: Browser, address: str, patience: float) -> float | None:

@@ -11,16 +11,15 @@ const STATES = {
   LOST: { color: "#CC79A7", symbol: "cross" },
   PAUSED: { color: "#56B4E9", symbol: "square-open" },
 };
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
-
-/** Points in WebGL have the pixels of the screen: plotly.js would draw four times as many, which takes long without a GPU. Lines stay finer. */
-const configOf = (traces) => ({ ...CONFIG, plotGlPixelRatio: traces.some((trace) => trace.type === "parcoords") ? 2 : devicePixelRatio });
+// Points in WebGL have the pixels of the screen: plotly.js would draw four times as many, which takes long without a GPU.
+const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"], plotGlPixelRatio: devicePixelRatio };
 
 /** A text as plotly.js shows it unchanged: it reads some tags in texts. */
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 /** A color scale that is uniform and safe for color-blind readers: Cividis, on a dark background without its darkest part. */
-const scale = () => document.documentElement.dataset.theme !== "dark" ? "Cividis" : [[0, "#4b5b80"], [0.33, "#7c7b78"], [0.67, "#bcae6c"], [1, "#fee838"]];
+const scale = () => document.documentElement.dataset.theme !== "dark" ? [[0, "#00224e"], [0.25, "#414d6b"], [0.5, "#7c7b78"], [0.75, "#bcae6c"], [1, "#fee838"]]
+  : [[0, "#4b5b80"], [0.33, "#7c7b78"], [0.67, "#bcae6c"], [1, "#fee838"]];
 
 /** Whether to reverse the color scale, so that good values stand out from the background. */
 const reversed = (objective) => (objective.sign > 0) === (document.documentElement.dataset.theme === "dark");
@@ -58,8 +57,7 @@ function scatter(trace) {
   return { type: size > WEBGL_FROM && hasWebgl ? "scattergl" : "scatter", hoverinfo: "text", ...trace };
 }
 
-const contextsOf = (traces) =>
-  traces.some((trace) => trace.type === "parcoords") ? 3 : traces.some((trace) => trace.type === "scattergl") ? 2 : 0;
+const contextsOf = (traces) => traces.some((trace) => trace.type === "scattergl") ? 2 : 0;
 
 /**
  * A chart that is drawn when it comes near the screen, and dropped when it is far.
@@ -97,7 +95,7 @@ class Chart {
     if (Chart.used + contexts > CONTEXTS) return;
     Object.assign(this, { mounted: true, contexts });
     this.element.replaceChildren();
-    Plotly.newPlot(this.element, data, layout, configOf(data)).then(() => {
+    Plotly.newPlot(this.element, data, layout, CONFIG).then(() => {
       if (hasWebgl && this.element.querySelector(".no-webgl")) {
         hasWebgl = false;
         this.unmount(); // with the notice that plotly.js puts over the chart
@@ -120,7 +118,7 @@ class Chart {
     if (!this.mounted) return this.mount();
     const { data, layout } = this.draw();
     this.contexts = contextsOf(data);
-    return Plotly.react(this.element, data, layout, configOf(data));
+    return Plotly.react(this.element, data, layout, CONFIG);
   }
 
   /** Changes the style of the element, and fits the drawing into it. */

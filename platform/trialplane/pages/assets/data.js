@@ -114,6 +114,9 @@ class Run {
     const ranks = this.column("trials", "rank").data;
     this.byRank = new Uint32Array(this.size);
     for (let row = 0; row < this.size; row++) this.byRank[ranks[row]] = row;
+    const isComplete = new Uint8Array(this.size);
+    for (const row of this.complete) isComplete[row] = 1;
+    this.ranked = this.byRank.filter((row) => isComplete[row]); // those with a result
     this.selected = new Set();
   }
 
@@ -143,15 +146,12 @@ class Run {
     return this.rows.get(trial);
   }
 
-  /** Best rows with a result, then others spread evenly, at most `best` and `others` of them, from `rows` or all complete. */
-  sample(best, others, rows = null) {
-    const chosen = rows && new Set(rows);
-    const complete = new Set(this.complete);
-    const ranked = Array.from(this.byRank).filter((row) => complete.has(row) && (!chosen || chosen.has(row)));
-    const rest = ranked.slice(best);
+  /** The first `best` of `rows`, which are the best first, and `others` of the rest, spread evenly. */
+  sample(best, others, rows = this.ranked) {
+    const rest = rows.slice(best);
     const step = Math.max(1, rest.length / others);
     const spread = Array.from({ length: Math.min(others, rest.length) }, (_, i) => rest[Math.floor(i * step)]);
-    return [...ranked.slice(0, best), ...spread];
+    return [...rows.slice(0, best), ...spread];
   }
 
   /** The best value so far after each of `rows`: {x: row, y: value} at each improvement. */

@@ -208,81 +208,40 @@ function importance(run) {
   return section("importances", "Importances", el("p", {}, `How much each parameter decides whether a trial is in the best tenth (Optuna's PED-ANOVA${run.complete.length > 5000 ? ", of an even sample of 5,000 trials" : ""}).`), chart.element);
 }
 
-/** Whether values are so far from each other that each of them can have a tick. */
-const areFar = (values, room) => values.length <= 13 && values.sort((a, b) => a - b).every((value, i) => i === 0 || value - values[i - 1] >= room / 13);
-
-/** An axis of parallel coordinates: logarithms and choices have ticks of their own; "none" is below the smallest value. */
-function dimension(column, rows) {
-  const values = Array.from(rows, (row) => column.isPlaced(row) ? (column.texts ? column.data[row] : column.log ? Math.log10(column.data[row]) : column.data[row]) : NaN);
-  const finite = values.filter(Number.isFinite);
-  let low = finite.reduce((a, b) => Math.min(a, b), Infinity), high = finite.reduce((a, b) => Math.max(a, b), -Infinity);
-  if (!finite.length) [low, high] = [0, 1];
-  if (low === high) [low, high] = [low - 0.5, high + 0.5];
-  const missing = values.some((value) => !Number.isFinite(value));
-  const none = low - 0.12 * (high - low);
-  const axis = { label: plain(column.name.slice(0, 24)), values: values.map((value) => Number.isFinite(value) ? value : none), range: [missing ? none : low, high] };
-  if (column.texts) {
-    const many = column.texts.length > 30;
-    axis.tickvals = column.texts.map((_, i) => i + 1).filter((code, i) => code >= low && code <= high && (!many || i % Math.ceil(column.texts.length / 30) === 0));
-    axis.ticktext = axis.tickvals.map((code) => plain(column.texts[code - 1].slice(0, 16)));
-  } else if (!column.log && areFar([...new Set(finite)], high - low)) {
-    axis.tickvals = [...new Set(finite)];
-    axis.ticktext = axis.tickvals.map((value) => short(value));
-  } else {
-    axis.tickvals = Array.from({ length: 5 }, (_, i) => low + (i * (high - low)) / 4);
-    axis.ticktext = axis.tickvals.map((value) => short(column.log ? 10 ** value : Number(value.toPrecision(3))));
-  }
-  if (missing) { axis.tickvals.unshift(none); axis.ticktext.unshift("none"); }
-  return axis;
-}
-
 function parallel(run) {
   const [objective] = run.objectives;
-  let columns, rows;
-  const ranges = new Map(); // by column: names are of any text
   const count = el("span", { class: "count", role: "status" });
-  const tell = (matching) => {
-    const all = run.complete.length;
-    count.textContent = matching === null ? (rows.length < all ? `the best 1,000 and a sample, of ${grouped(all)}` : "") : `${grouped(matching)} of ${grouped(all)} match; the table of trials shows them alone`;
-  };
-  /** Applies the ranges to the trials that there are now. */
-  const choose = () => {
-    const tests = Array.from(ranges, ([column, span]) => {
-      const spans = Array.isArray(span[0]) ? span : [span];
-      return (row) => { const value = column.log ? Math.log10(column.data[row]) : column.data[row]; return spans.some(([a, b]) => value >= a && value <= b); };
-    });
-    const matching = tests.length ? run.complete.filter((row) => tests.every((test) => test(row))) : null;
-    rows = run.sample(1000, 1000);
-    if (matching && run.complete.length > 2000) rows = [...new Set([...run.sample(1000, 1000, matching), ...run.sample(200, 200)])]; // all columns are asked, not only the lines that are drawn
-    run.table?.brush(matching);
-    tell(matching && matching.length);
-  };
+  let axes, rows; // rows that match, the best first
   const draw = () => {
-    const dimensions = columns.map((column) => ({ ...dimension(column, rows), constraintrange: ranges.get(column) }));
-    const values = pick(objective.column, rows);
-    const sorted = values.slice().sort();
-    const [low, high] = objective.sign > 0 ? [sorted[0], sorted[Math.floor(0.9 * (sorted.length - 1))]] : [sorted[Math.floor(0.1 * (sorted.length - 1))], sorted[sorted.length - 1]];
-    return {
-      data: [{ type: "parcoords", dimensions, labelangle: columns.length > 9 ? -20 : 0, labelside: "top", line: { color: values, cmin: low, cmax: high === low ? low + 1 : high, colorscale: scale(), reversescale: reversed(objective), showscale: true,
-        colorbar: { title: { text: plain(objective.metric) }, thickness: 12, outlinewidth: 0 } }, labelfont: { color: css("--text") }, tickfont: { color: css("--text") }, rangefont: { color: "rgba(0,0,0,0)" } }],
-      layout: layout({ margin: { l: 70, r: 40, t: columns.length > 9 ? 70 : 50, b: 30 } }),
-    };
+    const loss = (row) => bounded(objective.column.data[row]);
+    const sorted = Float64Array.from(run.sample(1000, 1000), loss).filter((value) => !Number.isNaN(value)).sort();
+    const at = (share) => sorted[Math.floor(share * (sorted.length - 1))] ?? 0;
+    const [low, high] = objective.sign > 0 ? [at(0), at(0.9)] : [at(0.1), at(1)]; // bad outliers would take most of the colors
+    const size = high > low ? high - low : 1;
+    return { axes, faint: run.sample(200, 400), lines: run.sample(1000, 1000, rows), isReversed: reversed(objective), share: (row) => Math.max(0, Math.min(1, (loss(row) - low) / size)) || 0,
+      title: objective.metric.slice(0, 11), ticks: [0, 0.25, 0.5, 0.75, 1].map((share) => [share, short(Number((low + share * size).toPrecision(3)))]) };
   };
-  const chart = new Chart("Parallel coordinates of parameters and values", 440, draw, (element) => {
-    element.on("plotly_restyle", () => {
-      ranges.clear();
-      element.data[0].dimensions.forEach((axis, i) => { if (axis.constraintrange) ranges.set(columns[i], axis.constraintrange); });
-      choose();
-      if (run.complete.length > 2000) chart.update();
+  /** Applies the ranges to all trials, not only to the lines that are drawn. */
+  const choose = () => {
+    const tests = axes.filter((axis) => chart.ranges.has(axis.column)).map((axis) => {
+      const [low, high] = chart.ranges.get(axis.column);
+      return (row) => { const value = axis.value(row); return value >= low && value <= high; };
     });
-  });
+    rows = tests.length ? run.ranked.filter((row) => tests.every((test) => test(row))) : run.ranked;
+    run.table?.brush(tests.length ? rows : null);
+    const all = grouped(run.ranked.length);
+    count.textContent = tests.length ? `${grouped(rows.length)} of ${all} match; the table of trials shows them alone` : rows.length > 2000 ? `the best 1,000 and a sample, of ${all}` : "";
+    chart.updateLines();
+  };
+  const chart = new ParallelChart("Parallel coordinates of parameters and values", 440, draw, choose);
   const renew = () => {
-    columns = [...run.params.slice(0, 14), ...run.objectives.map((each) => each.column).filter(Boolean)];
-    chart.resize({ minWidth: `${90 * columns.length}px` }); // narrow windows scroll it
+    const columns = [...run.params.slice(0, 14), ...run.objectives.map((each) => each.column).filter(Boolean)];
+    axes = columns.map((column) => new Axis(column, run.ranked));
+    chart.element.style.minWidth = `${90 * columns.length}px`; // narrow windows scroll it
     choose();
   };
   renew();
-  return Object.assign(section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis to choose a range."), count), el("div", { class: "wide" }, chart.element)), { renew });
+  return Object.assign(section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis, or use its arrow keys, to choose a range. A click chooses all again."), count), el("div", { class: "wide" }, chart.element)), { renew });
 }
 
 function slice(run) {
@@ -315,7 +274,7 @@ function contour(run) {
   const byImportance = run.facts.importances.map(([name]) => run.params.find((param) => param.name === name)).filter(Boolean);
   let [a, b] = [...new Set([...byImportance, ...run.params])], [objective] = run.objectives;
   const chart = new Chart("Value against two parameters", 460, () => {
-    const rows = run.complete.filter((row) => [a, b, objective.column].every((column) => column.isPlaced(row)));
+    const rows = run.ranked.filter((row) => [a, b, objective.column].every((column) => column.isPlaced(row)));
     const many = rows.length > BINNED_FROM;
     const most = many ? 50 : Math.max(5, Math.min(24, Math.round(Math.sqrt(rows.length) / 1.5)));
     const x = cells(a, rows, most), y = cells(b, rows, most);
