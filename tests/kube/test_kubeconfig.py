@@ -139,9 +139,8 @@ def test_a_context_without_a_user_is_anonymous(write):
         ({**config(), "clusters": []}, "the cluster 'lab' of the context lab is not in it"),
         ({**config(), "users": None}, "the user 'lab' of the context lab is not in it"),
         (config(server=""), "the cluster of lab has no server"),
-        (config(user={"token": 12}), "token must be a string, in quotes"),
-        (config(cluster={"certificate-authority": "gone.crt"}), r"certificate-authority: .*No such file.*gone\.crt"),
-        (config(user={"client-key-data": "a"}), "client-key-data is not base64"),
+        (config(cluster={"certificate-authority": "gone.crt"}), r"cannot be used: .*gone\.crt"),
+        (config(user={"client-key-data": "a"}), "cannot be used: .*base64"),
         (config(user={"auth-provider": {"name": "oidc", "config": {}}}), "cannot be used: .*id-token"),
         (config(user={"auth-provider": {"name": "oidc", "config": 12}}), "cannot be used: .*int"),
         (config(cluster={"certificate-authority-data": "bm9uZQ=="}), "has an invalid certificate or key for lab"),
@@ -152,29 +151,6 @@ def test_what_cannot_be_used_says_what_is_wrong(write, content, said):
     write(content)
     with pytest.raises(TargetError, match=said):
         Cluster("lab")
-
-
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        ("/dev/zero", "it has more than 16 MiB"),
-        ("~nosuchuser/config", "Could not determine home directory"),
-    ],
-)
-def test_a_kubeconfig_that_is_no_file_is_refused(monkeypatch, file, said):
-    monkeypatch.setenv("KUBECONFIG", file)
-    with pytest.raises(TargetError, match=f"the kubeconfig {file} cannot be read: .*{said}"):
-        Cluster("lab")
-
-
-def test_nor_does_a_file_that_it_names_last_for_ever(write):
-    for fields, said in (
-        ({"cluster": {"certificate-authority": "/dev/zero"}}, "certificate-authority"),
-        ({"user": {"tokenFile": "/dev/zero"}}, "tokenFile"),
-    ):
-        write(config(**fields))
-        with pytest.raises(TargetError, match=f"{said}: .*it has more than 16 MiB"):
-            Cluster("lab")
 
 
 def test_a_kubeconfig_may_come_through_a_pipe(monkeypatch):

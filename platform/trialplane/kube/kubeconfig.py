@@ -1,14 +1,12 @@
 """Reads and merges the files of the kubeconfig as kubectl does, and returns one context. Without access to the network.
 
-The `kubernetes` package could do this too, and provides the credentials of the context (see `connections`). But it reads
-files of any size, uses the current context of the last file, looks for a user's files in the folder of the cluster's file,
-and ignores a missing user or server. So this module reads, merges and checks the files, and the package gets one context.
+The `kubernetes` package could do this too, and provides the credentials of the context (see `connections`). But it uses
+the current context of the last file, looks for a user's files in the folder of the cluster's file, and ignores a missing
+user or server. So this module reads and merges the files, and the package gets one context.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -18,14 +16,10 @@ from typing import Any
 import yaml
 
 from trialplane.errors import InputError, TargetError
-from trialplane.job import document
 from trialplane.kube import refusal
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # CSafeLoader is ten times faster, if PyYAML has it
-_FILE_KEYS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")  # fields whose values are paths
-# Fields whose values must be strings.
-_TEXT_KEYS = {"cluster", "user", "namespace", "server", "tls-server-name", "proxy-url", "token", "username", "password"}
-_TEXT_KEYS.update(_FILE_KEYS, (f"{key}-data" for key in _FILE_KEYS))
+_FILE_KEYS = {"certificate-authority", "client-certificate", "client-key", "tokenFile"}  # fields whose values are paths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +58,7 @@ class KubeContext:
             TargetError: The file cannot be read.
         """
         try:
-            return document.content(Path(self.user["tokenFile"])).decode().strip()
+            return Path(self.user["tokenFile"]).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             raise TargetError(f"the kubeconfig {names()} cannot be used: tokenFile: {_line(error)}") from error
 
@@ -101,12 +95,12 @@ def read(context: str | None) -> KubeContext | None:
     contexts, clusters, users = (_entries(documents, kind) for kind in ("contexts", "clusters", "users"))
     if name not in contexts:
         raise InputError(refusal.no_context(name, list(contexts), names()))
-    context_fields = _checked_fields(*contexts[name])
+    context_fields = _fields(*contexts[name])
     entries: dict[str, dict[str, Any]] = {"user": {}}  # fields of the context's cluster and user
     for kind, entry_by_name in (("cluster", clusters), ("user", users)):
         entry_name = context_fields.get(kind, "")
         if entry_name in entry_by_name:
-            entries[kind] = _checked_fields(*entry_by_name[entry_name])
+            entries[kind] = _fields(*entry_by_name[entry_name])
         elif entry_name or kind == "cluster":  # a context may name no user, but must name a cluster
             raise TargetError(
                 f"the kubeconfig {names()} cannot be used: the {kind} {entry_name!r} of the context {name} is not in it"
@@ -123,15 +117,11 @@ def _files() -> list[Path]:
     Raises:
         TargetError: It cannot be determined whether a file exists.
     """
-    existing_files = []
-    for name in filter(None, names().split(os.pathsep)):
-        try:
-            file = Path(name).expanduser()
-            if file.exists():
-                existing_files.append(file)
-        except (OSError, RuntimeError) as error:  # the name is too long, a folder is closed, or the user of ~ is unknown
-            raise TargetError(f"the kubeconfig {name} cannot be read: {_line(error)}") from error
-    return existing_files
+    try:
+        files = [Path(name).expanduser() for name in names().split(os.pathsep) if name]
+        return [file for file in files if file.exists()]
+    except (OSError, RuntimeError) as error:  # a folder is closed, or the user of ~ is unknown
+        raise TargetError(f"the kubeconfig {names()} cannot be read: {_line(error)}") from error
 
 
 def _document(file: Path) -> Mapping[str, Any]:
@@ -141,7 +131,7 @@ def _document(file: Path) -> Mapping[str, Any]:
         TargetError: The file cannot be read, is not YAML, or is not a mapping.
     """
     try:
-        data = yaml.load(document.content(file), _LOADER)
+        data = yaml.load(file.read_bytes(), _LOADER)
     except (OSError, yaml.YAMLError) as error:
         raise TargetError(f"the kubeconfig {file} cannot be read: {_line(error)}") from error
     if data is not None and not isinstance(data, dict):
@@ -173,32 +163,17 @@ def _entries(documents: Mapping[Path, Mapping[str, Any]], kind: str) -> dict[str
     return by_name
 
 
-def _checked_fields(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an entry that are not empty, with absolute paths.
 
     Args:
         file: File that contains the entry. Paths in the entry are relative to its folder.
         entry: Fields of a context, a cluster or a user.
-
-    Raises:
-        TargetError: A field has the wrong type, is not base64, or names a file that cannot be read.
     """
     fields = {key: value for key, value in entry.items() if value not in (None, "")}
     folder = file.parent.absolute()
-    for key in fields.keys() & _TEXT_KEYS:
-        if not isinstance(fields[key], str):
-            raise TargetError(f"the kubeconfig {file} cannot be used: {key} must be a string, in quotes")
-    for key in _FILE_KEYS:
-        try:
-            if f"{key}-data" in fields:
-                base64.b64decode(fields[f"{key}-data"])  # only to check it
-            elif key in fields:
-                fields[key] = str(folder / fields[key])  # an absolute path replaces the folder
-                document.content(Path(fields[key]))  # only to check that it can be read
-        except binascii.Error as error:
-            raise TargetError(f"the kubeconfig {file} cannot be used: {key}-data is not base64 ({error})") from error
-        except (OSError, ValueError) as error:
-            raise TargetError(f"the kubeconfig {file} cannot be used: {key}: {_line(error)}") from error
+    for key in fields.keys() & _FILE_KEYS:
+        fields[key] = str(folder / str(fields[key]))  # an absolute path replaces the folder
     plugin = fields.get("exec")
     if isinstance(plugin, dict) and os.sep in str(plugin.get("command")):  # a path; other commands are searched in PATH
         fields["exec"] = {**plugin, "command": str(folder / plugin["command"])}
