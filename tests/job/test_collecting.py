@@ -277,7 +277,6 @@ def test_a_target_needs_one_objective(place: Path) -> None:
         "kind: collect\n",
         GOOD + "objective: {metric: rating, direction: maximize}\n",
         GOOD + "profiles: {small: {collect: {units: 4, iterations: 2}}}\n",
-        GOOD + "profiles: {small: {collect: {units: four}}}\n",
         "kind: train\ncollect: {units: 4, write: {}}\n",
         "kind: hpo\nobjective: {metric: f, direction: maximize}\ncollect: {units: 4, write: {}}\n",
     ],

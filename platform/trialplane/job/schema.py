@@ -1,12 +1,11 @@
 """The JSON schema (draft 2020-12) of the job file that users write, for completion and checks in an editor.
 
 Pydantic writes the schema of the models, which describe the resolved job. This module changes it to that of the file: it
-adds short forms, options beside a sampler's name, `objective`, and profiles, in which every field is optional.
+adds short forms, options beside a sampler's name, `objective`, and profiles.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +17,6 @@ from trialplane.job.sampling import WATCHED
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PREFIX = "#/$defs/"
-_PARTIAL = "Partial"  # prefix of the name of a definition in which every field is optional
-_PROFILE = "Profile"  # suffix of the name of the definition of a profile
 _NAMES = {  # kind of algorithm → name of its definition
     ValueKind.SAMPLER: "Sampler",
     ValueKind.PRUNER: "WrappedPruner",
@@ -63,19 +60,15 @@ def json_schema() -> dict[str, Any]:
     for definition in (*defs.values(), *by_kind.values()):
         _allow_single_values(definition)
         _forbid_other_keys(definition)
-    # Profiles, in which every field is optional.
-    partials = {_PARTIAL + name: _partial(definition) for name, definition in defs.items()}
-    for kind, name in _NAMES.items():
-        partials[_PARTIAL + name] = _partial_algorithm_schema(kind)
-    partials[_PARTIAL + "Sampler"]["anyOf"] += _CLASSES
-    partials[_PARTIAL + "Pruner"] = _with_watched_fields(partials[_PARTIAL + _NAMES[ValueKind.PRUNER]], watched)
-    for name, definition in by_kind.items():
-        title = kinds.CLASSES[name].__name__
-        defs[title] = _file_schema(definition)
-        partials[title + _PROFILE] = _profile_schema(defs[title])
-        defs[title]["properties"]["profiles"] = {
+    files = {kinds.CLASSES[name].__name__: _file_schema(definition) for name, definition in by_kind.items()}
+    # Of a profile, which may change any part of a field and the kind, only the names of the fields are checked.
+    fields = {
+        key: {"description": field["description"]} for file in files.values() for key, field in file["properties"].items()
+    }
+    for file in files.values():
+        file["properties"]["profiles"] = {
             "type": "object",
-            "additionalProperties": _profile_of_any_kind(name),
+            "additionalProperties": {"type": "object", "properties": fields, "additionalProperties": False},
             "description": "Named overrides of any fields, selected with --profile: {quick: {trials: 4}}.",
         }
     return {
@@ -98,7 +91,7 @@ def json_schema() -> dict[str, Any]:
             }
             for name, kind in kinds.CLASSES.items()
         ],
-        "$defs": {**defs, **partials},
+        "$defs": {**defs, **files},
     }
 
 
@@ -132,32 +125,6 @@ def _file_schema(definition: dict[str, Any]) -> dict[str, Any]:
         "required": required,
         **objective_rule,
     }
-
-
-def _profile_of_any_kind(file_kind: str) -> dict[str, Any]:
-    """Return the schema of a profile, which may have another kind than its file."""
-    schema: dict[str, Any] = {"$ref": f"{_PREFIX}{kinds.CLASSES[file_kind].__name__}{_PROFILE}"}
-    for name, kind in kinds.CLASSES.items():
-        if name != file_kind:
-            has_kind = {"properties": {"kind": {"const": name}}, "required": ["kind"]}
-            schema = {"if": has_kind, "then": {"$ref": f"{_PREFIX}{kind.__name__}{_PROFILE}"}, "else": schema}
-    return schema
-
-
-def _profile_schema(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a profile: nothing is required, and null removes a parameter from the space.
-
-    Args:
-        definition: Schema of the job file.
-    """
-    schema: dict[str, Any] = _partial({key: value for key, value in definition.items() if key not in ("oneOf", "not")})
-    if "space" in schema["properties"]:
-        parameters = _space_parameters(schema)
-        parameters["patternProperties"] = {
-            pattern: {"anyOf": [parameter, {"type": "null"}]}
-            for pattern, parameter in parameters["patternProperties"].items()
-        }
-    return schema
 
 
 def _algorithm_schema(kind: ValueKind) -> dict[str, Any]:
@@ -196,29 +163,6 @@ def _options_schema(name: str, choice: Choice) -> dict[str, Any]:
         "properties": {"name": {"const": name}, **{key: _option_schema(option) for key, option in choice.options.items()}},
         "required": ["name", *(key for key, option in choice.options.items() if option.required)],
         "additionalProperties": False,
-    }
-
-
-def _partial_algorithm_schema(kind: ValueKind) -> dict[str, Any]:
-    """Return the schema of an algorithm in a profile: a name, or a mapping.
-
-    The mapping may have the options of all algorithms, because the name may be in the file instead of the profile.
-    """
-    table = options.TABLES[kind]
-    option_forms: dict[str, Any] = {}
-    for choice in table.values():
-        for key, option in choice.options.items():
-            option_forms.setdefault(key, []).append(_partial(_option_schema(option)))
-    properties = {key: forms[0] if len(forms) == 1 else {"anyOf": forms} for key, forms in option_forms.items()}
-    return {
-        "anyOf": [
-            {"enum": list(table)},
-            {
-                "type": "object",
-                "properties": {"name": {"enum": list(table)}, **properties},
-                "additionalProperties": False,
-            },
-        ]
     }
 
 
@@ -271,18 +215,6 @@ def _forbid_other_keys(definition: dict[str, Any]) -> None:
         for form in (field, *field.get("anyOf", ())):
             if "patternProperties" in form:
                 form["additionalProperties"] = False
-
-
-def _partial(schema: Any) -> Any:
-    """Return a schema, or a part of one, with nothing required. References are changed to the partial definitions."""
-    if isinstance(schema, dict):
-        partial = {key: _partial(value) for key, value in schema.items() if key not in ("required", "discriminator")}
-        if isinstance(partial.get("$ref"), str):
-            partial["$ref"] = partial["$ref"].replace(_PREFIX, _PREFIX + _PARTIAL)
-        if "oneOf" in partial and any("$ref" in form for form in partial["oneOf"]):
-            partial["anyOf"] = partial.pop("oneOf")  # without a type, `{high: 1}` fits a float and an int
-        return partial
-    return [_partial(item) for item in schema] if isinstance(schema, list) else copy.copy(schema)
 
 
 def _space_parameters(definition: dict[str, Any]) -> dict[str, Any]:
