@@ -48,7 +48,7 @@ def test_a_run_again_with_its_own_code(platform, runs, done, workplace, double):
 
 
 def test_one_trial_again(platform, runs, done, double):
-    row = next(row for row in runs.target.rows("mine")[1] if row.trial == 3)
+    row = next(row for row in runs.target.rows("mine") if row.trial == 3)
     result = platform("submit", "hpo", "--from", "mine:3", "--name", "again", "--local", "--detach")
     assert result.exit_code == 0, result.stderr
     job = job_of(runs, "again")
@@ -89,7 +89,7 @@ def test_a_member_of_a_population_again_has_its_last_parameters(platform, runs, 
 
     fields = {"population": {"interval": 4, "steps": 12}, "trials": 4, "pruner": "none", "sampler": "random"}
     runs.say(runs.make("herd", tell=segment, **fields), RunState.SUCCEEDED)
-    segments = [row for row in runs.target.rows("herd")[1] if row.params != row_of(runs, "herd", row.trial, 0).params]
+    segments = [row for row in runs.target.rows("herd") if row.params != row_of(runs, "herd", row.trial, 0).params]
     changed = max(segments, key=lambda row: (row.done, row.trial))
     result = platform("submit", "hpo", "--from", f"herd:{changed.trial}", "--name", "again", "--local", "--detach")
     assert result.exit_code == 0, result.stderr
@@ -102,7 +102,7 @@ def test_a_member_of_a_population_again_has_its_last_parameters(platform, runs, 
 
 def row_of(runs, name: str, trial: int, done: int) -> TrialRow:
     """The segment of a trial that begins after so many steps."""
-    return next(row for row in runs.target.rows(name)[1] if (row.trial, row.done) == (trial, done))
+    return next(row for row in runs.target.rows(name) if (row.trial, row.done) == (trial, done))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_the_best_are_trained_again_with_new_seeds(platform, runs, done, double)
     result = platform("refit", "mine", "--top", "2", "--seeds", "4", "--name", "again", "--local", "--detach")
     assert result.exit_code == 0, result.stderr
     job, old = job_of(runs, "again"), job_of(runs, "mine")
-    best = sorted(runs.target.rows("mine")[1], key=lambda row: row.values)[:2]
+    best = sorted(runs.target.rows("mine"), key=lambda row: row.values)[:2]
     assert job.description == f"refit of mine: trials {best[0].trial}, {best[1].trial}"
     assert (job.trials, job.seed, job.sampler.name) == (8, old.seed + 1, "random")
     assert list(job.enqueue) == [dict(row.params) for row in best] * 4
@@ -228,7 +228,7 @@ def test_the_winner_is_registered_with_seeds_interval_and_origin(
         return
     assert result.exit_code == 0, result.stderr
     (version,) = client.search_model_versions("name = 'winner'")
-    best = min(runs.target.rows("mine")[1], key=lambda row: row.values)
+    best = min(runs.target.rows("mine"), key=lambda row: row.values)
     assert (version.tags["trialplane.run"], version.tags["trialplane.trial"]) == ("mine", str(best.trial))
     assert version.tags["trialplane.refit"] == "again"
     assert json.loads(version.tags["trialplane.values"]) == [1.0, 1.01, 1.02]

@@ -134,7 +134,7 @@ def test_the_next_steps_on_the_page_are_commands_that_run(platform, runs, double
 
 
 def best_rows(runs, name: str) -> list[Any]:
-    return sorted((row for row in runs.target.rows(name)[1] if row.values), key=lambda row: row.values)
+    return sorted((row for row in runs.target.rows(name) if row.values), key=lambda row: row.values)
 
 
 def next_steps(file: Path) -> list[str]:

@@ -53,7 +53,7 @@ def test_a_repeated_study_trains_nothing(runs: Runs) -> None:
     assert not trained
     assert len(answered) == folder.load_job(second).trials
     assert answered[0] == "answered by trial 0 of first, which has the same parameters"
-    rows = [runs.target.rows(name)[1] for name in ("first", "second")]
+    rows = [runs.target.rows(name) for name in ("first", "second")]
     assert [(row.params, row.values) for row in rows[0]] == [(row.params, row.values) for row in rows[1]]
 
 
@@ -89,7 +89,7 @@ def test_other_code_is_not_reused(runs: Runs) -> None:
 def test_a_wider_search_reuses_what_it_repeats(runs: Runs) -> None:
     """The sampler, the number of trials and the space are not what a trial does."""
     runs.make("first", tell=complete)
-    point = dict(runs.target.rows("first")[1][3].params)
+    point = dict(runs.target.rows("first")[3].params)
     trained, answered = driven(made(runs, "second", reuse=True, enqueue=[point], sampler="qmc", trials=3, parallel=2))
     assert answered == ["answered by trial 3 of first, which has the same parameters"]
     assert [request.trial for request in trained] == [1, 2]
@@ -184,5 +184,5 @@ def test_duplicates_are_answered(runs: Runs) -> None:
     trained, answered = driven(run)
     assert len({request.params["lr"] for request in trained}) == len(trained) == 2
     assert len(answered) == 4
-    rows = runs.target.rows("small")[1]
+    rows = runs.target.rows("small")
     assert all(row.state is TrialState.COMPLETE and row.values == (row.params["lr"],) for row in rows)

@@ -90,7 +90,7 @@ def test_pages_of_a_long_run_are_followed(target, namespace, planned):
     study.rows = [TrialRow(trial, TrialState.COMPLETE, 1, trial, values=(0.5,)) for trial in range(2 * PAGE + 1)]
     study.whole = [Attempt(TrialRequest("a", trial, 1, trial, {}, 0, ("score",))) for trial in range(2 * PAGE)]
     assert handle.attempts() == study.rows
-    assert target.rows("a", 1) == (2 * PAGE + 1, study.rows[1:])
+    assert target.ended_rows("a", 1) == (2 * PAGE + 1, study.rows[1:])
     assert target.attempts("a", 0) == (study.whole, study.alive)
 
 

@@ -416,4 +416,4 @@ def test_records_of_a_run_survive_json(runs):
     runs.make("a", tell=complete)
     for row in RunHandle("a", runs.target).attempts():
         assert records.from_json(type(row), records.to_json(row)) == row
-    assert runs.target.rows("a", 0)[1] == RunHandle("a", runs.target).attempts()
+    assert runs.target.ended_rows("a", 0)[1] == RunHandle("a", runs.target).attempts()

@@ -52,7 +52,7 @@ def test_names_of_runs_on_clusters_are_kept_for_completion(home):
     assert target_choice.recall().runs == ("a", "b")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"place": 1}', '{"place": {"local": true}, "runs": []}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"target": 1}', '{"target": {"local": true}, "runs": []}'])
 def test_a_damaged_memory_is_none(home, text):
     home.mkdir()
     paths.target_file(home).write_text(text)

@@ -28,7 +28,7 @@ from tests.contracts.conftest import Backend, ask, complete, drive, failed, make
 from trialplane.controller import export
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import tables
-from trialplane.ledger.attempts import Order
+from trialplane.ledger.attempts import StudyOrder
 from trialplane.wire import records
 from trialplane.wire.records import ReportRow
 from trialplane.wire.states import FailureClass
@@ -50,7 +50,7 @@ def load(backend: Backend, *, alive: bool = True) -> optuna.Study:
     if "studies" in names:  # of a former export
         optuna.delete_study(study_name=name, storage=url)
     ways = tuple(json.loads(directions))
-    order = Order(name, ways, tuple(f"metric {index}" for index, _ in enumerate(ways)), {"job": "toy"}, url)
+    order = StudyOrder(name, ways, tuple(f"metric {index}" for index, _ in enumerate(ways)), {"job": "toy"}, url)
     export.write(order, [line(records.to_dict(found), reports, alive=alive)])
     return optuna.load_study(study_name=name, storage=url)
 
@@ -203,7 +203,7 @@ def test_a_study_that_is_not_written_whole_is_not_there(sqlite: Backend) -> None
         drive(ledger)
         found = [records.to_dict(attempt) for attempt in storage_of(ledger).load()[0]]
     url = f"sqlite:///{sqlite.folder}/x.db"
-    order = Order("toy", ("maximize",), ("score",), {}, url)
+    order = StudyOrder("toy", ("maximize",), ("score",), {}, url)
     with pytest.raises(json.JSONDecodeError):
         export.write(order, [line(found), "{cut off"])
     assert optuna.get_all_study_names(storage=url) == []
@@ -229,7 +229,7 @@ export.main()
 def test_a_killed_export_leaves_nothing_and_is_repeated(backend: Backend, table: str) -> None:
     found, reports = _reported(backend, trials=3)
     url = f"sqlite:///{backend.folder}/{uuid.uuid4()}.db" if backend.kind == "sqlite" else backend.url
-    order = Order("toy", ("maximize",), ("score",), {}, url)
+    order = StudyOrder("toy", ("maximize",), ("score",), {}, url)
     lines = f"{records.to_json(order)}\n{line(found, reports)}\n"
     done = subprocess.run([sys.executable, "-c", KILLED, table], input=lines, text=True, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -252,7 +252,7 @@ def test_an_export_asks_the_database_a_few_times(sqlite: Backend) -> None:
 
     sa.event.listen(sa.engine.Engine, "before_cursor_execute", note)
     try:
-        export.write(Order("toy", ("maximize",), ("score",), {}, url), [line(found, reports)])
+        export.write(StudyOrder("toy", ("maximize",), ("score",), {}, url), [line(found, reports)])
     finally:
         sa.event.remove(sa.engine.Engine, "before_cursor_execute", note)
     inserts = [text.split()[2] for text in statements if text.startswith("INSERT")]
@@ -285,7 +285,7 @@ def test_the_dashboards_copy_is_whole_before_it_can_be_seen(sqlite: Backend, mon
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("")  # at a name that the system chooses
     listener.listen()
-    order = Order("toy", ("maximize",), ("score",), {}, listener=listener.detach())  # closed by `show`
+    order = StudyOrder("toy", ("maximize",), ("score",), {}, listener=listener.detach())  # closed by `show`
     export.show(order, [line(found)])
     assert served == [[0, 1]]
 

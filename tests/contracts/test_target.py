@@ -55,7 +55,7 @@ def test_a_new_run_is_there_at_once(place):
     assert status.state in (RunState.PENDING, RunState.RUNNING)
     assert (status.run, status.job, status.trials) == (a, "demo", TRIALS)
     assert RunHandle(a, place.target).attempts() == []
-    assert place.target.rows(a, 0) == (0, [])
+    assert place.target.ended_rows(a, 0) == (0, [])
     place.settle(a)
 
 
@@ -166,9 +166,9 @@ def test_a_run_that_succeeded_tells_its_trials(place):
     attempts = handle.attempts()
     assert {row.trial for row in attempts} == set(range(TRIALS))
     assert all(row.state is TrialState.COMPLETE for row in attempts)
-    end, rows = place.target.rows(a, 0)
+    end, rows = place.target.ended_rows(a, 0)
     assert sorted(row.number for row in rows) == sorted(row.number for row in attempts)
-    assert place.target.rows(a, end) == (end, [])
+    assert place.target.ended_rows(a, end) == (end, [])
     assert handle.rows()[0].values == handle.best.values == min(row.values for row in attempts)
 
 

@@ -32,7 +32,7 @@ from trialplane.controller.ledger import Ledger
 from trialplane.controller.promotion import Promotion, Stretch
 from trialplane.job.search import Ladder
 from trialplane.ledger import attempts as reading
-from trialplane.ledger.attempts import Order
+from trialplane.ledger.attempts import StudyOrder
 from trialplane.wire.records import CheckpointSummary, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -336,7 +336,7 @@ def test_a_promoted_trial_is_one_trial_of_an_exported_study(opened: Opened) -> N
     """Also in a copy that grows with the run: a paused trial is running there, until it is dropped or complete."""
     of = study(trials=16)
     ledger, trainings, place = opened.open(of), Trainings(), 0
-    order = Order("toy-1", ("minimize",), ("loss",), {})
+    order = StudyOrder("toy-1", ("minimize",), ("loss",), {})
     live = export.Copy(optuna.storages.InMemoryStorage(), order)
     while (request := ledger.ask()) is not None:
         live.add(*read(opened, place), is_active=True)
@@ -367,7 +367,7 @@ def test_reports_that_are_read_before_their_attempt_are_of_its_trial(opened: Ope
         trainings.run(ledger, request)
     ledger.write_reports(patient=True)
     attempts, reports = read(opened)
-    copy = export.Copy(optuna.storages.InMemoryStorage(), Order("toy-1", ("minimize",), ("loss",), {}))
+    copy = export.Copy(optuna.storages.InMemoryStorage(), StudyOrder("toy-1", ("minimize",), ("loss",), {}))
     copy.add([], reports, is_active=True)
     copy.add(attempts, is_active=False)
     assert list(copy.study.get_trials()[0].intermediate_values) == list(range(1, TOP + 1)), "the reports of all segments"

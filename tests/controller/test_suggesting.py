@@ -22,7 +22,7 @@ from trialplane.controller import export
 from trialplane.controller.ledger import Ledger
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
-from trialplane.ledger.attempts import Order
+from trialplane.ledger.attempts import StudyOrder
 from trialplane.wire import messages
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import FailureClass
@@ -244,7 +244,7 @@ def test_an_exported_study_has_the_distributions_of_each_branch(opened: Opened) 
     ledger = opened.open(search(trials=15))
     points = drawn(ledger)
     storage = optuna.storages.InMemoryStorage()
-    order = Order("toy-1", ("minimize",), ("score",), {})
+    order = StudyOrder("toy-1", ("minimize",), ("score",), {})
     copy = export.Copy(storage, order)
     copy.add(attempts(opened), is_active=False)
     study = copy.study
@@ -259,7 +259,7 @@ def test_what_a_running_trial_has_drawn_since_comes_into_a_study_that_is_shown_l
     ledger = opened.open(search())
     request = asked(ledger)
     storage = optuna.storages.InMemoryStorage()
-    copy = export.Copy(storage, Order("toy-1", ("minimize",), ("score",), {}))
+    copy = export.Copy(storage, StudyOrder("toy-1", ("minimize",), ("score",), {}))
     copy.add(attempts(opened), is_active=True)
     study = copy.study
     asks = trial(ledger, request)

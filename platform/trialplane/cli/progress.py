@@ -127,7 +127,7 @@ def _newly_ended(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]
     If the ledger of a cluster cannot be reached, there are none. The status shows the reason.
     """
     try:
-        return handle.target.rows(handle.name, position)
+        return handle.target.ended_rows(handle.name, position)
     except TargetError:
         if not handle.target.remote:
             raise

@@ -44,7 +44,7 @@ def newest_attempt(target: Target, run: str, trial: int) -> TrialRow:
     Raises:
         InputError: The run has not started this trial.
     """
-    for row in rows.newest_attempts(target.rows(run)[1]):
+    for row in rows.newest_attempts(target.rows(run)):
         if row.trial == trial:
             return row
     raise InputError(f"the run {run} has started no trial {trial}; `platform results {run}` shows its trials")

@@ -19,7 +19,7 @@ from trialplane.plan.site import Site
 from trialplane.wire import findings
 from trialplane.wire.findings import Finding
 
-Thing = Mapping[str, Any]
+KubernetesObject = Mapping[str, Any]
 
 SERVER, CHART = "API server", "chart"
 RUNS = "kind Run"
@@ -77,7 +77,7 @@ def runs(api: ApiResponse) -> Finding:
     return findings.failed(RUNS, f"the API server does not know {API_VERSION}", advice)
 
 
-def operator(deployments: Sequence[Thing]) -> Finding:
+def operator(deployments: Sequence[KubernetesObject]) -> Finding:
     """Check that KubeRay's operator runs, in a supported version."""
     check = "KubeRay operator"
     if not deployments:
@@ -114,7 +114,7 @@ def chart(site: Site) -> Finding:
     return findings.passed(CHART, text)
 
 
-def claims(site: Site, existing: Sequence[Thing], classes: Sequence[Thing] | None) -> Finding:
+def claims(site: Site, existing: Sequence[KubernetesObject], classes: Sequence[KubernetesObject] | None) -> Finding:
     """Check the volume claims that runs mount, and those of the chart's pods.
 
     Args:
@@ -164,7 +164,7 @@ def probed_role(plan: Plan) -> Role:
     return max(plan.job.roles(), key=lambda role: role.resources.gpus)
 
 
-def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None) -> Finding:
+def room(site: Site, plan: Plan, nodes: Sequence[KubernetesObject] | None) -> Finding:
     """Check that nodes have room for one trial of the plan.
 
     Args:
@@ -226,7 +226,7 @@ def admission(answer: ApiResponse) -> Finding:
     return findings.passed(check, f"refuses a pod without the variables: {refusal.denial(message)}")
 
 
-def forbidden_pod(pod: Thing) -> dict[str, Any]:
+def forbidden_pod(pod: KubernetesObject) -> dict[str, Any]:
     """Return a copy of a trial's pod that the admission policy must refuse: without the variables of `trial_env`."""
     copied_pod: dict[str, Any] = json.loads(json.dumps(pod))
     for container in copied_pod["spec"]["containers"]:
@@ -246,7 +246,7 @@ def _response_message(answer: ApiResponse) -> str:
     return " ".join(str(message or answer.data[:200].decode(errors="replace")).split())
 
 
-def _capacity(resource: str, nodes: Sequence[Thing] | None) -> str:
+def _capacity(resource: str, nodes: Sequence[KubernetesObject] | None) -> str:
     """Return the number of nodes and GPUs in words."""
     amounts = [preflight.amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes or []]
     gpu_counts = [int(amount) for amount in amounts if amount]
@@ -254,7 +254,7 @@ def _capacity(resource: str, nodes: Sequence[Thing] | None) -> str:
     return f"{len(amounts)} node(s), {gpus}"
 
 
-def _is_default(storage_class: Thing) -> bool:
+def _is_default(storage_class: KubernetesObject) -> bool:
     return (storage_class["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
 
 

@@ -35,7 +35,7 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
             old_job = target.job(run)
             reason = earlier.refusal(old_job, job)
             if not reason:
-                mapper = earlier.HistoryMapper(run, old_job, job, rows.newest_attempts(target.rows(run)[1]))
+                mapper = earlier.HistoryMapper(run, old_job, job, rows.newest_attempts(target.rows(run)))
         except (RunNotFound, RunDamaged, LedgerError) as error:
             reason = str(error)
         if mapper is None:
@@ -80,7 +80,7 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
             if parameter := _changed_data(submission.get("data") or {}, plan.data):
                 notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
                 continue
-            results += earlier.results(run, old_job, rows.newest_attempts(target.rows(run)[1]), plan.job.required_metrics)
+            results += earlier.results(run, old_job, rows.newest_attempts(target.rows(run)), plan.job.required_metrics)
         except (RunNotFound, RunDamaged, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trialplane import errors
 from trialplane.errors import InputError, TargetError
 from trialplane.ledger import attempts
-from trialplane.ledger.attempts import Order, Range
+from trialplane.ledger.attempts import Range, StudyOrder
 from trialplane.policies import protobuf
 from trialplane.wire import env, records
-from trialplane.wire.exports import Copy, End, Registration
-from trialplane.wire.exports import Order as ExportOrder
+from trialplane.wire.exports import Copy, End, Order, Registration
 from trialplane.wire.ledger import StoredAttempt
 from trialplane.wire.paths import RunPaths
 
@@ -47,9 +46,9 @@ def order_line(run: str, job: Job, **destination: Any) -> str:
     Args:
         run: Name of the run.
         job: Job of the run.
-        **destination: `url` or `listener`, as in `Order`.
+        **destination: `url` or `listener`, as in `StudyOrder`.
     """
-    order = Order(
+    order = StudyOrder(
         run,
         tuple(objective.direction for objective in job.objectives),
         tuple(objective.metric for objective in job.objectives),
@@ -172,7 +171,7 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
         end = End(status.state, status.reason, status.ended or status.updated)
     # Optuna's view of an attempt is left out ("{}"), because MLflow gets only results.
     stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in ledger_attempts)
-    export_order = ExportOrder(copy=Copy(stored, tuple(reports)), end=end)
+    export_order = Order(copy=Copy(stored, tuple(reports)), end=end)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         files = RunPaths.of(Path(scratch), run)
         files.root.mkdir(parents=True)
@@ -195,8 +194,13 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
 
 def _export_error(run: str, process: subprocess.CompletedProcess[str]) -> TargetError:
     """Return the error for a process that failed, with the last line of its output."""
-    lines = process.stderr.strip().splitlines() or [f"its process ended with exit code {process.returncode}"]
-    return TargetError(f"{run} was not exported: {lines[-1]}")
+    return TargetError(f"{run} was not exported: {_last_line(process)}")
+
+
+def _last_line(process: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line of a failed process's error output, or its exit code if it has written none."""
+    lines = process.stderr.strip().splitlines()
+    return lines[-1] if lines else f"its process ended with exit code {process.returncode}"
 
 
 def register(registration: Registration, uri: str) -> str:
@@ -207,7 +211,7 @@ def register(registration: Registration, uri: str) -> str:
         TargetError: MLflow cannot be written.
     """
     check_installed("mlflow", "sqlalchemy")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-m", "trialplane.exporter.registration"],
         input=records.to_json(registration),
         env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri},
@@ -216,12 +220,11 @@ def register(registration: Registration, uri: str) -> str:
         errors="replace",
         check=False,
     )
-    last = (done.stderr.strip().splitlines() or [f"its process ended with exit code {done.returncode}"])[-1]
-    if done.returncode == errors.EXIT_BAD_INPUT:
-        raise InputError(f"nothing was registered: {last}")
-    if done.returncode:
-        raise TargetError(f"nothing was registered: {last}")
-    return done.stdout
+    if process.returncode == errors.EXIT_BAD_INPUT:
+        raise InputError(f"nothing was registered: {_last_line(process)}")
+    if process.returncode:
+        raise TargetError(f"nothing was registered: {_last_line(process)}")
+    return process.stdout
 
 
 def _check_folder(url: str) -> None:

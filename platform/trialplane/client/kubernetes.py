@@ -165,14 +165,16 @@ class KubernetesTarget:
         submission = self._submission(plan.run)
         return changing.differences(submission.job, submission.facts, changing.contents(submission.code), plan)
 
-    def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
+    def rows(self, run: str) -> list[TrialRow]:
         """See `Target`."""
-        if after is not None:
-            return self.gateway.ends(run, after) or (after, [])  # None: the run is not in the ledger yet
         ledger_rows = self.gateway.attempts(run)
         if ledger_rows is None:
             self._known_view(run)  # raises if the run is unknown
-        return 0, ledger_rows or []
+        return ledger_rows or []
+
+    def ended_rows(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+        """See `Target`."""
+        return self.gateway.ends(run, after) or (after, [])  # None: the run is not in the ledger yet
 
     def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """See `Target`."""

@@ -187,21 +187,25 @@ class LocalTarget:
         return folder.differences(self._find(plan.run), plan)
 
     @_map_system_errors
-    def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
+    def rows(self, run: str) -> list[TrialRow]:
         """See `Target`."""
         files = self._find(run)
-        if after is not None:
-            position, ended_attempts = results.ended_attempts(files.ledger, run, after)
-            if not ended_attempts:  # the usual case while a display polls, which then need not read the job
-                return position, []
-            job = folder.load_job(files)
-            return position, [reading.row(job, attempt, alive=True) for attempt in ended_attempts]
         if not files.ledger.exists():
             status = self._last_status(files)
             if status.ended_trials or status.running:
                 ways = f"its trials are in MLflow: `platform ui`; `platform delete {run}` deletes it"
                 raise RunDamaged(f"the ledger of {run} is not in {files.root}; {ways}")
-        return 0, results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
+        return results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
+
+    @_map_system_errors
+    def ended_rows(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+        """See `Target`."""
+        files = self._find(run)
+        position, ended_attempts = results.ended_attempts(files.ledger, run, after)
+        if not ended_attempts:  # the usual case while a display polls, which then need not read the job
+            return position, []
+        job = folder.load_job(files)
+        return position, [reading.row(job, attempt, alive=True) for attempt in ended_attempts]
 
     @_map_system_errors
     def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
@@ -366,7 +370,7 @@ class LocalTarget:
 
     def _newest_attempt(self, run: str, trial: int) -> int:
         """Return the number of the newest attempt of a trial. Raise InputError if the trial has not started."""
-        attempts = [row.attempt for row in self.rows(run)[1] if row.trial == trial]
+        attempts = [row.attempt for row in self.rows(run) if row.trial == trial]
         if not attempts:
             noun = self.job(run).noun
             raise InputError(f"the run {run} has started no {noun} {trial}; `platform results {run}` shows the {noun}s")

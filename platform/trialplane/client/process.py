@@ -77,9 +77,8 @@ def active_controller(run: RunPaths) -> Holder | None:
             f"whether {run.root.name} is active is unknown: {run.lock} cannot be locked ({error.strerror}), and its "
             f"last controller was {newest.description}; when that has ended, remove {run.controller}"
         ) from error
-    if (
-        lock_record is None
-    ):  # nobody holds the lock, but a controller may be starting: it takes the lock after the start of Ray
+    if lock_record is None:
+        # Nobody holds the lock, but a controller may be starting: it takes the lock after the start of Ray.
         if newest.is_visible:
             return newest if newest.is_alive else None
         is_recent = abs(time.time() - started) < STARTING

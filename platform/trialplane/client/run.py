@@ -59,8 +59,8 @@ def submit(to_target: Target, plan: Plan) -> SubmissionOutcome:
     if existing is None or differences is None:  # there is no such run, or its submission is incomplete
         to_target.apply(plan)
         return SubmissionOutcome.NEW
-    ended_before_first_trial = not (existing.is_active or existing.status.ended_trials or to_target.rows(name)[1])
-    if ended_before_first_trial:
+    has_trials = bool(existing.is_active or existing.status.ended_trials or to_target.rows(name))
+    if not has_trials:  # it has ended before its first one
         to_target.remove(name, forget=True)
         to_target.apply(plan)
         return SubmissionOutcome.REPLACED
@@ -192,7 +192,7 @@ class RunHandle:
 
     def attempts(self) -> list[TrialRow]:
         """List all attempts, in the order they started."""
-        return self.target.rows(self.name)[1]
+        return self.target.rows(self.name)
 
     def rows(self) -> list[TrialRow]:
         """List the newest attempt of each trial, best first."""

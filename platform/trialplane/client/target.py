@@ -137,11 +137,11 @@ class Target(Protocol):
         None if the submission of this run is incomplete. Applying the same plan again completes it.
         """
 
-    def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
-        """Return the attempts that ended after the position `after` (0 at first), and the next position.
+    def rows(self, run: str) -> list[TrialRow]:
+        """Return all attempts, in the order of their starts."""
 
-        Without a position, return all attempts, in the order of their start.
-        """
+    def ended_rows(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+        """Return the position of the last end, and the attempts that ended after the position `after` (0 at first)."""
 
     def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """Return running attempts and those that ended after the position `after`, with Optuna's view of them.

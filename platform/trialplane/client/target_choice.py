@@ -87,7 +87,7 @@ def recall() -> Memory:
     """Return the recorded submissions. Empty if there are none or they are unreadable."""
     try:
         data = json.loads(paths.target_file(paths.home()).read_bytes())
-        name = data["place"]
+        name = data["target"]
         return Memory(TargetName(bool(name["local"]), name["context"], name["namespace"]), tuple(map(str, data["runs"])))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # RuntimeError: ~ of a user that does not exist
         return Memory()
@@ -103,7 +103,7 @@ def remember(target_name: TargetName, run: str) -> None:
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         paths.make_home(file.parent)
-        partial.write_text(json.dumps({"place": dataclasses.asdict(target_name), "runs": runs}), encoding="utf-8")
+        partial.write_text(json.dumps({"target": dataclasses.asdict(target_name), "runs": runs}), encoding="utf-8")
         partial.replace(file)
     except OSError:
         with contextlib.suppress(OSError):

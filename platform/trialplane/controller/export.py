@@ -1,7 +1,7 @@
 """`python -m trialplane.controller.export`: writes attempts as an Optuna study to a database, or serves optuna-dashboard.
 
 The client, which does not import Optuna, starts this program and sends the content of a ledger to its stdin. The first line
-is an `Order`. The second line has all attempts and reports of the study so far, and each further line has those that are
+is a `StudyOrder`. The second line has all attempts and reports of the study so far, and each further line has those that are
 new or have changed. The database's URL comes in the order, because other users of the machine can see the arguments of a
 program. The program ends when its stdin is closed.
 """
@@ -28,7 +28,7 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane import errors
 from trialplane.controller import history, samplers
 from trialplane.ledger import tables
-from trialplane.ledger.attempts import Attempt, Order
+from trialplane.ledger.attempts import Attempt, StudyOrder
 from trialplane.wire import escapes, records, rows
 from trialplane.wire.states import TrialState as State
 
@@ -46,7 +46,7 @@ class Copy:
         optuna.exceptions.DuplicatedStudyError: The storage already has a study of that name.
     """
 
-    def __init__(self, storage: BaseStorage, order: Order) -> None:
+    def __init__(self, storage: BaseStorage, order: StudyOrder) -> None:
         directions = [StudyDirection[direction.upper()] for direction in order.directions]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -186,7 +186,7 @@ def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
     return {name: records.to_dict(value) for name, value in attributes.items() if value not in (None, "")}
 
 
-def write(order: Order, lines: Iterable[str]) -> None:
+def write(order: StudyOrder, lines: Iterable[str]) -> None:
     """Write a study into the database of the order's URL, completely or not at all.
 
     Args:
@@ -303,7 +303,7 @@ def _attribute_rows(key: dict[str, int], attributes: Mapping[str, Any]) -> list[
     return [key | {"key": name, "value_json": json.dumps(value)} for name, value in attributes.items()]
 
 
-def show(order: Order, lines: Iterable[str]) -> None:
+def show(order: StudyOrder, lines: Iterable[str]) -> None:
     """Serve optuna-dashboard on a copy in memory until the lines end.
 
     The server starts after the first line was added, so that the study has its trials.
@@ -363,7 +363,7 @@ class _Handler(wsgiref.simple_server.WSGIRequestHandler):
 def main(stdin: TextIO = sys.stdin) -> int:
     """Carry out the order on stdin; return an exit code of `errors`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    order = records.from_json(Order, stdin.readline())
+    order = records.from_json(StudyOrder, stdin.readline())
     try:
         if order.url:
             write(order, stdin)

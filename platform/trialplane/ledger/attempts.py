@@ -64,7 +64,7 @@ class Range:
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class StudyOrder:
     """Order to `controller.export` to make an Optuna study of a run.
 
     Attributes:

@@ -3,7 +3,7 @@
 ```
 <home>/                    TRIALPLANE_HOME, else ~/.trialplane
   mlflow.db, artifacts/    MLflow's local store
-  place.json               the target of the last submission
+  target.json              the target of the last submission
   cache/                   shared by all trials of all runs: tokenizers, prepared data
   runs/<run>/
     job.json               the job as resolved: profile, flags and `--set` applied
@@ -73,7 +73,7 @@ def mlflow_uri(root: Path) -> str:
 
 def target_file(root: Path) -> Path:
     """Return the JSON file with the target of the last submission: a context and a namespace, or this machine."""
-    return root / "place.json"
+    return root / "target.json"
 
 
 def cache(root: Path) -> Path:

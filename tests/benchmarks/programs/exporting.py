@@ -10,7 +10,7 @@ from tests.benchmarks import studies
 
 from trialplane.controller import export
 from trialplane.ledger import results
-from trialplane.ledger.attempts import Order
+from trialplane.ledger.attempts import StudyOrder
 from trialplane.wire import records
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     """Exports the run in `folder` into the file `target`."""
     arguments = json.loads(sys.argv[1])
     found = results.attempts_since(Path(arguments["folder"]) / "ledger.db", studies.NAME, False, 0)
-    order = Order(studies.NAME, ("minimize",), ("loss",), {}, f"sqlite:///{arguments['target']}")
+    order = StudyOrder(studies.NAME, ("minimize",), ("loss",), {}, f"sqlite:///{arguments['target']}")
     export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": False, "reports": []})])
     print(json.dumps({"trials": len(found)}))  # noqa: T201  this is the answer
 
