@@ -288,7 +288,7 @@ class NamespaceDouble:
             return _json({"reports": [records.to_dict(report) for report in reports[:size]], "next": following})
         if resource == "ends":
             after = int(query["after"])
-            return _page("rows", study.rows, after, "after", 0, place=min(after + PAGE, len(study.rows)))
+            return _page("rows", study.rows, after, "after", 0, end_number=min(after + PAGE, len(study.rows)))
         trial = int(query["trial"]) if "trial" in query else None
         trial_logs = [key for key in study.logs if key[0] == trial]
         attempt = (

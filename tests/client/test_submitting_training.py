@@ -75,7 +75,7 @@ def test_what_is_in_an_object_store_is_not_looked_at(platform, namespace, chart)
 def test_another_job_and_no_run_at_all(platform, job):
     job.write_text(TRAINING + "description: changed\n")
     assert said(platform, resume="aa") == [
-        f"resume: there is no run 'aa' in {platform.target.cluster.place}; did you mean a?"
+        f"resume: there is no run 'aa' in {platform.target.cluster.location}; did you mean a?"
     ]
     other = job.parent.with_name("other")
     job.parent.rename(other)

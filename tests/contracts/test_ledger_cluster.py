@@ -88,7 +88,7 @@ def test_what_is_written_twice_is_there_once(backend: Backend) -> None:
         storage_of(ledger).write_draw(second, None)
         storage_of(ledger).write_end(dataclasses.replace(first, outcome=second.outcome), None)
         assert storage_of(ledger).load()[0] == [first, second]
-        assert (first.place, second.place) == (1, 2)
+        assert (first.end_number, second.end_number) == (1, 2)
 
 
 @pytest.mark.parametrize("remote", ["postgres"], indirect=True)

@@ -97,7 +97,7 @@ def test_what_was_committed_without_an_answer_is_sent_again_and_there_once(serve
                 step()
             found, kept = storage.load()
             assert cut.cuts == 1
-            assert found == [dataclasses.replace(attempt, outcome=outcome, place=1)]
+            assert found == [dataclasses.replace(attempt, outcome=outcome, end_number=1)]
             assert kept == {"a": 1}
             assert storage.read_column(labels.LEDGER_STATUS)["state"] == "RUNNING"
 

@@ -34,7 +34,7 @@ def ended(
     number: int, place: str = "train.py:7", failure: FailureClass = FailureClass.ERROR, **changes: object
 ) -> TrialOutcome:
     message = f"ValueError: no colour {number} ({place})"
-    made = outcome(number, state=TrialState.FAILED, failure=failure, message=message, place=place, metrics={})
+    made = outcome(number, state=TrialState.FAILED, failure=failure, message=message, fingerprint=place, metrics={})
     return made if not changes else TrialOutcome(**{**vars(made), **changes})  # type: ignore[arg-type]
 
 
@@ -118,7 +118,7 @@ def play(opened: Opened, end: Callable[[Slots, int, TrialRequest], None], size: 
 
 
 def raises(slots: Slots, slot: int, asked: TrialRequest) -> None:
-    slots.fail(slot, FailureClass.ERROR, f"KeyError: {asked.trial} (train.py:7)", place="train.py:7")
+    slots.fail(slot, FailureClass.ERROR, f"KeyError: {asked.trial} (train.py:7)", fingerprint="train.py:7")
 
 
 def completes(slots: Slots, slot: int, asked: TrialRequest) -> None:

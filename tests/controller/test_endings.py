@@ -258,7 +258,9 @@ def test_what_trials_say_is_bounded(opened: Opened, caplog: pytest.LogCaptureFix
     def start_and_end(slot: int, request: TrialRequest) -> None:
         start(slot, request)
         loop.slots.say(slot, reports=tuple(TrialReport(0, step, LOSS, 1.0, f"{step}:" + "z" * 2000) for step in range(200)))
-        loop.slots.end(slot, metrics=many, remark="x" * 5000, advice="y" * 5000, message="z" * (1 << 20), place="p" * 5000)
+        loop.slots.end(
+            slot, metrics=many, remark="x" * 5000, advice="y" * 5000, message="z" * (1 << 20), fingerprint="p" * 5000
+        )
 
     loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
     loop.controller.run()
@@ -270,7 +272,7 @@ def test_what_trials_say_is_bounded(opened: Opened, caplog: pytest.LogCaptureFix
     assert caplog.text.count("more warnings") == 1 and "one more" not in caplog.text
     assert len(records.to_json(loop.board.shown[-1])) < 200_000
     (outcome,) = (outcome for _, outcome in ledger.attempts())
-    assert outcome is not None and outcome.metrics == many and len(outcome.place) == 1000
+    assert outcome is not None and outcome.metrics == many and len(outcome.fingerprint) == 1000
     assert outcome is not None and (len(outcome.remark), len(outcome.advice)) == (1000, 1000)
 
 

@@ -344,7 +344,7 @@ def test_a_promoted_trial_is_one_trial_of_an_exported_study(opened: Opened) -> N
         ledger.write_reports(patient=True)
         attempts, reports = read(opened, place)
         live.add(attempts, reports, is_active=True)
-        place = reading.newest_place(attempts, place)
+        place = reading.newest_end_number(attempts, place)
         state = live.study.get_trials(deepcopy=False)[request.trial].state
         is_paused = ledger.newest[request.trial].state is TrialState.PAUSED
         assert (state is optuna.trial.TrialState.RUNNING) == is_paused

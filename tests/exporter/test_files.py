@@ -108,7 +108,7 @@ def exported(place: Place) -> int:
     """The place of the last end whose files are in MLflow, as noted there."""
     (parent,) = place.runs("study")
     noted = json.loads(parent.data.tags.get(labels.EXPORTED, "{}"))
-    return int(noted["ends"]["place"]) if noted else 0
+    return int(noted["ends"]["end_number"]) if noted else 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its lock is held until the process ends

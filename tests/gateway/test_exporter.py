@@ -189,6 +189,6 @@ def test_only_the_runs_own_ledger_is_read(pod: Pod) -> None:
     assert [one.request.number for one in pod.source.running_attempts(-1)] == [1]
     assert pod.source.running_attempts(1) == []
     assert pod.source.attempt(0).request.number == 0
-    assert [one.place for one in pod.source.ended_attempts(0)] == [1]
+    assert [one.end_number for one in pod.source.ended_attempts(0)] == [1]
     assert pod.source.ended_attempts(1) == []
     assert [one.step for one in pod.source.reports(0).rows] == [0, 1]

@@ -79,15 +79,15 @@ def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_as_desired(site:
 
 def test_ends_are_told_once(site: Site) -> None:
     with site.ledger("toy") as ledger:
-        place = site.get("/runs/toy/ends")["place"]
+        end_number = site.get("/runs/toy/ends")["end_number"]
         told = []
         for _ in range(3):
             ledger.tell(complete(ask(ledger)))
-            answer = site.get(f"/runs/toy/ends?after={place}")
+            answer = site.get(f"/runs/toy/ends?after={end_number}")
             told += [row["trial"] for row in answer["rows"]]
-            place = answer["place"]
+            end_number = answer["end_number"]
         assert told == [0, 1, 2]
-        assert site.get(f"/runs/toy/ends?after={place}") == {"place": place, "rows": [], "next": None}
+        assert site.get(f"/runs/toy/ends?after={end_number}") == {"end_number": end_number, "rows": [], "next": None}
 
 
 def test_what_an_export_reads_is_what_has_changed(site: Site) -> None:
@@ -96,7 +96,7 @@ def test_what_an_export_reads_is_what_has_changed(site: Site) -> None:
         ledger.tell(complete(second))
         answer = site.get("/runs/toy/whole?after=0")
         found = [records.from_dict(Attempt, attempt) for attempt in answer["attempts"]]
-        assert (answer["alive"], [(one.request.number, one.place) for one in found]) == (True, [(0, None), (1, 1)])
+        assert (answer["alive"], [(one.request.number, one.end_number) for one in found]) == (True, [(0, None), (1, 1)])
         assert set(found[1].optuna["params"]) == {"x", "layers", "kind"}
         assert found[1].outcome is not None
         ledger.tell(complete(first))

@@ -73,7 +73,7 @@ def large(site: Site) -> Site:
     optuna = json.dumps({"state": "COMPLETE", "values": [1.0], "params": {}, "attributes": {}})
     for run, count in (("small", 1), ("large", ATTEMPTS)):
         site.postgres.execute(
-            "INSERT INTO attempts (run_id, number, trial, place, request, outcome, optuna) "
+            "INSERT INTO attempts (run_id, number, trial, end_number, request, outcome, optuna) "
             f"SELECT runs.id, n, n, n + 1, '{request}', '{outcome}', '{optuna}' "
             f"FROM runs, generate_series(0, {count - 1}) AS n WHERE runs.name = '{run}'",
             site.url,
@@ -127,7 +127,7 @@ def test_what_ends_between_two_pages_is_running_in_all_of_them(site: Site, monke
             page = site.get(f"/runs/toy/whole?after=0&number={page['next']['number']}&until={page['next']['until']}")
             found += page["attempts"]
         seen = [records.from_dict(Attempt, one) for one in found]
-        assert [(one.request.number, one.place, one.outcome is None) for one in seen] == [
+        assert [(one.request.number, one.end_number, one.outcome is None) for one in seen] == [
             (0, None, True),
             (1, 1, False),
             (2, None, True),

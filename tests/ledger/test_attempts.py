@@ -11,6 +11,6 @@ REQUEST = TrialRequest(run="toy", trial=0, attempt=1, number=0, params={}, seed=
 
 def test_a_reader_goes_on_behind_the_newest_end_and_never_back() -> None:
     running = Attempt(REQUEST)
-    assert attempts.newest_place([running, Attempt(REQUEST, place=9), Attempt(REQUEST, place=8)], 7) == 9
-    assert attempts.newest_place([running], 7) == 7
-    assert attempts.newest_place([], 7) == 7
+    assert attempts.newest_end_number([running, Attempt(REQUEST, end_number=9), Attempt(REQUEST, end_number=8)], 7) == 9
+    assert attempts.newest_end_number([running], 7) == 7
+    assert attempts.newest_end_number([], 7) == 7

@@ -114,4 +114,4 @@ def test_what_argparse_refuses_has_the_place_of_the_script(run) -> None:
 
     outcome, _ = run(job)
     assert outcome.message.startswith("SystemExit: 2 (test_exits.py:")
-    assert outcome.place == f"test_exits.py:{job.__code__.co_firstlineno + 3}"
+    assert outcome.fingerprint == f"test_exits.py:{job.__code__.co_firstlineno + 3}"

@@ -190,7 +190,7 @@ def test_whatever_a_trial_does_it_has_one_outcome(
     assert result.seconds < limits + SLACK, acts
     assert (outcome.state is TrialState.FAILED) == (outcome.failure is not None), acts
     if last == "raise":
-        assert (outcome.failure, outcome.place) == (FailureClass.ERROR, f"train.py:{LINE}"), (acts, outcome.message)
+        assert (outcome.failure, outcome.fingerprint) == (FailureClass.ERROR, f"train.py:{LINE}"), (acts, outcome.message)
         assert str(value) in outcome.message, acts
     if last == "print":
         assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 0.5}), (acts, outcome.message)

@@ -183,8 +183,8 @@ def test_an_error_has_its_place(run) -> None:
         raise ValueError("no such colour")
 
     outcome, _ = run(job)
-    assert outcome.message == f"ValueError: no such colour ({outcome.place})"
-    assert outcome.place == f"test_outcomes.py:{job.__code__.co_firstlineno + 1}"
+    assert outcome.message == f"ValueError: no such colour ({outcome.fingerprint})"
+    assert outcome.fingerprint == f"test_outcomes.py:{job.__code__.co_firstlineno + 1}"
 
 
 def test_its_place_is_in_the_jobs_code_and_not_in_what_python_made() -> None:

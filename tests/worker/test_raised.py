@@ -83,7 +83,7 @@ def assert_told(outcome, name: str, place: str) -> None:
     assert (outcome.state, outcome.failure) == (TrialState.FAILED, FailureClass.ERROR), outcome.message
     assert f"{name}" in outcome.message
     assert outcome.message.endswith(f"({place})")
-    assert outcome.place == place
+    assert outcome.fingerprint == place
     assert "in fails" in outcome.traceback
 
 

@@ -68,7 +68,7 @@ def test_of_a_script(script: Bench, what: str, params: dict[str, Any], certain: 
 def test_values_that_are_refused_are_alike_whatever_they_are(script: Bench) -> None:
     first, second = (script.outcome("fails", lr=value) for value in ("high", "low"))
     assert first.message != second.message
-    assert first.place == second.place != ""
+    assert first.fingerprint == second.fingerprint != ""
 
 
 def test_a_module_that_is_missing_at_the_top_of_a_script(tmp_path: Path) -> None:

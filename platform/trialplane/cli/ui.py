@@ -187,7 +187,7 @@ def _serve_cluster(target_name: TargetName, run: str | None, listener: socket.so
     source, workspace = _with_report_page(gateway.mlflow, run, target_name), target.cluster.namespace
     with Pages(source, listener, lambda: mlflow_page(gateway.mlflow, run_and_job, workspace), output.note) as pages:
         _print_addresses(pages, run_and_job is not None)
-        output.note(f"Showing the results in {target.cluster.place}; Ctrl-C stops it")
+        output.note(f"Showing the results in {target.cluster.location}; Ctrl-C stops it")
         _wait_for_signal()
 
 

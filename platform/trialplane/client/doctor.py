@@ -115,7 +115,7 @@ def examine(name: TargetName, job: Job, patience: float) -> Iterator[AreaFinding
         advice = "choose a cluster with --context, or check this machine alone: `platform doctor --local`"
         yield AreaFinding(LAPTOP, findings.failed("kubeconfig", str(error), advice))
         return
-    yield AreaFinding(LAPTOP, findings.passed("kubeconfig", cluster.place))
+    yield AreaFinding(LAPTOP, findings.passed("kubeconfig", cluster.location))
     for finding in _server_checks(cluster):
         yield AreaFinding(CLUSTER, finding)
         if finding.verdict is Verdict.FAIL and finding.check == doctor_verdicts.SERVER:

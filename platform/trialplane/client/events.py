@@ -138,7 +138,7 @@ def _read_progress(target: Target, run: str, after: int) -> tuple[Observation, l
         if not target.remote or not observed.is_active:
             raise
         return observed, [], True, after  # the ledger is unavailable, which the status reports, and may answer later
-    return observed, attempts, alive, reading.newest_place(attempts, after)
+    return observed, attempts, alive, reading.newest_end_number(attempts, after)
 
 
 class _ReportedEvents:
@@ -163,8 +163,8 @@ class _ReportedEvents:
             if attempt.request.number not in self._running_numbers:
                 self._running_numbers.add(attempt.request.number)
                 yield TrialStarted(attempt.request.trial, attempt.request.attempt, attempt.request.params)
-        ended_attempts = [attempt for attempt in attempts if attempt.place is not None]
-        for attempt in sorted(ended_attempts, key=lambda attempt: attempt.place or 0):  # in the order of their ends
+        ended_attempts = [attempt for attempt in attempts if attempt.end_number is not None]
+        for attempt in sorted(ended_attempts, key=lambda attempt: attempt.end_number or 0):  # in the order of their ends
             self._running_numbers.discard(attempt.request.number)
             row = reading.row(self._job, attempt, alive)
             yield TrialEnded(row) if row.state.is_ended else TrialInterrupted(row)

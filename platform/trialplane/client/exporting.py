@@ -82,7 +82,7 @@ def changes_line(target: Target, run: str, job: Job, after: Position) -> tuple[s
     reports = [[report.number, report.step, report.metrics[metric]] for report in curves if metric in report.metrics]
     line = json.dumps({"attempts": records.to_dict(new_attempts), "alive": alive, "reports": records.to_dict(reports)})
     mark = curves[-1].mark if curves else after.mark
-    return f"{line}\n", Position(attempts.newest_place(new_attempts, after.end), mark)
+    return f"{line}\n", Position(attempts.newest_end_number(new_attempts, after.end), mark)
 
 
 def check_installed(*libraries: str, extra: str = "local") -> None:
@@ -170,7 +170,7 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
         status = observed.status
         end = End(status.state, status.reason, status.ended or status.updated)
     # Optuna's view of an attempt is left out ("{}"), because MLflow gets only results.
-    stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in ledger_attempts)
+    stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, "{}") for attempt in ledger_attempts)
     export_order = Order(copy=Copy(stored, tuple(reports)), end=end)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         files = RunPaths.of(Path(scratch), run)

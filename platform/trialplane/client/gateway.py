@@ -104,7 +104,7 @@ class Gateway:
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]] | None:
         """Return the position of the last end, and the attempts that ended after the position `after`."""
         pages = self._pages(run, "ends", {"after": str(after)})
-        return None if pages is None else (int(pages[-1]["place"]), _rows(pages))
+        return None if pages is None else (int(pages[-1]["end_number"]), _rows(pages))
 
     def attempts_since(self, run: str, after: int) -> tuple[list[Attempt], bool] | None:
         """Return running attempts and those that ended after a position, and whether a controller is running."""
@@ -154,7 +154,7 @@ class Gateway:
     def _unreadable_status_error(self, run: str, problem: str) -> RunDamaged:
         """Return the error for a run whose status has a problem."""
         return RunDamaged(
-            f"the status of {run}, from the gateway in {self._cluster.place}, cannot be read: {problem}. Use the chart's "
+            f"the status of {run}, from the gateway in {self._cluster.location}, cannot be read: {problem}. Use the chart's "
             "version of `platform`"
         )
 
@@ -193,7 +193,7 @@ class Gateway:
         answer = self._get(f"{mlflow.UI.lstrip('/')}/health")
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if not answer.ok:
-                raise TargetError(f"the gateway in {self._cluster.place} reports: {answer.json()['message']}")
+                raise TargetError(f"the gateway in {self._cluster.location} reports: {answer.json()['message']}")
         self._checked_response(answer)
 
     @contextlib.contextmanager
@@ -279,7 +279,7 @@ class Gateway:
                 answer = viewer_answer
         if answer.status == 404:
             raise TargetError(
-                f"there is no service account {names.USER} in {self._cluster.place}, with which the gateway identifies "
+                f"there is no service account {names.USER} in {self._cluster.location}, with which the gateway identifies "
                 "users; `helm upgrade` with the chart of this `platform` creates it"
             )
         if not answer.ok:

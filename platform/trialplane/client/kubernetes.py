@@ -78,7 +78,7 @@ class KubernetesTarget:
 
     def location(self, run: str = "") -> str:
         """See `Target`."""
-        return self.cluster.place
+        return self.cluster.location
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
         """See `Target`."""
@@ -298,16 +298,16 @@ class KubernetesTarget:
             # A controller may have started just before its pod ended. The database notices a lost controller only after half
             # a minute.
             return lambda: (
-                f"the Run {run} in {self.cluster.place} is deleted, but its controller still works on it; repeat `platform "
-                f"delete {run}` once `kubectl --context {self.cluster.context} -n {self.cluster.namespace} get pods -l "
-                f"{names.RUN}={run}` shows none"
+                f"the Run {run} in {self.cluster.location} is deleted, but its controller still works on it; repeat "
+                f"`platform delete {run}` once `kubectl --context {self.cluster.context} -n {self.cluster.namespace} "
+                f"get pods -l {names.RUN}={run}` shows none"
             )
 
     def _removal_status(self, run: str) -> str:
         """Return why the files of a deleted run still exist."""
         pods = self.cluster.list(kinds.POD, selector=f"{names.REMOVES}={run}")
         kubectl = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
-        text = f"{run} is deleted and no longer runs, but its files in {self.cluster.place} are not removed yet"
+        text = f"{run} is deleted and no longer runs, but its files in {self.cluster.location} are not removed yet"
         for pod in pods:
             name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
             if phase == "Failed":
@@ -325,13 +325,13 @@ class KubernetesTarget:
                 the last case, the change remains in the spec.
         """
         if run.is_deleted:
-            raise TargetError(f"the Run {run.name} in {self.cluster.place} is being removed; try again in a moment")
+            raise TargetError(f"the Run {run.name} in {self.cluster.location} is being removed; try again in a moment")
         self.objects.change(run, **fields)
         deadline = time.monotonic() + sources.PATIENCE
         while (current := self.objects.run(run.name)) is not None and not current.is_observed:
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"the change is written into the Run {run.name} in {self.cluster.place}, but the operator has not "
+                    f"the change is written into the Run {run.name} in {self.cluster.location}, but the operator has not "
                     f"followed it for {sources.PATIENCE:.0f} s: is it running? `{self._operator_command}`"
                 )
             time.sleep(self.poll / 5)
@@ -344,7 +344,7 @@ class KubernetesTarget:
 
     def _removed_error(self, run: str) -> InputError:
         return InputError(
-            f"the Run {run} in {self.cluster.place} was removed, and its pods are ending; try again in a moment"
+            f"the Run {run} in {self.cluster.location} was removed, and its pods are ending; try again in a moment"
         )
 
     def _status(self, view: RunSources) -> RunStatus:

@@ -48,7 +48,7 @@ class StudyPage:
         self._job = handle.job
         self._attempts: dict[int, TrialRow] = {}
         self._reports: list[ReportRow] = []
-        self._end = 0  # place of the last attempt that ended and was read
+        self._end = 0  # number of the last end that was read
         self._last_importances = Importances([], "")
         self._next_importances = 0.0  # number of complete trials from which importances are computed again
         self._version, self._next_read = 0, 0.0
@@ -124,7 +124,7 @@ class StudyPage:
             self._job = self._handle.job  # its number of trials may have changed
             self._attempts |= new_rows
             self._reports += reports
-            self._end = reading.newest_place(ledger_attempts, self._end)
+            self._end = reading.newest_end_number(ledger_attempts, self._end)
             self._status = status
             record = RunRecord(self._job, status, [self._attempts[n] for n in sorted(self._attempts)], self._reports)
             facts, columns = content.content(record, self._page_context(), self._importances(record))

@@ -243,10 +243,10 @@ class BestReports:
 class AlikeFailures:
     """Detects that the first trials of a study all fail in the same way: the code is at fault, and not their parameters.
 
-    Failures are alike if they have the same class and the same place: the line of the job's code that raised the error, or
-    the metrics that the result lacks. Without a place they must have the same message. Only consecutive trials count, and
-    none after a trial has succeeded. Failures that parameters or a machine may cause (out of memory, timeout, crash, loss)
-    are never alike.
+    Failures are alike if they have the same class and the same fingerprint: the line of the job's code that raised the
+    error, or the metrics that the result lacks. Without a fingerprint they must have the same message. Only consecutive
+    trials count, and none after a trial has succeeded. Failures that parameters or a machine may cause (out of memory,
+    timeout, crash, loss) are never alike.
 
     Args:
         limit: Number of alike failures that are enough; None disables the check.
@@ -259,7 +259,7 @@ class AlikeFailures:
 
     def __init__(self, limit: int | None, has_success: bool) -> None:
         self._limit = None if has_success else limit
-        self._kind: tuple[FailureClass, str] | None = None  # class and place, or message, of the last failures
+        self._kind: tuple[FailureClass, str] | None = None  # class, and fingerprint or message, of the last failures
         self._alike: list[TrialRequest] = []  # consecutive attempts with failures of that kind
         self.certain: TrialRequest | None = None
 
@@ -273,7 +273,7 @@ class AlikeFailures:
         if outcome.certain and self.certain is None:
             self.certain = request
         is_fault_of_code = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
-        kind = (outcome.failure, outcome.place or outcome.message) if is_fault_of_code else None
+        kind = (outcome.failure, outcome.fingerprint or outcome.message) if is_fault_of_code else None
         if kind != self._kind:
             self._kind, self._alike = kind, []
         if is_fault_of_code:

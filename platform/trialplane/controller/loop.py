@@ -329,7 +329,7 @@ def _sanitize(outcome: TrialOutcome) -> TrialOutcome:
         outcome,
         step=0,
         message=errors.shortened(outcome.message, _LONGEST_MESSAGE),
-        place=errors.shortened(outcome.place, _LONGEST_REMARK),
+        fingerprint=errors.shortened(outcome.fingerprint, _LONGEST_REMARK),
         advice=errors.shortened(outcome.advice, _LONGEST_REMARK),
         remark=errors.shortened(outcome.remark, _LONGEST_REMARK),
     )

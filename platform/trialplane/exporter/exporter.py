@@ -115,7 +115,7 @@ class Exporter:
     def progress(self) -> Progress:
         """The exporter's progress."""
         ends = self._position.ends
-        return Progress(ends.place, ends.trials, self.files.pending, self.files.trouble)
+        return Progress(ends.end_number, ends.trials, self.files.pending, self.files.trouble)
 
     def set_end(self, end: End) -> None:
         """Set the end of the exported run. `close` writes it after everything else."""
@@ -136,7 +136,7 @@ class Exporter:
             # segment, the end of that segment is then among the ends.
             running = self._source.running_attempts(self._last_started)
             # Ends come before reports: when an end is in the ledger, all reports of its attempt are.
-            ends = self._source.ended_attempts(self._position.ends.place)
+            ends = self._source.ended_attempts(self._position.ends.end_number)
             self._last_search = 0.0  # the ended attempts may have created runs since the last search
             has_new_reports = self._write_reports()
             if ends:
@@ -281,7 +281,7 @@ class Exporter:
         if not has_searched:
             self._search_runs()  # attempts that have ended create no more runs, so it finds all that they created
         for attempt in ends:
-            assert attempt.place is not None
+            assert attempt.end_number is not None
             best = self._position.ends.best
             trials = self._position.ends.trials + self._change_of_ended_trials(attempt)
             with _log_and_skip(f"the end of attempt {attempt.request.number} is left out of MLflow"):
@@ -291,7 +291,7 @@ class Exporter:
                         parent_batch.add(projection.improvement(self._job, new_best, attempt, trials))
                     best = new_best
                 self._finish_attempt(attempt)
-            self._position = dataclasses.replace(self._position, ends=Ends(attempt.place, trials, best))
+            self._position = dataclasses.replace(self._position, ends=Ends(attempt.end_number, trials, best))
             self.files.mark(self._position.ends)
         self.sender.send(self._parent, parent_batch)
 

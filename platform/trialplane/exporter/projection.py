@@ -47,12 +47,12 @@ class Ends:
     """A summary of all ends of attempts up to one of them.
 
     Attributes:
-        place: Place of this end in the order of ends, from 1; 0 before the first end.
+        end_number: Number of this end; 0 before the first end.
         trials: Number of trials that have ended for good.
         best: Best of these trials; None before one is complete.
     """
 
-    place: int = 0
+    end_number: int = 0
     trials: int = 0
     best: Best | None = None
 

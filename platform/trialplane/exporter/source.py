@@ -31,7 +31,7 @@ class Source(Protocol):
         """Return the attempt with a number."""
 
     def ended_attempts(self, after: int) -> list[Attempt]:
-        """Return a page of the attempts that ended after the place `after`, in the order of their ends."""
+        """Return a page of the attempts whose ends have numbers above `after`, in the order of their ends."""
 
     def reports(self, after: int) -> Reports:
         """Return a page of the reports with marks above `after`, in the order of their marks."""
@@ -97,7 +97,7 @@ class Gateway:
 
     def ended_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
-        return self.reader.attempts(after, "place", PAGE)
+        return self.reader.attempts(after, "end_number", PAGE)
 
     def reports(self, after: int) -> Reports:
         """See `Source`."""
@@ -115,16 +115,16 @@ class LedgerCopy:
     idle = 1.0
 
     def __init__(self, copy: Copy) -> None:
-        attempts = [Attempt(stored.request, stored.outcome, stored.place) for stored in copy.attempts]
+        attempts = [Attempt(stored.request, stored.outcome, stored.end_number) for stored in copy.attempts]
         self._by_number = {attempt.request.number: attempt for attempt in attempts}
-        ended = [attempt for attempt in attempts if attempt.place is not None]
-        self._ended = sorted(ended, key=lambda attempt: attempt.place or 0)
+        ended = [attempt for attempt in attempts if attempt.end_number is not None]
+        self._ended = sorted(ended, key=lambda attempt: attempt.end_number or 0)
         self._reports = sorted(copy.reports, key=lambda report: report.mark)
 
     def running_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
         numbers = sorted(number for number in self._by_number if number > after)
-        return [self._by_number[number] for number in numbers if self._by_number[number].place is None]
+        return [self._by_number[number] for number in numbers if self._by_number[number].end_number is None]
 
     def attempt(self, number: int) -> Attempt:
         """See `Source`."""
@@ -132,7 +132,7 @@ class LedgerCopy:
 
     def ended_attempts(self, after: int) -> list[Attempt]:
         """See `Source`."""
-        begin = bisect.bisect_right(self._ended, after, key=lambda attempt: attempt.place or 0)
+        begin = bisect.bisect_right(self._ended, after, key=lambda attempt: attempt.end_number or 0)
         return self._ended[begin : begin + PAGE]
 
     def reports(self, after: int) -> Reports:

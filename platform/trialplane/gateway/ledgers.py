@@ -219,7 +219,7 @@ class Connection:
                 attempts = _require_token(self._archive().attempts_after(self._run, self._digest, after, order, limit))
                 # "{}": these reads leave out Optuna's view of an attempt and the state of the samplers.
                 stored = [
-                    ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts
+                    ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, "{}") for attempt in attempts
                 ]
                 return ledger.AttemptsLoaded(tuple(stored), "{}")
             case ledger.ReadReports(after=after):
@@ -239,7 +239,7 @@ class Connection:
             case ledger.LoadAttempts(after=after):
                 loaded, sampler_state = storage.page(after, ledger.PAGE_BYTES)
                 stored = (
-                    ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, json.dumps(attempt.optuna))
+                    ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, json.dumps(attempt.optuna))
                     for attempt in loaded
                 )
                 return ledger.AttemptsLoaded(tuple(stored), sampler_state)

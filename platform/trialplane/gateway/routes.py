@@ -168,9 +168,9 @@ class Gateway:
         return json_response({"rows": rows, "next": None if after is None else {"after": after}})
 
     def ends(self, run: str, options: Options) -> Response:
-        """Return a page of the attempts that ended after the query's `after`, which is a place in the order of the ends."""
-        rows, after, place = self._runs.ended_attempts(run, _integer(options, "after", 0))
-        return json_response({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
+        """Return a page of the attempts that ended after the query's `after`, the number of an end."""
+        rows, after, end_number = self._runs.ended_attempts(run, _integer(options, "after", 0))
+        return json_response({"end_number": end_number, "rows": rows, "next": None if after is None else {"after": after}})
 
     def reports(self, run: str, options: Options) -> Response:
         """Return a page of reports, in the order in which they arrived.
@@ -224,20 +224,20 @@ class Gateway:
             return status
 
     def stored_attempts(self, run: str, options: Options) -> Response:
-        """Return a page of the attempts that are running or ended after a place, with the values that Optuna stored.
+        """Return a page of the attempts that are running or ended after an end, with the values that Optuna stored.
 
-        The query's `after` is a place in the order of the ends, `until` the last place of all pages, and `number` the last
+        The query's `after` is the number of an end, `until` the number of the last end of all pages, and `number` the last
         attempt of the previous page. The stored JSON is copied into the response without parsing it, because hostile JSON
         would take thirty times its size in memory.
         """
         until = _integer(options, "until", 0) if "until" in options else None
         page = self._runs.attempts_since(run, _integer(options, "after", 0), _integer(options, "number", -1), until)
         texts = (
-            f'{{"place":{json.dumps(place)},"request":{request},"outcome":{outcome or "null"},"optuna":{optuna}}}'
-            for place, request, outcome, optuna, _ in page.stored
+            f'{{"end_number":{json.dumps(end_number)},"request":{request},"outcome":{outcome or "null"},"optuna":{optuna}}}'
+            for end_number, request, outcome, optuna, _ in page.stored
         )
         next_options = None if page.next is None else {"number": page.next, "until": page.until}
-        suffix = f'"place":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(next_options)}'
+        suffix = f'"end_number":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(next_options)}'
         return Response(f'{{"attempts":[{",".join(texts)}],{suffix}}}', media_type="application/json")
 
     def _start_time(self, run: str) -> float:
@@ -372,12 +372,12 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_RUN}/submission", Authority.VIEWER, "The fields of the submission.", Gateway.submission),
     Route("GET", f"{_RUN}/code", Authority.VIEWER, "The packed code.", Gateway.code),
     Route("GET", f"{_RUN}/attempts", Authority.VIEWER, "A page of attempts.", Gateway.attempts, ("after",)),
-    Route("GET", f"{_RUN}/ends", Authority.VIEWER, "A page of attempts that ended since a place.", Gateway.ends, ("after",)),
+    Route("GET", f"{_RUN}/ends", Authority.VIEWER, "A page of attempts that ended since an end.", Gateway.ends, ("after",)),
     Route(
         "GET",
         f"{_RUN}/whole",
         Authority.VIEWER,
-        "A page of attempts that are running or ended since a place, with Optuna's values.",
+        "A page of attempts that are running or ended since an end, with Optuna's values.",
         Gateway.stored_attempts,
         ("after", "number", "until"),
     ),

@@ -114,7 +114,7 @@ class Cluster:
             raise TargetError(f"the proxy of {self.context} needs PySocks: `pip install PySocks` ({error})") from error
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Name of the namespace and the cluster, for messages."""
         return f"namespace {self.namespace} of {self.context}"
 

@@ -266,7 +266,7 @@ class Objects:
         while existed and self.cluster.read(kinds.RUN, name) is not None:
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"the Run {name} in {self.cluster.place} was not removed within {PATIENCE:.0f} s; "
+                    f"the Run {name} in {self.cluster.location} was not removed within {PATIENCE:.0f} s; "
                     f"`kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run {name}` shows why"
                 )
             self._pause(PAUSE)
@@ -284,9 +284,9 @@ class Objects:
         while remaining := [pod for pod in self.pods(name) if not metadata.is_deleted(pod)]:
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"{errors.counted(len(remaining), 'pod')} of {name} in {self.cluster.place} did not begin to end within "
-                    f"{PATIENCE:.0f} s; `kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run "
-                    f"{name}` shows why"
+                    f"{errors.counted(len(remaining), 'pod')} of {name} in {self.cluster.location} did not begin to end "
+                    f"within {PATIENCE:.0f} s; `kubectl --context {self.cluster.context} -n {self.cluster.namespace} "
+                    f"describe run {name}` shows why"
                 )
             self._pause(PAUSE)
 
@@ -363,8 +363,8 @@ class Objects:
         if not has_same_code:
             kubectl = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
             raise RunExists(
-                f"the name is taken: the ConfigMap {existing_names[0]} in {self.cluster.place} holds something else; choose "
-                "another with --name, or have it removed if it is not needed: "
+                f"the name is taken: the ConfigMap {existing_names[0]} in {self.cluster.location} holds something else; "
+                "choose another with --name, or have it removed if it is not needed: "
                 f"`{kubectl} delete configmap {' '.join(existing_names)}`"
             )
         for existing, manifest in zip(existing_maps, code, strict=True):

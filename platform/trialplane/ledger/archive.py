@@ -99,7 +99,7 @@ class AttemptsPage:
     Attributes:
         stored: The attempts, with Optuna's view of them.
         next: Number of the last attempt of this page, after which the next page begins; None on the last page.
-        until: Place in the order of ends. In this page and the next ones, attempts that ended after it count as running.
+        until: Number of an end. In this page and the next ones, attempts that ended after it count as running.
         alive: Whether a controller works on the run.
     """
 
@@ -216,10 +216,10 @@ class Archive:
             # Read before the attempts: if a controller writes in between, its attempts may be counted, but then the counts
             # are kept under a version that is over, and never used. The epoch is not enough: a controller that has lost its
             # connection opens the run again under the same one.
-            last = sa.select(sa.func.max(attempts.c.number), sa.func.max(attempts.c.place))
+            last = sa.select(sa.func.max(attempts.c.number), sa.func.max(attempts.c.end_number))
             run_id, epoch = connection.execute(sa.select(runs.c.id, runs.c.epoch).where(this_run)).one()
-            number, place = connection.execute(last.where(attempts.c.run_id == run_id)).one()
-        return self._kept_counts(run, (run_id, epoch, number, place))
+            number, end_number = connection.execute(last.where(attempts.c.run_id == run_id)).one()
+        return self._kept_counts(run, (run_id, epoch, number, end_number))
 
     def _count(self, run: str, version: tuple[int | None, ...]) -> Counts:
         """Read the attempts of a run and count them. `version` only identifies the result in the cache."""
@@ -260,37 +260,37 @@ class Archive:
         return None if None in answers else False
 
     def ended_attempts(self, run: str, after: int) -> tuple[list[TrialRow], int | None, int]:
-        """Return a page of the attempts that ended after a place in the order of ends.
+        """Return a page of the attempts whose ends have numbers above `after`.
 
         Returns:
-            The attempts; the place after which the next page begins, or None on the last page; and the place of the last
-            attempt, or `after` if there is none.
+            The attempts; the number of the end after which the next page begins, or None on the last page; and the number of
+            the last end, or `after` if there is none.
         """
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
-            page = reading.page(tables.select(connection), run, after, PAGE, order="place")
+            page = reading.page(tables.select(connection), run, after, PAGE, order="end_number")
             ended = page.attempts
             rows = [reading.row(job, attempt, alive=True) for attempt in ended]  # `alive` matters for running ones only
-            return rows, _end_of_page(page, "place"), reading.newest_place(ended, after)
+            return rows, _end_of_page(page, "end_number"), reading.newest_end_number(ended, after)
 
     def attempts_after(self, run: str, digest: str, after: int, order: str, limit: int) -> list[Attempt] | None:
-        """Return the first attempts after a number or a place, if the caller has the run's token.
+        """Return the first attempts after a number, or after the number of an end, if the caller has the run's token.
 
         Args:
             run: Name of the run.
             digest: Hash of the token.
-            after: Number of an attempt, or its place in the order of ends.
-            order: "number", "place" for attempts that have ended, or "running" for the others, by number.
+            after: Number of an attempt, or of its end.
+            order: "number", "end_number" for attempts that have ended, or "running" for the others, by number.
             limit: Maximum number of attempts. There are fewer if they do not fit into a page.
 
         Returns:
             None if the token does not open the run.
         """
-        column: Literal["number", "place"] = "place" if order == "place" else "number"
+        column: Literal["number", "end_number"] = "end_number" if order == "end_number" else "number"
         with self._connections.begin() as connection:
             if not _is_digest_valid(connection, run, digest):
                 return None
-            where = "AND place IS NULL" if order == "running" else ""
+            where = "AND end_number IS NULL" if order == "running" else ""
             return reading.page(tables.select(connection), run, after, PAGE, order=column, where=where).attempts[:limit]
 
     def reports_after(self, run: str, digest: str, after: int) -> Reports | None:
@@ -306,26 +306,28 @@ class Archive:
             return reading.reports(tables.select(connection), run, after, PAGE, limit)
 
     def attempts_since(self, run: str, after: int, number: int = -1, until: int | None = None) -> AttemptsPage:
-        """Return a page of the running attempts and those that ended after the place `after`.
+        """Return a page of the running attempts and those whose ends have numbers above `after`.
 
-        Attempts may end between two pages. All pages must show the same moment, so an attempt that ended after the place
-        `until` is returned as running.
+        Attempts may end between two pages. All pages must show the same moment, so an attempt whose end has a
+        number above `until` is returned as running.
 
         Args:
             run: Name of the run.
-            after: Place in the order of ends.
+            after: Number of an end.
             number: Number of the last attempt of the page before; -1 for the first page.
-            until: `until` of the page before; None for the first page, which takes the last place there is.
+            until: `until` of the page before; None for the first page, which takes the number of the last end.
         """
         alive = self.is_alive(run)
         with self._connect(run) as (connection, this_run):
             if until is None:
-                last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0)).join(runs).where(this_run)
+                last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.end_number), 0)).join(runs).where(this_run)
                 until = int(connection.execute(last).scalar_one())
-            where = "AND (place IS NULL OR place > :since)"
+            where = "AND (end_number IS NULL OR end_number > :since)"
             page = reading.page(tables.select(connection), run, number, PAGE, where=where, optuna=True, since=after)
             stored = [
-                attempt if attempt.place is None or attempt.place <= until else attempt._replace(place=None, outcome=None)
+                attempt
+                if attempt.end_number is None or attempt.end_number <= until
+                else attempt._replace(end_number=None, outcome=None)
                 for attempt in page.stored
             ]
         # A controller may have started or ended while the attempts were read. Its running attempts must not count as lost.
@@ -650,12 +652,12 @@ def _claim(connection: sa.Connection, run: str) -> None:
         raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
 
 
-def _end_of_page(page: Page, order: Literal["number", "place"]) -> int | None:
-    """Return the number or place of a page's last attempt, after which the next page begins; None on the last page."""
+def _end_of_page(page: Page, order: Literal["number", "end_number"]) -> int | None:
+    """Return where the next page begins: the number of a page's last attempt, or of its end; None on the last page."""
     if not page.more or not page.stored:
         return None
     last = page.stored[-1]
-    return last.number if order == "number" else last.place
+    return last.number if order == "number" else last.end_number
 
 
 def _job(connection: sa.Connection, this_run: sa.ColumnElement[bool]) -> Job:

@@ -22,15 +22,15 @@ from trialplane.wire.states import TrialState
 if TYPE_CHECKING:  # importing it would import pydantic
     from trialplane.job.kinds import Job
 
-VERSION = 3  # of the tables; incremented with every change of them
+VERSION = 4  # of the tables; incremented with every change of them
 INTERRUPTED = "interrupted: the controller ended while this attempt ran"
 
 # Runs a SELECT with `:name` for each value, and returns its rows in order.
 Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 
 _OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
-_SELECT = f"SELECT place, request, outcome, NULL {_OF_RUN}"
-_SELECT_WITH_OPTUNA = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
+_SELECT = f"SELECT end_number, request, outcome, NULL {_OF_RUN}"
+_SELECT_WITH_OPTUNA = f"SELECT end_number, request, outcome, attempts.optuna {_OF_RUN}"
 NO_LIMIT = 10**12  # as a limit of reports: more than any run has
 _PAGE = 2000  # maximum number of attempts or reports of a page
 # Codes of errors that mean that a file is damaged or is not a ledger. SQLITE_ERROR is among them, as a missing table has it.
@@ -44,13 +44,14 @@ class Attempt:
     Attributes:
         request: Request, with only the sampled parameters.
         outcome: Outcome; None while the attempt runs.
-        place: Place of its end in the order in which the ends of the run were written, from 1 on; None while it runs.
+        end_number: Number of its end. The ends of a run are numbered in the order in which they were written, from 1. None
+            while the attempt runs.
         optuna: Optuna's view of the attempt, as `controller.history` writes it; empty if it was not read.
     """
 
     request: TrialRequest
     outcome: TrialOutcome | None = None
-    place: int | None = None
+    end_number: int | None = None
     optuna: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -103,36 +104,39 @@ def attempt(select: Select, run: str, number: int) -> Attempt:
 
 def running_after(select: Select, run: str, after: int) -> list[Attempt]:
     """Return the running attempts with numbers above `after`, in the order of their numbers."""
-    return _read(select, f"{_SELECT} AND place IS NULL AND number > :after ORDER BY number", run=run, after=after)
+    return _read(select, f"{_SELECT} AND end_number IS NULL AND number > :after ORDER BY number", run=run, after=after)
 
 
 def ended_after(select: Select, run: str, after: int, limit: int = 1 << 60) -> tuple[int, list[Attempt]]:
-    """Return the attempts that ended after a place in the order of ends.
+    """Return the attempts whose ends have numbers above `after`.
 
     Args:
         select: Function that runs a SELECT.
         run: Name of the run.
-        after: Place in the order of ends; 0 for the first call.
+        after: Number of an end; 0 for the first call.
         limit: Maximum number of attempts.
 
     Returns:
-        The place after which the next call continues, and the attempts in the order of their ends.
+        The number of the last end, after which the next call continues, and the attempts in the order of their ends.
     """
     ended_attempts = _read(
-        select, f"{_SELECT} AND place > :after ORDER BY place LIMIT :limit", run=run, after=after, limit=limit
+        select, f"{_SELECT} AND end_number > :after ORDER BY end_number LIMIT :limit", run=run, after=after, limit=limit
     )
-    return newest_place(ended_attempts, after), ended_attempts
+    return newest_end_number(ended_attempts, after), ended_attempts
 
 
-def newest_place(attempts: Sequence[Attempt], after: int) -> int:
-    """Return the highest place of attempts that were read after the place `after`; `after` if none of them has a place."""
-    return max((attempt.place or after for attempt in attempts), default=after)
+def newest_end_number(attempts: Sequence[Attempt], after: int) -> int:
+    """Return the highest number of the ends of attempts, which were read after `after`; `after` if none has ended."""
+    return max((attempt.end_number or after for attempt in attempts), default=after)
 
 
 def attempts_since(select: Select, run: str, after: int = 0) -> list[Attempt]:
-    """Return the running attempts and those that ended after the place `after`, by number, with Optuna's view of them."""
+    """Return the running attempts and those whose ends have numbers above `after`, by number, with Optuna's view of them."""
     return _read(
-        select, f"{_SELECT_WITH_OPTUNA} AND (place IS NULL OR place > :after) ORDER BY number", run=run, after=after
+        select,
+        f"{_SELECT_WITH_OPTUNA} AND (end_number IS NULL OR end_number > :after) ORDER BY number",
+        run=run,
+        after=after,
     )
 
 
@@ -140,14 +144,14 @@ class AttemptTexts(NamedTuple):
     """Columns of an attempt in the ledger, see `Attempt`. All but the numbers are JSON.
 
     Attributes:
-        place: Place in the order of ends; None while the attempt runs.
+        end_number: Number of its end; None while the attempt runs.
         request: Request.
         outcome: Outcome; None while the attempt runs.
         optuna: Optuna's view of the attempt; None if it was not read.
         number: Number of the attempt.
     """
 
-    place: int | None
+    end_number: int | None
     request: str
     outcome: str | None
     optuna: str | None
@@ -169,7 +173,7 @@ class Page:
     @property
     def attempts(self) -> list[Attempt]:
         """The attempts, parsed."""
-        return [_attempt(stored.place, stored.request, stored.outcome, stored.optuna) for stored in self.stored]
+        return [_attempt(stored.end_number, stored.request, stored.outcome, stored.optuna) for stored in self.stored]
 
 
 def page(
@@ -178,7 +182,7 @@ def page(
     after: int,
     size: int,
     *,
-    order: Literal["number", "place"] = "number",
+    order: Literal["number", "end_number"] = "number",
     where: str = "",
     optuna: bool = False,
     **values: Any,
@@ -190,7 +194,7 @@ def page(
     Args:
         select: Function that runs a SELECT.
         run: Name of the run.
-        after: Number or place of the last attempt of the page before; -1 for the first page.
+        after: Value of that column in the last attempt of the page before; -1 for the first page.
         size: Number of bytes.
         order: Column that the attempts are ordered by, and that `after` is a value of.
         where: SQL of a further condition, beginning with AND; "" for none.
@@ -199,12 +203,12 @@ def page(
     """
     view = "attempts.optuna" if optuna else "CAST(NULL AS TEXT)"
     query = f"""
-        SELECT place, request, outcome, {view} AS optuna, number {_OF_RUN} AND {order} > :after {where}
+        SELECT end_number, request, outcome, {view} AS optuna, number {_OF_RUN} AND {order} > :after {where}
         ORDER BY {order} LIMIT :limit
     """
     # Unlike `length`, `octet_length` does not decompress a text that is stored compressed.
     bytes_of = "octet_length(request) + coalesce(octet_length(outcome), 0) + coalesce(octet_length(optuna), 0)"
-    columns = "place, request, outcome, optuna, number"
+    columns = "end_number, request, outcome, optuna, number"
     values = {"run": run, "after": after, "limit": _PAGE, **values}
     stored, more = _rows_up_to_size(select, query, columns, order, bytes_of, size, values)
     return Page([AttemptTexts(*row) for row in stored], more)
@@ -329,11 +333,11 @@ def _read(select: Select, query: str, **values: Any) -> list[Attempt]:
     return [_attempt(*stored) for stored in select(query, values)]
 
 
-def _attempt(place: int | None, request: str, outcome: str | None, optuna: str | None) -> Attempt:
+def _attempt(end_number: int | None, request: str, outcome: str | None, optuna: str | None) -> Attempt:
     """Parse the columns of an attempt."""
     return Attempt(
         records.from_json(TrialRequest, request),
         None if outcome is None else records.from_json(TrialOutcome, outcome),
-        place,
+        end_number,
         {} if optuna is None else json.loads(optuna),
     )

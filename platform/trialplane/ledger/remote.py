@@ -61,17 +61,17 @@ class Reader:
         self._lock = threading.Lock()  # held during a request, because the connection can carry only one at a time
         self._connection: http.client.HTTPConnection | None = None
 
-    def attempts(self, after: int, order: Literal["number", "place", "running"], limit: int) -> list[Attempt]:
-        """Return the first attempts after a number or a place, without Optuna's view of them.
+    def attempts(self, after: int, order: Literal["number", "end_number", "running"], limit: int) -> list[Attempt]:
+        """Return the first attempts after a number, or after the number of an end, without Optuna's view of them.
 
         Args:
-            after: Number of an attempt, or its place in the order of ends.
-            order: "number" for all attempts by number, "place" for ended ones in the order of their ends, "running" for
-                running ones by number.
+            after: Number of an attempt, or of its end.
+            order: "number" for all attempts by number, "end_number" for ended ones in the order of their ends, "running"
+                for running ones by number.
             limit: Maximum number of attempts. There are fewer if they do not fit into one answer.
         """
         page = self._request(ledger.ReadAttempts(after, order, limit), ledger.AttemptsLoaded)
-        return [Attempt(row.request, row.outcome, row.place) for row in page.attempts]
+        return [Attempt(row.request, row.outcome, row.end_number) for row in page.attempts]
 
     def reports(self, after: int) -> Reports:
         """Return a page of the reports with marks above `after`, which is 0 for the first page."""
@@ -276,7 +276,7 @@ class Storage(Reader):
         # A page holds only as many attempts as fit into an answer, and an empty page ends them.
         page = first_page = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
         while page.attempts:
-            attempts += [Attempt(row.request, row.outcome, row.place, json.loads(row.optuna)) for row in page.attempts]
+            attempts += [Attempt(row.request, row.outcome, row.end_number, json.loads(row.optuna)) for row in page.attempts]
             page = self._request(ledger.LoadAttempts(attempts[-1].request.number), ledger.AttemptsLoaded)
         return attempts, json.loads(first_page.sampler_state)
 

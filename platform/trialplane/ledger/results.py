@@ -55,15 +55,15 @@ def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
 
 
 def ended_attempts(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
-    """Return the attempts that ended after a place in the order of ends.
+    """Return the attempts whose ends have numbers above `after`.
 
     Args:
         ledger: The SQLite file.
         run: Name of the run.
-        after: Place in the order of ends; 0 for the first call.
+        after: Number of an end; 0 for the first call.
 
     Returns:
-        The place after which the next call continues, and the attempts in the order of their ends.
+        The number of the last end, after which the next call continues, and the attempts in the order of their ends.
 
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.
@@ -73,7 +73,7 @@ def ended_attempts(ledger: Path, run: str, after: int) -> tuple[int, list[Attemp
 
 
 def attempts_since(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
-    """Return the running attempts and those that ended after the place `after`, by number, with Optuna's view of them.
+    """Return the running attempts and those whose ends have numbers above `after`, by number, with Optuna's view of them.
 
     Raises:
         LedgerCorrupt, LedgerUnavailable: As in `attempts`.

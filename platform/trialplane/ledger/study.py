@@ -35,19 +35,19 @@ _IS_ATTEMPT = (attempts.c.run_id == sa.bindparam("of_run")) & (attempts.c.number
 _WRITE_DRAW = (
     sa.update(attempts).where(_IS_ATTEMPT).values(request=sa.bindparam("new_request"), optuna=sa.bindparam("new_optuna"))
 )
-_NEXT_PLACE = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(
+_NEXT_END_NUMBER = sa.select(sa.func.coalesce(sa.func.max(attempts.c.end_number), 0) + 1).where(
     attempts.c.run_id == sa.bindparam("of_run")
 )
 _WRITE_SECOND_END = (
     sa.update(attempts)
     .where(_IS_ATTEMPT)
     .values(
-        place=_NEXT_PLACE.correlate(None).scalar_subquery(),
+        end_number=_NEXT_END_NUMBER.correlate(None).scalar_subquery(),
         outcome=sa.bindparam("new_outcome"),
         optuna=sa.bindparam("new_optuna"),
     )
 )
-_WRITE_END = _WRITE_SECOND_END.where(attempts.c.place.is_(None))
+_WRITE_END = _WRITE_SECOND_END.where(attempts.c.end_number.is_(None))
 _OUTCOME = sa.select(attempts.c.outcome).where(_IS_ATTEMPT)
 # Find the run's row if the epoch is still the controller's. As an UPDATE, it also locks the row until the commit, so that no
 # other controller can increment the epoch in between.

@@ -65,11 +65,11 @@ attempts = sa.Table(
     sa.Column("run_id", sa.ForeignKey(runs.c.id), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("trial", sa.Integer, nullable=False),
-    sa.Column("place", sa.Integer),  # in the order of the run's ends; NULL while the attempt runs
+    sa.Column("end_number", sa.Integer),  # the run's ends are numbered in order, from 1; NULL while the attempt runs
     sa.Column("request", sa.Text, nullable=False),
     sa.Column("outcome", sa.Text),
     sa.Column("optuna", sa.Text, nullable=False),
-    sa.UniqueConstraint("run_id", "place"),
+    sa.UniqueConstraint("run_id", "end_number"),
     sa.Index("attempts_at", "run_id", "trial"),
 )
 reports = sa.Table(

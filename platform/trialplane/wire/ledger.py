@@ -122,9 +122,9 @@ class ReadAttempts:
     """Read attempts without the run's lock, which another connection may hold.
 
     Attributes:
-        after: Number or, for order "place", position among the ends. The answer starts with the attempt after it.
-        order: "number" for all attempts by number, "place" for ended ones in the order of their ends, "running" for running
-            ones by number.
+        after: Number or, for order "end_number", number of an end. The answer starts with the attempt after it.
+        order: "number" for all attempts by number, "end_number" for ended ones in the order of their ends, "running" for
+            running ones by number.
         most: Maximum number of attempts in the answer.
     """
 
@@ -209,7 +209,7 @@ class StoredAttempt:
 
     request: TrialRequest
     outcome: TrialOutcome | None
-    place: int | None
+    end_number: int | None
     optuna: str
 
 

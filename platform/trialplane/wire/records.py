@@ -298,8 +298,8 @@ class TrialOutcome:
         metrics: Final metrics if the state is COMPLETE, else the last reported ones, by name.
         returned: Other small values that the job returned, such as texts and lists, as JSON values, by name.
         message: One line for the user.
-        place: Cause that similar failures share: file and line of the job's code that raised, or what the result lacks; or
-            "".
+        fingerprint: Text that similar failures share: file and line of the job's code that raised, or what the result lacks;
+            or "".
         traceback: Traceback of the job's exception, or "".
         exit_code: Exit code of the process, or of the rank that ended the trial. Negative if a signal ended it. None if
             unknown.
@@ -331,7 +331,7 @@ class TrialOutcome:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     returned: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     message: str = ""
-    place: str = ""
+    fingerprint: str = ""
     traceback: str = ""
     exit_code: int | None = None
     started: float = 0.0

@@ -76,7 +76,7 @@ def outcome_of_result(
             failure=FailureClass.INVALID,
             metrics=metrics,
             message=f"{message}; it {verb} {_result_text(request, result, metrics)}",
-            place="; ".join(defects),  # without the result, which differs between trials with the same defects
+            fingerprint="; ".join(defects),  # without the result, which differs between trials with the same defects
         )
     returned, large = _split_by_size(other_values)
     size = _write_arrays(large, paths.trial_arrays(workdir)) if large else 0
@@ -258,7 +258,7 @@ def outcome_of_error(
         failure,
         metrics=metrics,
         message=describe(error),
-        place="its arguments" if isinstance(error, context.ArgumentsRefused) else location(error),
+        fingerprint="its arguments" if isinstance(error, context.ArgumentsRefused) else location(error),
         traceback="".join(traceback.format_exception(raised))[-_MAX_TRACEBACK:],
         certain=_is_certain(request, error),
     )
@@ -271,7 +271,7 @@ def unsaved_outcome(outcome: records.TrialOutcome) -> records.TrialOutcome:
         "after each report, in the folder that {checkpoints} and $TRIALPLANE_CHECKPOINTS name; or write pruner: asha"
     )
     return dataclasses.replace(
-        outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=message, place="a rung", certain=True
+        outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=message, fingerprint="a rung", certain=True
     )
 
 

@@ -522,7 +522,7 @@ class RunningTrial:
                 state=TrialState.FAILED,
                 failure=FailureClass.INVALID,
                 message=reader.missing_message(missing, metrics),
-                place="; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing),
+                fingerprint="; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing),
             )
         remarks = (outcome.message, *reader.remarks, *stopping.unreported_remarks(self.request.stop, metrics))
         return dataclasses.replace(outcome, message="; ".join(filter(None, remarks)))
