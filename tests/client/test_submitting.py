@@ -79,7 +79,7 @@ def test_code_above_one_mib_travels_whole(target, namespace, planned, workplace)
     assert set(code) <= set(maps) and names.code_map("a", 3) not in maps
     run = target.objects.run("a")
     assert run.parsed.spec.code.config_maps == tuple(code)
-    assert {maps[name]["metadata"]["ownerReferences"][0]["uid"] for name in code} == {run.thing["metadata"]["uid"]}
+    assert {maps[name]["metadata"]["ownerReferences"][0]["uid"] for name in code} == {run.manifest["metadata"]["uid"]}
     assert target.objects.submission(run).code == plan.pack.data
     assert RunHandle("a", target).status().state is RunState.RUNNING
     assert namespace.studies["a"].code == plan.pack.data

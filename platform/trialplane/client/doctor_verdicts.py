@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import trialplane
@@ -12,14 +12,13 @@ from trialplane import policies
 from trialplane.job.kinds import Role
 from trialplane.kube import preflight, refusal
 from trialplane.kube.cluster import ApiResponse
+from trialplane.kube.metadata import KubeObject
 from trialplane.plan import pods
 from trialplane.plan.plan import Plan
 from trialplane.plan.run import API_VERSION
 from trialplane.plan.site import Site
 from trialplane.wire import findings
 from trialplane.wire.findings import Finding
-
-KubernetesObject = Mapping[str, Any]
 
 SERVER, CHART = "API server", "chart"
 RUNS = "kind Run"
@@ -77,7 +76,7 @@ def runs(api: ApiResponse) -> Finding:
     return findings.failed(RUNS, f"the API server does not know {API_VERSION}", advice)
 
 
-def operator(deployments: Sequence[KubernetesObject]) -> Finding:
+def operator(deployments: Sequence[KubeObject]) -> Finding:
     """Check that KubeRay's operator runs, in a supported version."""
     check = "KubeRay operator"
     if not deployments:
@@ -114,7 +113,7 @@ def chart(site: Site) -> Finding:
     return findings.passed(CHART, text)
 
 
-def claims(site: Site, existing: Sequence[KubernetesObject], classes: Sequence[KubernetesObject] | None) -> Finding:
+def claims(site: Site, existing: Sequence[KubeObject], classes: Sequence[KubeObject] | None) -> Finding:
     """Check the volume claims that runs mount, and those of the chart's pods.
 
     Args:
@@ -164,7 +163,7 @@ def probed_role(plan: Plan) -> Role:
     return max(plan.job.roles(), key=lambda role: role.resources.gpus)
 
 
-def room(site: Site, plan: Plan, nodes: Sequence[KubernetesObject] | None) -> Finding:
+def room(site: Site, plan: Plan, nodes: Sequence[KubeObject] | None) -> Finding:
     """Check that nodes have room for one trial of the plan.
 
     Args:
@@ -226,7 +225,7 @@ def admission(answer: ApiResponse) -> Finding:
     return findings.passed(check, f"refuses a pod without the variables: {refusal.denial(message)}")
 
 
-def forbidden_pod(pod: KubernetesObject) -> dict[str, Any]:
+def forbidden_pod(pod: KubeObject) -> dict[str, Any]:
     """Return a copy of a trial's pod that the admission policy must refuse: without the variables of `trial_env`."""
     copied_pod: dict[str, Any] = json.loads(json.dumps(pod))
     for container in copied_pod["spec"]["containers"]:
@@ -246,7 +245,7 @@ def _response_message(answer: ApiResponse) -> str:
     return " ".join(str(message or answer.data[:200].decode(errors="replace")).split())
 
 
-def _capacity(resource: str, nodes: Sequence[KubernetesObject] | None) -> str:
+def _capacity(resource: str, nodes: Sequence[KubeObject] | None) -> str:
     """Return the number of nodes and GPUs in words."""
     amounts = [preflight.amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes or []]
     gpu_counts = [int(amount) for amount in amounts if amount]
@@ -254,7 +253,7 @@ def _capacity(resource: str, nodes: Sequence[KubernetesObject] | None) -> str:
     return f"{len(amounts)} node(s), {gpus}"
 
 
-def _is_default(storage_class: KubernetesObject) -> bool:
+def _is_default(storage_class: KubeObject) -> bool:
     return (storage_class["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
 
 

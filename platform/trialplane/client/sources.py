@@ -146,7 +146,7 @@ def _waiting_reason(run: Run, operator: str) -> str:
 def _status_of_object(run: Run) -> RunStatus:
     """Return the status of a run that only the API server knows."""
     if run.parsed.job is None or run.parsed.spec is None:
-        label = (run.thing["metadata"].get("labels") or {}).get(names.JOB, "")
+        label = (run.manifest["metadata"].get("labels") or {}).get(names.JOB, "")
         return RunStatus(run.name, label, RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
     pending = planning.pending_status(run.name, run.parsed.job, run.submitted)
     parallel = run.parsed.spec.parallel

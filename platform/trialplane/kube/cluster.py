@@ -69,7 +69,7 @@ class ApiResponse:
 class Applied:
     """The result of a server-side apply: the object, and whether it was created."""
 
-    thing: Mapping[str, Any]
+    manifest: Mapping[str, Any]
     is_new: bool
 
 
@@ -161,8 +161,8 @@ class Cluster:
         answer = self.call("GET", self._path(kind, name))
         if answer.status == 404 and refusal.is_about_an_object(answer.data):
             return None
-        thing: dict[str, Any] = self._require_success(answer, "get", kind).json()
-        return thing
+        manifest: dict[str, Any] = self._require_success(answer, "get", kind).json()
+        return manifest
 
     def list(
         self, kind: ObjectKind, selector: str = "", fields: str = "", limit: int = 0, everywhere: bool = False
@@ -176,20 +176,20 @@ class Cluster:
             limit: Maximum number of objects. 0 for all.
             everywhere: List all namespaces instead of this one.
         """
-        query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit) if limit else ""}
+        options = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit) if limit else ""}
         # A path without a namespace stands for the objects of all namespaces.
         path = self._path(dataclasses.replace(kind, namespaced=False) if everywhere else kind)
-        answer = self.call("GET", path, query={key: value for key, value in query.items() if value})
+        answer = self.call("GET", path, query={key: value for key, value in options.items() if value})
         items: list[dict[str, Any]] = self._require_success(answer, "list", kind).json()["items"]
         return items
 
-    def apply(self, thing: Mapping[str, Any], manager: str, *, force: bool) -> Applied | None:
+    def apply(self, manifest: Mapping[str, Any], manager: str, *, force: bool) -> Applied | None:
         """Create or change an object by server-side apply.
 
         A Run that Kubernetes refuses because it does not count Runs for the quota yet is applied again for some minutes.
 
         Args:
-            thing: Object.
+            manifest: Object.
             manager: Name of our field manager.
             force: Override other field managers.
 
@@ -199,13 +199,13 @@ class Cluster:
         Raises:
             TargetError: The API server refuses it for another reason.
         """
-        kind = kinds.APPLIED[thing["kind"]]
-        path = self._path(kind, thing["metadata"]["name"])
+        kind = kinds.APPLIED[manifest["kind"]]
+        path = self._path(kind, manifest["metadata"]["name"])
         query = {"fieldManager": manager, "force": str(force).lower()}
         deadline = time.monotonic() + (QUOTA_PATIENCE if kind is kinds.RUN else 0)
         has_warned = False
         while True:
-            answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")
+            answer = self.call("PATCH", path, query=query, body=manifest, content="application/apply-patch+yaml")
             # Kubernetes counts a new kind of object only some time after its CRD is created, and refuses it until then.
             is_uncounted = answer.status == 403 and b"status unknown for quota" in answer.data
             if not is_uncounted or time.monotonic() > deadline:
@@ -238,14 +238,14 @@ class Cluster:
         patched: dict[str, Any] = self._require_success(answer, "patch", kind).json()
         return patched
 
-    def create(self, kind: ObjectKind, thing: Mapping[str, Any]) -> dict[str, Any]:
+    def create(self, kind: ObjectKind, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object, and return it.
 
         Raises:
             TargetError: It exists already.
         """
         created: dict[str, Any] = self._require_success(
-            self.call("POST", self._path(kind), body=thing), "create", kind
+            self.call("POST", self._path(kind), body=manifest), "create", kind
         ).json()
         return created
 
@@ -294,13 +294,12 @@ class Cluster:
             follow: Continue until the container ends. There is no time limit, because TCP detects a lost connection.
             previous: Read the log of the container's previous instance.
         """
-        query = {"container": container, "follow": "true" if follow else "", "previous": "true" if previous else ""}
         path = f"{self._path(kinds.POD, pod)}/log"
-        present = {key: value for key, value in query.items() if value}
+        options = {"container": container, "follow": "true" if follow else "", "previous": "true" if previous else ""}
         answer = self._send(
             "GET",
             path,
-            query=present,
+            query={key: value for key, value in options.items() if value},
             body=None,
             content="",
             headers=None,
@@ -418,8 +417,8 @@ class Cluster:
         to release the connection.
         """
         url = self.host.rstrip("/") + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        accept = {"accept": "application/json, */*", "user-agent": names.MANAGER}
-        all_headers = {**accept, **self.authorization(), **(headers or {})}
+        default_headers = {"accept": "application/json, */*", "user-agent": names.MANAGER}
+        all_headers = {**default_headers, **self.authorization(), **(headers or {})}
         if body is not None:
             all_headers["content-type"] = content
         # urllib3 repeats a request if it could not be sent, or if its method is safe to repeat. It also repeats one that the

@@ -6,20 +6,22 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
+KubeObject = Mapping[str, Any]  # object of Kubernetes, as plain JSON values
 
-def is_deleted(thing: Mapping[str, Any]) -> bool:
+
+def is_deleted(kube_object: KubeObject) -> bool:
     """Whether an object is being deleted."""
-    return bool(thing["metadata"].get("deletionTimestamp"))
+    return bool(kube_object["metadata"].get("deletionTimestamp"))
 
 
-def is_owned(thing: Mapping[str, Any], uid: str | None) -> bool:
+def is_owned(kube_object: KubeObject, uid: str | None) -> bool:
     """Whether an object is owned by the object with this uid."""
-    return uid in [owner.get("uid") for owner in thing["metadata"].get("ownerReferences") or []]
+    return uid in [owner.get("uid") for owner in kube_object["metadata"].get("ownerReferences") or []]
 
 
-def created(thing: Mapping[str, Any]) -> float:
+def created(kube_object: KubeObject) -> float:
     """Return the creation time of an object, in seconds since the epoch. 0 if it is unknown."""
-    return moment(thing["metadata"].get("creationTimestamp")) or 0.0
+    return moment(kube_object["metadata"].get("creationTimestamp")) or 0.0
 
 
 def moment(text: str | None) -> float | None:

@@ -40,7 +40,7 @@ class Submission:
 
     Attributes:
         job: Job of the run.
-        facts: Fields of the submission, by name.
+        facts: Facts about the submission; see `Plan.submission`. Also `code_hash`.
         code: Packed code.
     """
 
@@ -54,34 +54,34 @@ class Run:
     """A Run as the API server has it.
 
     Attributes:
-        thing: The object: plain JSON values.
+        manifest: The object as plain JSON values.
         parsed: Parsed spec and job of the Run, or the issues of them.
         status: Status of the Run. Its state is Unknown if this version cannot read it.
     """
 
-    thing: Mapping[str, Any]
+    manifest: Mapping[str, Any]
     parsed: ParsedRun
     status: Status
 
     @classmethod
-    def of(cls, thing: Mapping[str, Any]) -> Run:
+    def of(cls, manifest: Mapping[str, Any]) -> Run:
         """Return the Run for an object of the API server."""
-        status_fields = thing.get("status") or {}
+        status_fields = manifest.get("status") or {}
         try:
             status = Status.model_validate(status_fields)
         except ValidationError:
             status = Status(state="Unknown", reason=f"the operator reports {str(status_fields.get('state'))[:40]}")
-        return cls(thing, runs.read(thing), status)
+        return cls(manifest, runs.read(manifest), status)
 
     @property
     def name(self) -> str:
         """Name of the Run."""
-        return str(self.thing["metadata"]["name"])
+        return str(self.manifest["metadata"]["name"])
 
     @property
     def created(self) -> float:
         """Creation time, in seconds since the epoch."""
-        return metadata.created(self.thing)
+        return metadata.created(self.manifest)
 
     @property
     def submitted(self) -> float:
@@ -102,17 +102,17 @@ class Run:
 
     def _annotation(self, name: str) -> str:
         """Return the value of an annotation, or ""."""
-        return str((self.thing["metadata"].get("annotations") or {}).get(name, ""))
+        return str((self.manifest["metadata"].get("annotations") or {}).get(name, ""))
 
     @property
     def is_deleted(self) -> bool:
         """Whether the Run is being deleted."""
-        return metadata.is_deleted(self.thing)
+        return metadata.is_deleted(self.manifest)
 
     @property
     def is_observed(self) -> bool:
         """Whether the operator has written the status for the newest spec."""
-        return self.status.observedGeneration >= int(self.thing["metadata"].get("generation") or 1)
+        return self.status.observedGeneration >= int(self.manifest["metadata"].get("generation") or 1)
 
     @property
     def is_started(self) -> bool:
@@ -197,12 +197,12 @@ class Objects:
 
     def runs(self) -> list[Run]:
         """Return all Runs in the namespace."""
-        return [Run.of(thing) for thing in self.cluster.list(kinds.RUN)]
+        return [Run.of(manifest) for manifest in self.cluster.list(kinds.RUN)]
 
     def run(self, name: str) -> Run | None:
         """Return the Run of this name, or None if there is none."""
-        thing = self.cluster.read(kinds.RUN, name)
-        return None if thing is None else Run.of(thing)
+        manifest = self.cluster.read(kinds.RUN, name)
+        return None if manifest is None else Run.of(manifest)
 
     def apply(self, plan: Plan, submitted: float, *, state: RunState = RunState.RUNNING, resumes: int = 0) -> None:
         """Create a Run and the ConfigMaps with its code. If the ConfigMaps cannot be created, delete the new Run.
@@ -218,12 +218,13 @@ class Objects:
         Raises:
             RunExists: The name is taken, by another submission or by an object that does not belong to a run.
         """
-        thing, *code = runs.manifests(plan, self.cluster.namespace, submitted, self.user)
-        thing["spec"] |= {"state": runs.state_name(state), **({"resumes": resumes} if resumes else {})}
-        applied = self.cluster.apply(thing, _manager(thing), force=False)  # None: an earlier submission has set other values
-        uid = self._existing_uid(plan) if applied is None else str(applied.thing["metadata"]["uid"])
+        manifest, *code_manifests = runs.manifests(plan, self.cluster.namespace, submitted, self.user)
+        manifest["spec"] |= {"state": runs.state_name(state), **({"resumes": resumes} if resumes else {})}
+        # None: the Run exists, with other values in fields that an earlier submission has set.
+        applied = self.cluster.apply(manifest, _manager(manifest), force=False)
+        uid = self._existing_uid(plan) if applied is None else str(applied.manifest["metadata"]["uid"])
         try:
-            self._apply_code(plan, uid, code)
+            self._apply_code(plan, uid, code_manifests)
         except BaseException:
             if applied is not None and applied.is_new:
                 self.cluster.delete(kinds.RUN, plan.run)
@@ -239,9 +240,9 @@ class Objects:
         Raises:
             TargetError: The spec was changed since it was read.
         """
-        current_spec = run.thing["spec"]
+        current_spec = run.manifest["spec"]
         patch: list[dict[str, Any]] = [  # the API server refuses the whole patch if this test fails
-            {"op": "test", "path": "/metadata/generation", "value": run.thing["metadata"].get("generation")}
+            {"op": "test", "path": "/metadata/generation", "value": run.manifest["metadata"].get("generation")}
         ]
         for name, value in fields.items():
             if value is not None:
@@ -249,7 +250,7 @@ class Objects:
             elif name in current_spec:
                 patch.append({"op": "remove", "path": f"/spec/{name}"})
         if run.changer != self.user:
-            if not run.thing["metadata"].get("annotations"):  # the next operation needs the mapping
+            if not run.manifest["metadata"].get("annotations"):  # the next operation needs the mapping
                 patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
             escaped_name = names.CHANGED_BY.replace("/", "~1")  # as in a JSON pointer
             patch.append({"op": "add", "path": f"/metadata/annotations/{escaped_name}", "value": self.user})
@@ -330,7 +331,7 @@ class Objects:
         if existing is not None and existing.parsed.spec is not None:
             has_same_code = existing.parsed.spec.code.sha256 == plan.pack.sha256
             if has_same_code and existing.parsed.job == plan.job:
-                return str(existing.thing["metadata"]["uid"])
+                return str(existing.manifest["metadata"]["uid"])
         raise RunExists(
             f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "
             "another name with --name"

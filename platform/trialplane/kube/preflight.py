@@ -16,13 +16,12 @@ from trialplane.errors import Issue
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds import Job, Role
 from trialplane.job.resources import Resources
+from trialplane.kube.metadata import KubeObject
 from trialplane.plan import raycluster
 from trialplane.plan.gpus import GpuRequest
 from trialplane.plan.site import Site
 from trialplane.wire import cluster
 from trialplane.wire.costs import Demand, Prices
-
-Thing = Mapping[str, Any]
 
 _AMOUNT = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")  # the number and the unit of a quantity
 _UNITS: dict[str, str | int] = {
@@ -41,12 +40,12 @@ class ClusterSnapshot:
         queues: Names of Kueue's LocalQueues in the namespace. Empty without Kueue.
     """
 
-    nodes: Sequence[Thing] | None = None
+    nodes: Sequence[KubeObject] | None = None
     priority_classes: frozenset[str] | None = None
     queues: frozenset[str] | None = None
 
 
-def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
+def check(job: Job, ray_cluster: KubeObject, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
     """Return the issues and the warnings of a run with regard to nodes, priority class and queue.
 
     Args:
@@ -240,7 +239,7 @@ def _not_allowed_issue(path: tuple[str | int, ...], item: str, chart_value: str)
     return Issue(path, f"the chart does not allow the {item} here; {remedy}")
 
 
-def _covers(allowed: Thing, requested: Thing) -> bool:
+def _covers(allowed: KubeObject, requested: KubeObject) -> bool:
     """Whether an allowed toleration tolerates every taint that a requested toleration does.
 
     The chart's admission policy for pods has the same rule.
@@ -268,14 +267,14 @@ def amount(text: Any) -> decimal.Decimal:
     return decimal.Decimal(number) * decimal.Decimal(_UNITS[unit]) if unit in _UNITS else decimal.Decimal(0)
 
 
-def permanent_containers(pod: Thing) -> list[Thing]:
+def permanent_containers(pod: KubeObject) -> list[KubeObject]:
     """Return the containers that run for the whole life of a pod (or pod template): its containers and its sidecars."""
     spec = pod.get("spec") or {}
     sidecars = [container for container in spec.get("initContainers") or [] if container.get("restartPolicy") == "Always"]
     return [*(spec.get("containers") or []), *sidecars]
 
 
-def requests(pod: Thing) -> dict[str, decimal.Decimal]:
+def requests(pod: KubeObject) -> dict[str, decimal.Decimal]:
     """Return the requests of a pod (or pod template), by resource: the sum over its containers and sidecars.
 
     As in Kubernetes, a limit without a request counts as a request.
@@ -289,7 +288,7 @@ def requests(pod: Thing) -> dict[str, decimal.Decimal]:
     return total
 
 
-def _check_nodes(job: Job, ray_cluster: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
+def _check_nodes(job: Job, ray_cluster: KubeObject, nodes: Sequence[KubeObject] | None) -> tuple[list[Issue], list[str]]:
     """Return the issues and warnings of pods that fit no node. None for `nodes` if the user may not list them."""
     if nodes is None:
         if any(role.resources.gpus for role in job.roles()):
@@ -308,7 +307,7 @@ def _check_nodes(job: Job, ray_cluster: Thing, nodes: Sequence[Thing] | None) ->
     return issues, warnings
 
 
-def _check_role_nodes(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple[list[Issue], list[str]]:
+def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[KubeObject]) -> tuple[list[Issue], list[str]]:
     """Return the issues and warnings of one role with regard to nodes.
 
     Either no node is large enough for one of its pods, or the nodes have no room for all pods of one trial together. Too few
@@ -358,25 +357,25 @@ def _check_role_nodes(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) 
     return issues, warnings
 
 
-def _pods_that_fit(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
+def _pods_that_fit(node: KubeObject, requested: Mapping[str, decimal.Decimal]) -> int:
     """Return the number of pods with these requests that fit an empty node."""
     allocatable = node["status"].get("allocatable") or {}
     counts = (int(amount(allocatable.get(name, 0)) / needed) for name, needed in requested.items() if needed)
     return min(counts, default=0)
 
 
-def _groups(job: Job, ray_cluster: Thing) -> Iterator[tuple[Role, Thing]]:
+def _groups(job: Job, ray_cluster: KubeObject) -> Iterator[tuple[Role, KubeObject]]:
     """Yield the roles of a job, each with its worker group."""
     yield from zip(job.roles(), ray_cluster["spec"]["workerGroupSpecs"], strict=True)
 
 
-def _priority_class(ray_cluster: Thing) -> str:
+def _priority_class(ray_cluster: KubeObject) -> str:
     """Return the name of the PriorityClass of a RayCluster's pods, or ""."""
     head = ray_cluster["spec"]["headGroupSpec"]
     return str(head["template"]["spec"].get("priorityClassName") or "")
 
 
-def _selects(selector: Mapping[str, str], node: Thing) -> bool:
+def _selects(selector: Mapping[str, str], node: KubeObject) -> bool:
     """Whether a node has the labels of a node selector."""
     labels = node["metadata"].get("labels") or {}
     return all(labels.get(key) == value for key, value in selector.items())
@@ -386,10 +385,12 @@ def _format(resource: str, value: decimal.Decimal) -> str:
     """Return an amount of a resource with its unit, for messages: "2 cores", "1.5 GiB", "4 nvidia.com/gpu"."""
     if resource == "memory":
         return f"{value / 2**30:.3g} GiB"
-    noun = {"cpu": "core"}.get(resource, resource)
-    return f"{value.normalize():f} {noun}{'s' if noun != resource and value != 1 else ''}"
+    number = f"{value.normalize():f}"
+    if resource == "cpu":
+        return f"{number} core" if value == 1 else f"{number} cores"
+    return f"{number} {resource}"
 
 
-def names(things: Iterable[Thing]) -> frozenset[str]:
+def names(objects: Iterable[KubeObject]) -> frozenset[str]:
     """Return the names of objects."""
-    return frozenset(thing["metadata"]["name"] for thing in things)
+    return frozenset(item["metadata"]["name"] for item in objects)

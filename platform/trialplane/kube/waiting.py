@@ -10,14 +10,13 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trialplane import errors
 from trialplane.kube import metadata, preflight, refusal
+from trialplane.kube.metadata import KubeObject
 from trialplane.wire import cluster as names
-
-Thing = Mapping[str, Any]
 
 PATIENCE = 20.0  # seconds after which a RayCluster without a status means that KubeRay's operator does not run
 # Reasons of a container's waiting state: its image cannot be pulled, or the container cannot be created.
@@ -60,10 +59,10 @@ class Wait:
 
 
 def reason(
-    ray_cluster: Thing,
-    pods: Sequence[Thing],
-    events: Iterable[Thing],
-    workload: Thing | None = None,
+    ray_cluster: KubeObject,
+    pods: Sequence[KubeObject],
+    events: Iterable[KubeObject],
+    workload: KubeObject | None = None,
     now: float | None = None,
 ) -> str:
     """Return the reason why a run, or some of its trial pods, have not started. "" if all pods run.
@@ -97,7 +96,7 @@ def reason(
     return _pods_reason(ray_cluster, live_pods, run_events)
 
 
-def pod_wait(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
+def pod_wait(pod: KubeObject, events: Iterable[KubeObject] = ()) -> Wait | None:
     """Return the reason why a pod does not run. None if it runs or has succeeded.
 
     Args:
@@ -132,7 +131,7 @@ def pod_wait(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
     return _lost_node_wait(pod)
 
 
-def _pods_reason(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
+def _pods_reason(ray_cluster: KubeObject, pods: Sequence[KubeObject], events: Sequence[KubeObject]) -> str:
     """Return the reason why a run's pods do not run. "" if all run.
 
     The reason is about the controller's pod, or about the trial pods if the controller's pod runs.
@@ -158,7 +157,7 @@ def _pods_reason(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thi
     return _trial_pods_reason(ray_cluster, trials, events)
 
 
-def _trial_pods_reason(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
+def _trial_pods_reason(ray_cluster: KubeObject, pods: Sequence[KubeObject], events: Sequence[KubeObject]) -> str:
     """Return the two most important reasons why trial pods do not run, each with the number of pods. "" if all run.
 
     Pods that could not be created come first, then reasons that do not pass by themselves. For the arguments, see
@@ -179,7 +178,7 @@ def _trial_pods_reason(ray_cluster: Thing, pods: Sequence[Thing], events: Sequen
     return "; ".join(parts[:2])
 
 
-def _desired_workers(ray_cluster: Thing) -> int:
+def _desired_workers(ray_cluster: KubeObject) -> int:
     """Return the number of worker pods that a RayCluster should have."""
     status = ray_cluster.get("status") or {}
     if status.get("desiredWorkerReplicas") is not None:
@@ -188,7 +187,7 @@ def _desired_workers(ray_cluster: Thing) -> int:
     return sum(int(group.get("replicas") or 0) for group in groups)
 
 
-def _replica_failure(ray_cluster: Thing) -> str:
+def _replica_failure(ray_cluster: KubeObject) -> str:
     """Return KubeRay's message about pods that it could not create, from the RayCluster's conditions. "" without one."""
     for condition in (ray_cluster.get("status") or {}).get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
@@ -196,7 +195,7 @@ def _replica_failure(ray_cluster: Thing) -> str:
     return ""
 
 
-def _creation_refusal(events: Sequence[Thing], kind: str = "") -> str:
+def _creation_refusal(events: Sequence[KubeObject], kind: str = "") -> str:
     """Return the message of the newest event about an object that KubeRay could not create. "" if there is none.
 
     Args:
@@ -209,7 +208,7 @@ def _creation_refusal(events: Sequence[Thing], kind: str = "") -> str:
     return ""
 
 
-def _queue_reason(run: str, workload: Thing | None) -> str:
+def _queue_reason(run: str, workload: KubeObject | None) -> str:
     """Return the reason why a RayCluster is suspended, so that it has no pods.
 
     Args:
@@ -236,7 +235,7 @@ def _queue_reason(run: str, workload: Thing | None) -> str:
     return f"{text}{remedy}; see `platform docs queues`"
 
 
-def _scheduling_wait(pod: Thing) -> Wait | None:
+def _scheduling_wait(pod: KubeObject) -> Wait | None:
     """Return the reason why a pod has no node. None if it has one."""
     for condition in (pod.get("status") or {}).get("conditions") or []:
         if condition.get("type") != "PodScheduled" or condition.get("status") != "False":
@@ -254,7 +253,7 @@ def _scheduling_wait(pod: Thing) -> Wait | None:
     return None
 
 
-def _lost_node_wait(pod: Thing) -> Wait | None:
+def _lost_node_wait(pod: KubeObject) -> Wait | None:
     """Return the reason that a pod's node does not answer. None if the node answers.
 
     If it does not, Kubernetes sets the pod's condition Ready to False, and ContainersReady keeps its last value, True.
@@ -270,7 +269,7 @@ def _lost_node_wait(pod: Thing) -> Wait | None:
     return Wait(text, stuck=True)
 
 
-def _image_wait(container: Thing) -> Wait | None:
+def _image_wait(container: KubeObject) -> Wait | None:
     """Return the reason why the image of a container cannot be pulled. None if there is no such problem."""
     reason, message = _waiting_state(container)
     if reason not in _NO_IMAGE:
@@ -280,13 +279,13 @@ def _image_wait(container: Thing) -> Wait | None:
     return Wait(f"{text}; push it where the nodes pull from, or load it into them: `platform docs gpus`", stuck=True)
 
 
-def _waiting_state(container: Thing) -> tuple[str, str]:
+def _waiting_state(container: KubeObject) -> tuple[str, str]:
     """Return the reason in one word and the message in one line of a container's waiting state. "" and "" without one."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     return str(waiting.get("reason", "")), " ".join(str(waiting.get("message", "")).split())
 
 
-def _container_wait(container: Thing) -> Wait | None:
+def _container_wait(container: KubeObject) -> Wait | None:
     """Return the reason why a container cannot be started or has failed. None if there is no such problem."""
     terminated = (container.get("state") or {}).get("terminated") or {}
     reason, message = _waiting_state(container)
@@ -303,12 +302,12 @@ def _container_wait(container: Thing) -> Wait | None:
     return None
 
 
-def _has_log(container: Thing) -> bool:
+def _has_log(container: KubeObject) -> bool:
     """Whether a container has a log, because it has ended at least once."""
     return any((container.get(state) or {}).get("terminated") for state in ("state", "lastState"))
 
 
-def last_message(pod: Thing) -> str:
+def last_message(pod: KubeObject) -> str:
     """Return the message with which a failed pod ended, in one line.
 
     It is the last message of a container, or else the message or the reason with which Kubernetes ended the pod.
@@ -332,7 +331,7 @@ def _pull_error(message: str, image: str) -> str:
     return ": ".join(parts[last + 1 :]) or message
 
 
-def _start_wait(events: Sequence[Thing]) -> Wait:
+def _start_wait(events: Sequence[KubeObject]) -> Wait:
     """Return the reason why a pod that has a node has not started, from its newest event that tells a reason."""
     oldest_first = sorted(events, key=_event_time)
     for event in reversed(oldest_first):
@@ -348,14 +347,14 @@ def _start_wait(events: Sequence[Thing]) -> Wait:
     return Wait("is starting", stuck=False)
 
 
-def _exit_text(terminated: Thing) -> str:
+def _exit_text(terminated: KubeObject) -> str:
     """Return a container's exit code and its reason, if Kubernetes knows one: "with exit code 137 (OOMKilled)"."""
     code = terminated.get("exitCode")
     reason = str(terminated.get("reason") or "")
     return f"with exit code {code}" + (f" ({reason})" if reason not in ("", "Error") else "")
 
 
-def _amount(pod: Thing, resource: str) -> str:
+def _amount(pod: KubeObject, resource: str) -> str:
     """Return the amount of a resource that a pod requests. "" if several of its containers or none request it."""
     amounts = [
         requested
@@ -365,7 +364,7 @@ def _amount(pod: Thing, resource: str) -> str:
     return str(amounts[0]) if len(amounts) == 1 else ""
 
 
-def _claims(pod: Thing) -> str:
+def _claims(pod: KubeObject) -> str:
     """Return the names of a pod's PersistentVolumeClaims, separated by commas."""
     volumes = (pod.get("spec") or {}).get("volumes") or []
     return ", ".join(
@@ -373,18 +372,18 @@ def _claims(pod: Thing) -> str:
     )
 
 
-def _role(pod: Thing) -> str:
+def _role(pod: KubeObject) -> str:
     """Return the role of a pod of a run, from its labels: `names.CONTROLLER` or `names.TRIAL`. "" without one."""
     return str((pod["metadata"].get("labels") or {}).get(names.ROLE, ""))
 
 
-def _is_about(event: Thing, run: str) -> bool:
+def _is_about(event: KubeObject, run: str) -> bool:
     """Whether an event is about the RayCluster of a run or one of its objects, whose names begin with the run's."""
     name = str((event.get("involvedObject") or {}).get("name", ""))
     return name == run or name.startswith(f"{run}-")
 
 
-def _event_time(event: Thing) -> str:
+def _event_time(event: KubeObject) -> str:
     """Return the time when an event was last seen, in Kubernetes' format, which sorts by time. "" if it is unknown."""
     series = (event.get("series") or {}).get("lastObservedTime")
     return str(
@@ -392,7 +391,7 @@ def _event_time(event: Thing) -> str:
     )
 
 
-def _event_seconds(event: Thing) -> float:
+def _event_seconds(event: KubeObject) -> float:
     """Return the time when an event was last seen, in seconds since the epoch. Infinite if it is unknown."""
     return metadata.moment(_event_time(event)) or math.inf
 

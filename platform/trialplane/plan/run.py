@@ -219,14 +219,14 @@ def manifests(plan: Plan, namespace: str, submitted: float, owner: str = "") -> 
         config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, name), "binaryData": code}
         objects.append({**config_map, "immutable": True})
     if namespace:
-        for thing in objects:
-            thing["metadata"]["namespace"] = namespace
+        for manifest in objects:
+            manifest["metadata"]["namespace"] = namespace
     return objects
 
 
 def as_yaml(objects: Sequence[dict[str, Any]]) -> str:
     """Return manifests as YAML for `kubectl apply -f -`. If a Run has no owner, a comment says how to add one."""
-    runs = [thing for thing in objects if thing["kind"] == KIND]
+    runs = [manifest for manifest in objects if manifest["kind"] == KIND]
     has_owner = all(cluster.OWNER in (run["metadata"].get("annotations") or {}) for run in runs)
     comment = "" if has_owner else _OWNER_COMMENT
     return comment + yaml.dump_all(

@@ -11,12 +11,12 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
 from trialplane.job.kinds import Job
 from trialplane.kube import metadata
+from trialplane.kube.metadata import KubeObject
 from trialplane.ledger.archive import Snapshot
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
@@ -24,8 +24,6 @@ from trialplane.plan.run import Image, ParsedRun, RunSpec, Status
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
 from trialplane.wire.states import RunState
-
-Thing = Mapping[str, Any]
 
 WORKED = "worked"  # field of a submission: `RunStatus.worked` at the last start, in seconds
 
@@ -87,9 +85,9 @@ class Observation:
         now: Time of the observation, in seconds since the epoch.
     """
 
-    run: Thing
+    run: KubeObject
     read: ParsedRun
-    ray_cluster: Thing | None = None
+    ray_cluster: KubeObject | None = None
     record: Snapshot | None = None
     pods: tuple[str, ...] = ()
     pulled_images: tuple[Image, ...] = ()
@@ -99,7 +97,7 @@ class Observation:
     has_spec: bool = False
     wait_reason: str = ""
     start_problem: Problem | None = None
-    code: tuple[Thing | None, ...] = ()
+    code: tuple[KubeObject | None, ...] = ()
     has_orphans: bool = False
     network: str = ""
     now: float = 0.0
@@ -165,7 +163,7 @@ class Observation:
         return self.record.job if self.record is not None and self.has_unapplied_job else self.job
 
     @property
-    def own_cluster(self) -> Thing | None:
+    def own_cluster(self) -> KubeObject | None:
         """RayCluster of the Run. None if there is none, or if it belongs to another Run."""
         if self.ray_cluster is None:
             return None

@@ -12,6 +12,7 @@ from typing import Any
 from trialplane.errors import InputError, SpecError, TargetError
 from trialplane.kube import kinds, metadata, preflight, waiting
 from trialplane.kube.cluster import Cluster
+from trialplane.kube.metadata import KubeObject
 from trialplane.ledger import archive, run_status
 from trialplane.ledger.archive import Archive
 from trialplane.ledger.run_status import LedgerView
@@ -311,9 +312,9 @@ def _image_digest(image: str, image_id: str) -> str | None:
     return None if match is None else match[1]
 
 
-def owns(observed: Observation, thing: Mapping[str, Any] | None) -> bool:
+def owns(observed: Observation, kube_object: KubeObject | None) -> bool:
     """Whether an object exists and the observed Run owns it."""
-    return thing is not None and metadata.is_owned(thing, observed.uid)
+    return kube_object is not None and metadata.is_owned(kube_object, observed.uid)
 
 
 def _runs(pod: Mapping[str, Any], container: str) -> bool:
@@ -323,18 +324,18 @@ def _runs(pod: Mapping[str, Any], container: str) -> bool:
     return any(item.get("name") == container and "running" in (item.get("state") or {}) for item in statuses)
 
 
-def is_free(thing: Mapping[str, Any], run: str) -> bool:
+def is_free(kube_object: KubeObject, run: str) -> bool:
     """Whether a Run of this name may take over an object.
 
     An owned object is free if its owners are a Run or a RayCluster of this name. If these are earlier ones that were
     deleted, Kubernetes removes the object soon, unless the new Run becomes its owner first. An object without an owner is
     free only if it contains code and is labeled with the run.
     """
-    owners = {(owner.get("kind"), owner.get("name")) for owner in thing["metadata"].get("ownerReferences") or []}
+    owners = {(owner.get("kind"), owner.get("name")) for owner in kube_object["metadata"].get("ownerReferences") or []}
     if owners:
         return owners <= {("RayCluster", run), (runs.KIND, run)}
-    contains_code = "binaryData" in thing
-    return contains_code and (thing["metadata"].get("labels") or {}).get(names.RUN) == run
+    contains_code = "binaryData" in kube_object
+    return contains_code and (kube_object["metadata"].get("labels") or {}).get(names.RUN) == run
 
 
 def is_new(ray_cluster: Mapping[str, Any], now: float) -> bool:

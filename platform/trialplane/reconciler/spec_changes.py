@@ -7,9 +7,10 @@ from typing import Any
 
 from trialplane.job.kinds import Job
 from trialplane.kube import metadata
+from trialplane.kube.metadata import KubeObject
 from trialplane.plan import plan as planning
 from trialplane.plan.run import RunSpec
-from trialplane.reconciler.observation import Observation, Thing
+from trialplane.reconciler.observation import Observation
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Change
 
@@ -71,7 +72,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str
         yield "job changed"
 
 
-def _change_time(run: Thing) -> float:
+def _change_time(run: KubeObject) -> float:
     """Return the time of the last change of a Run's spec by the API server's records, in seconds since the epoch."""
     write_times = [
         entry.get("time")
