@@ -60,7 +60,7 @@ class KubeContext:
         try:
             return Path(self.user["tokenFile"]).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            raise TargetError(f"the kubeconfig {names()} cannot be used: tokenFile: {_line(error)}") from error
+            raise TargetError(f"the kubeconfig {names()} cannot be used: tokenFile: {_in_one_line(error)}") from error
 
 
 def names() -> str:
@@ -83,7 +83,7 @@ def read(context: str | None) -> KubeContext | None:
         InputError: There is no such context, or no current one.
         TargetError: A file is invalid or cannot be read, or the cluster or the user of the context is missing.
     """
-    documents = {file: _document(file) for file in _files()}
+    documents = {file: _parsed_file(file) for file in _files()}
     if not documents:
         return None
     current_contexts = [data["current-context"] for data in documents.values() if data.get("current-context")]
@@ -96,19 +96,20 @@ def read(context: str | None) -> KubeContext | None:
     if name not in contexts:
         raise InputError(refusal.no_context(name, list(contexts), names()))
     context_fields = _fields(*contexts[name])
-    entries: dict[str, dict[str, Any]] = {"user": {}}  # fields of the context's cluster and user
-    for kind, entry_by_name in (("cluster", clusters), ("user", users)):
-        entry_name = context_fields.get(kind, "")
-        if entry_name in entry_by_name:
-            entries[kind] = _fields(*entry_by_name[entry_name])
-        elif entry_name or kind == "cluster":  # a context may name no user, but must name a cluster
-            raise TargetError(
-                f"the kubeconfig {names()} cannot be used: the {kind} {entry_name!r} of the context {name} is not in it"
-            )
-    if not entries["cluster"].get("server", "").startswith(("http://", "https://")):
-        file, _ = clusters[context_fields["cluster"]]
+    cluster_name, user_name = context_fields.get("cluster", ""), context_fields.get("user", "")
+    missing = ""
+    if cluster_name not in clusters:
+        missing = f"cluster {cluster_name!r}"
+    elif user_name and user_name not in users:  # a context may name no user, but must name a cluster
+        missing = f"user {user_name!r}"
+    if missing:
+        raise TargetError(f"the kubeconfig {names()} cannot be used: the {missing} of the context {name} is not in it")
+    cluster = _fields(*clusters[cluster_name])
+    user = _fields(*users[user_name]) if user_name else {}
+    if not cluster.get("server", "").startswith(("http://", "https://")):
+        file, _ = clusters[cluster_name]
         raise TargetError(f"the kubeconfig {file} cannot be used: the cluster of {name} has no server")
-    return KubeContext(name, context_fields.get("namespace", ""), **entries)
+    return KubeContext(name, context_fields.get("namespace", ""), cluster, user)
 
 
 def _files() -> list[Path]:
@@ -121,11 +122,11 @@ def _files() -> list[Path]:
         files = [Path(name).expanduser() for name in names().split(os.pathsep) if name]
         return [file for file in files if file.exists()]
     except (OSError, RuntimeError) as error:  # a folder is closed, or the user of ~ is unknown
-        raise TargetError(f"the kubeconfig {names()} cannot be read: {_line(error)}") from error
+        raise TargetError(f"the kubeconfig {names()} cannot be read: {_in_one_line(error)}") from error
 
 
-def _document(file: Path) -> Mapping[str, Any]:
-    """Return the content of a file, which is empty for an empty file.
+def _parsed_file(file: Path) -> Mapping[str, Any]:
+    """Return the fields in a file. An empty file has none.
 
     Raises:
         TargetError: The file cannot be read, is not YAML, or is not a mapping.
@@ -133,7 +134,7 @@ def _document(file: Path) -> Mapping[str, Any]:
     try:
         data = yaml.load(file.read_bytes(), _LOADER)
     except (OSError, yaml.YAMLError) as error:
-        raise TargetError(f"the kubeconfig {file} cannot be read: {_line(error)}") from error
+        raise TargetError(f"the kubeconfig {file} cannot be read: {_in_one_line(error)}") from error
     if data is not None and not isinstance(data, dict):
         raise TargetError(f"the kubeconfig {file} cannot be used: it is not a mapping")
     return data or {}
@@ -180,6 +181,6 @@ def _fields(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _line(error: Exception) -> str:
+def _in_one_line(error: Exception) -> str:
     """Return the message of an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__

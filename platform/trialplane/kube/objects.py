@@ -40,7 +40,7 @@ class Submission:
 
     Attributes:
         job: Job of the run.
-        facts: Facts about the submission; see `Plan.submission`. Also `code_hash`.
+        facts: Facts about the submission; see `Plan.submission`.
         code: Packed code.
     """
 
