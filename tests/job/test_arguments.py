@@ -181,3 +181,27 @@ def test_the_same_number_at_several_places_is_replaced_at_all_of_them() -> None:
         ast.unparse(tree)
         == "f(lr=0.5, size=3, p=0.5)\ng(lr=0.5, size=3, p=0.6)\nparser.add_argument('-b', '--beta', default=0.8)"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("class A:\n    x: float = 2\nclass B:\n    x: float = 3", "A.x"),
+        ("class A:\n    def __init__(self, x=2): ...\nclass B:\n    def __init__(self, x=3): ...", "A.x"),
+        ("class A:\n    def f(self):\n        self.x = 2\nx_of.b.x = 3", "f.x"),
+        ("def f(x=2): ...\ndef g(x=3): ...", "f.x"),
+        ("optim.Adam(x=2)\noptim.SGD(x=3)", "Adam.x"),
+        ("a = {'x': 2, 'b': {'x': 3}}", "a.x"),
+        ("a = dict(x=3, b=dict(x=2))", "b.x"),
+        ("a.b.x = 2\na.c.x = 3", "b.x"),
+    ],
+)
+def test_one_of_several_values_has_the_name_of_what_it_belongs_to(text: str, name: str) -> None:
+    tree = ast.parse(text)
+    assert "x" not in arguments.spots(tree)
+    assert ast.unparse(arguments.replace_values(tree, {name: 7})) == ast.unparse(ast.parse(text.replace("2", "7")))
+
+
+def test_a_longer_name_of_several_values_or_of_a_single_one_is_none() -> None:
+    assert not arguments.spots(ast.parse("f(x=2)\nf(x=3)")), "both are f.x"
+    assert set(arguments.spots(ast.parse("class A:\n    x: float = 2"))) == {"x"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -31,6 +32,7 @@ FLAGS, HYDRA, PAIRS, GLOBALS = "flags", "hydra", "pairs", "globals"
 FOR_ALL = (FLAGS, HYDRA, PAIRS, GLOBALS)  # placeholders for all parameters that no other placeholder names
 BOOLEANS = ("switch", "value", "negated")  # formats of booleans in flags; see `build`
 LISTS = ("spread", "repeat", "comma", "literal")  # formats of lists in flags; see `build`
+_DICT_TYPES = ("dict", "OrderedDict", "ConfigDict", "EasyDict", "AttrDict", "Namespace", "SimpleNamespace", "Config")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")  # the group is the name; there is none for a doubled brace
 # Hydra reads these as plain text; everything else is quoted.
 _PLAIN = re.compile(r"[A-Za-z_./][\w./:@%+-]*")
@@ -167,22 +169,59 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
 
     The value of a name is its first assignment at the top level, see `first_assignments`. For a name without one, it is the
     only number, text or boolean that a call, a dict, an attribute, a class or a function gives the name, or else the only
-    default. A name with several such values is left out, unless all of them are the same number with a decimal point.
+    default. A name with several such values is left out, unless all of them are the same number with a decimal point. Each
+    of them has a longer name in its place, if that is the only one: `Encoder.dropout` in the class or the call `Encoder`.
     """
     top_level = {name: Spot(node) for name, node in first_assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
     defaults: dict[str, list[Spot]] = {}  # of arguments of functions; they count only for names without values
-    for node in ast.walk(tree):
+    owned: dict[str, list[Spot]] = {}  # by longer names
+    for node, owner in _nodes_with_owners(tree):
         spots_by_name = defaults if isinstance(node, ast.arguments) else values
         for name, spot in _values_in(node):
             is_constant = isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str))
             if is_constant and name not in top_level:
                 spots_by_name.setdefault(name, []).append(spot)
+                owned.setdefault(f"{owner}.{name}", []).append(spot)
     merged: dict[str, Spot] = {}
     for name, (first, *rest) in (defaults | values).items():
         if not rest or _are_same_float([first, *rest]):
             merged[name] = dataclasses.replace(first, others=tuple(rest))
-    return top_level | merged
+    longer = {
+        name: named_spots[0]
+        for name, named_spots in owned.items()
+        if len(named_spots) == 1 and not name.startswith(".") and name.rpartition(".")[2] not in merged
+    }
+    return longer | top_level | merged
+
+
+def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Yield each node with the name of what its values belong to: a class, a function, a call, a dict or an object."""
+    pending: deque[tuple[ast.AST, str]] = deque([(tree, "")])
+    while pending:
+        node, owner = pending.popleft()
+        inner_owner = owner
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                inner_owner = owner if name == "__init__" else name
+            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) if isinstance(
+                target, (ast.Name, ast.Attribute)
+            ):
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":  # config.model.width = 8
+                    owner = ast.unparse(target.value).rpartition(".")[2]
+                inner_owner = ast.unparse(target).rpartition(".")[2]
+            case ast.keyword(arg=str(name)):
+                inner_owner = name
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name not in _DICT_TYPES:
+                owner = inner_owner = name
+        yield node, owner
+        if isinstance(node, ast.Dict):
+            keys = [
+                key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else owner for key in node.keys
+            ]
+            pending += zip(node.values, keys, strict=True)
+        else:
+            pending += [(child, inner_owner) for child in ast.iter_child_nodes(node)]
 
 
 def _are_same_float(spots: Sequence[Spot]) -> bool:
