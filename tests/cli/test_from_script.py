@@ -141,9 +141,32 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
     assert result.exit_code == 0 and "runs once" not in result.stderr
     assert "# a placeholder: metrics were not looked for" in Path("src/job.yaml").read_text()
     assert (
-        "the script was not run; name a metric that it prints in src/job.yaml, as in `objective: {metric: NAME, "
-        "direction: minimize}`" in result.stderr
+        "the script was not run, so the objective in src/job.yaml is a placeholder: name a metric that it prints; "
+        "`platform submit hpo src --objective METRIC:min --local` runs the job" in result.stderr
     )
+
+
+def test_the_user_names_the_objective(platform, written: Path) -> None:
+    (written / "fit.py").write_text("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n" + BODY)
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "train_loss:min")
+    assert result.exit_code == 0, result.output
+    assert (made().objectives[0].metric, made().objectives[0].direction) == ("train_loss", "minimize")
+    assert "objective: train_loss, minimized (as requested); `platform submit hpo src --local` runs" in result.stderr
+
+
+def test_an_objective_that_the_run_has_not_shown_is_used_and_named(platform, written: Path) -> None:
+    (written / "fit.py").write_text("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n" + BODY)
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "auc:max")
+    assert result.exit_code == 0, result.output
+    assert (made().objectives[0].metric, made().objectives[0].direction) == ("auc", "maximize")
+    assert "objective: auc, maximized (one run did not show it)" in result.stderr
+
+
+def test_a_number_of_any_name_is_a_metric_if_the_user_names_it(platform, written: Path) -> None:
+    text = ARGPARSE.replace('"stamp"', '"--stamp"') + "print('eval_mode 3, layers 2 of the first kind')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "eval_mode:min")
+    assert result.exit_code == 0 and "its metrics: eval_mode" in result.stderr, result.output
 
 
 def test_words_of_settings_are_no_metrics(platform, written: Path) -> None:
@@ -225,8 +248,9 @@ def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, 
     (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + "print(f'y={1} eval_mode={3}')\n")
     result = platform("init", "--from", str(written / "fit.py"))
     assert (
-        "no metric that it printed has the name of an objective (eval_mode, y); "
-        "`platform submit hpo src --objective y:min --local`" in result.stderr
+        "no metric that it printed has the name of an objective (eval_mode, y), so the objective in src/job.yaml is a "
+        "placeholder: name a metric that it prints; `platform submit hpo src --objective y:min --local` runs"
+        in result.stderr
     )
     assert made().objectives[0].metric == "loss" and "a placeholder" in Path("src/job.yaml").read_text()
 
@@ -235,7 +259,7 @@ def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) 
     (written / "fit.py").write_text("import wandb\n" + ARGPARSE.replace('"stamp"', '"--stamp"'))
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "no metrics were found" in result.stderr, result.output
-    assert made().capture == ("wandb",) and "name a metric that it logs to W&B in src/job.yaml" in result.stderr
+    assert made().capture == ("wandb",) and "placeholder: name a metric that it logs to W&B" in result.stderr
 
 
 def test_the_summary_of_wandb_names_what_is_captured(platform, written: Path) -> None:
@@ -332,7 +356,7 @@ def test_a_command_that_is_shown_can_be_pasted(platform, written: Path) -> None:
     (folder / "fit.py").write_text("lr = 0.1\n")
     result = platform("init", "--from", str(folder / "fit.py"), "--no-smoke")
     assert "`platform validate 'my scripts'`" in result.stderr
-    assert "`platform submit hpo 'my scripts' --local`" in result.stderr
+    assert "`platform submit hpo 'my scripts' --objective METRIC:min --local`" in result.stderr
 
 
 def test_a_script_in_which_nothing_looks_like_a_parameter_is_told_what_to_write(platform, written: Path) -> None:
@@ -711,7 +735,7 @@ def test_the_words_of_a_vocabulary_are_no_metrics(platform, written: Path) -> No
 
 
 def test_the_memory_is_that_of_the_smoke_run_with_headroom(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "import signal\nlr = 0.1\nheld = b'x' * (300 << 20)\nprint('loss=1', flush=True)\nsignal.pause()\n"
+    text = "import signal\nlr = 0.1\nheld = b'x' * (400 << 20)\nprint('loss=1', flush=True)\nsignal.pause()\n"
     (written / "fit.py").write_text(text)
     assert platform("init", "--from", "src/fit.py", "--no-smoke").exit_code == 0
     assert (written / "job.yaml").read_text().endswith("\nresources: {cpus: 1, memory: 2Gi}\n")
@@ -719,5 +743,9 @@ def test_the_memory_is_that_of_the_smoke_run_with_headroom(platform, written: Pa
     monkeypatch.setattr(script_job, "LEAST_MEMORY", 0)
     result = platform("init", "--from", "src/fit.py", "--smoke-seconds", "5")
     assert result.exit_code == 0, result.output
-    remark = "# one run with the defaults used 0.3 GiB"
-    assert (written / "job.yaml").read_text().endswith(f"\nresources: {{cpus: 1, memory: 1Gi}} {remark}\n")
+    remark = "# one run with the defaults used 0.4 GiB before it was stopped"
+    assert (written / "job.yaml").read_text().endswith(f"\nresources: {{cpus: 1, memory: 2Gi}} {remark}\n")
+    (written / "job.yaml").unlink()
+    (written / "fit.py").write_text(text.replace("signal.pause()", "import time; time.sleep(1)"))
+    assert platform("init", "--from", "src/fit.py").exit_code == 0
+    assert "used 0.4 GiB\n" in (written / "job.yaml").read_text(), "it ended, so it needs less headroom"

@@ -6,6 +6,7 @@ Not checked here: how one script takes its arguments (test_script_styles.py).
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -421,6 +422,85 @@ def test_values_of_an_imported_module_are_searched(platform, written: Path) -> N
     assert set(made().search.parameters) == {"LR", "DROPOUT", "batch_size"}
 
 
+BY_POSITION = {
+    "sys.argv": """
+import sys
+rate = float(sys.argv[2]) if len(sys.argv) > 2 else 0.5
+kind = sys.argv[1]
+layers = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+print(f"val_loss={rate * layers}")
+""",
+    "argparse": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--quick", action="store_true")
+parser.add_argument("--tag")
+parser.add_argument("kind")
+parser.add_argument("rate", type=float)
+parser.add_argument("layers", type=int, nargs="?", default=2)
+args = parser.parse_args()
+print(f"val_loss={args.rate * args.layers}")
+""",
+}
+
+
+@pytest.mark.parametrize("style", BY_POSITION)
+@pytest.mark.parametrize("head", ["", "cd . && "])
+def test_positional_arguments_of_a_command_are_parameters(platform, written: Path, style: str, head: str) -> None:
+    write(Path(), {"fit.py": BY_POSITION[style]})
+    flags = "--quick --tag new " if style == "argparse" else ""
+    spaces = ("--space", "rate=0.1..1", "--space", "layers=1..4")
+    result = platform("init", "--from", f"{head}python fit.py {flags}small 0.25", *spaces)
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    job = job_in(".")
+    line = " ".join(job.command)
+    assert f"python fit.py {flags}small {{rate}} {{layers}}" in line and "sys.argv" not in line
+    assert set(job.search.parameters) == {"rate", "layers"} and job.search.enqueue == ({"rate": 0.25, "layers": 2},)
+
+
+@pytest.mark.parametrize(
+    ("file", "settings_text", "typed"),
+    [
+        ("configs/base.yaml", "optim: {lr: 0.1}\nlayers: 2\n", "--config base"),
+        ("configs/small/base.json", '{"optim": {"lr": 0.1}, "layers": 2}', "-c small/base"),
+        ("exps/base.py", "optim = dict(lr=0.1)\nlayers = 2\n", "--exp=exps.base"),
+    ],
+)
+def test_an_option_may_name_a_settings_file_without_its_suffix(
+    platform, written: Path, file: str, settings_text: str, typed: str
+) -> None:
+    """The user may write the whole name of a value or only its end, if that is unambiguous."""
+    write(Path(), {file: settings_text, "other/base.yaml": "lr: 1\nlayers: 3\n", "fit.py": "print('loss=1')\n"})
+    spaces = ("--space", "lr=0.1..1", "--space", "layers=1..4")
+    result = platform("init", "--from", f"python fit.py {typed}", *spaces)
+    assert result.exit_code == 0, result.output
+    job = job_in(".")
+    assert job.arguments is not None and job.arguments.file == file
+    assert set(job.search.parameters) == {"lr" if file.endswith(".py") else "optim.lr", "layers"}
+    assert job.search.enqueue[0]["layers"] == 2
+
+
+def test_a_group_of_hydra_is_no_settings_file(platform, written: Path) -> None:
+    text = "import argparse, hydra\np = argparse.ArgumentParser()\np.add_argument('--config')\n"
+    text += "p.add_argument('--lr', type=float)\np.parse_args()\n"
+    write(Path(), {"conf/base.yaml": "lr: 0.1\n", "fit.py": text, "hydra.py": ""})
+    assert platform("init", "--from", "python fit.py --config base --lr 1", "--no-smoke").exit_code == 0
+    job = job_in(".")
+    assert job.arguments is None or not job.arguments.file
+
+
+def test_several_values_of_a_name_are_named(platform, written: Path) -> None:
+    text = (
+        "class A:\n    def __init__(self, drop=0.5): ...\nclass B:\n    def __init__(self, drop=0.1): ...\nprint('loss=1')\n"
+    )
+    (written / "fit.py").write_text(text)
+    words = ("init", "--from", "src/fit.py", "--space")
+    assert "has no parameter drop, but several: A.drop or B.drop" in platform(*words, "drop=0.1..0.9").stderr
+    result = platform(*words, "B.drop=0.1..0.9")
+    assert result.exit_code == 0, result.output
+    assert made().search.enqueue == ({"B.drop": 0.1},)
+
+
 def test_of_several_settings_files_the_others_are_named(platform, written: Path) -> None:
     reads = "import sys, yaml\nprint('loss=%f' % yaml.safe_load(open(sys.argv[1]))['lr'])\n"
     write(written, {"fit.py": reads, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n"})
@@ -456,6 +536,19 @@ def test_a_number_without_a_name_is_the_objective(
     assert result.exit_code == 0 and f"its metrics: {metric}" in result.stderr, result.output
     objective = made().objectives[0]
     assert (objective.metric, objective.direction, made().metrics[0].source) == (metric, direction, "stdout")  # type: ignore[index]
+
+
+def test_a_number_behind_its_step_is_the_objective(platform, written: Path) -> None:
+    """A progress bar may stand before it in the same line."""
+    text = "lr = 0.1\nfor i in range(4):\n    loss = [1 / (i + 1)]\n"
+    text += "    print('  50%|##  | [00:01]' if i == 2 else '', end='')\n    print(f'{i}: {loss[0]}')\n"
+    write(written, {"fit.py": f"{text}print('ended with', 7)\n"})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert made().objectives[0].metric == "loss"
+    source = made().metrics[0]  # type: ignore[index]
+    lines = ["0: 1.0", "  50%|##  | [00:01]2: 0.33"]
+    assert [match["step"] for line in lines if (match := re.search(source.pattern[0], line))] == ["0", "2"]
 
 
 def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: Path) -> None:

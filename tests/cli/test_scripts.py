@@ -55,8 +55,8 @@ def test_the_command_that_makes_a_job_has_the_typed_options(platform: Platform, 
     words = ("--space", "lr=1e-4..1e-1:log", "--space", "opt=adam,sgd", "--objective", "accuracy:max", "--local")
     result = platform("submit", "hpo", f"python {script} -c x", *words)
     command = f"platform init --from 'python {script} -c x' --space lr=1e-4..1e-1:log --space opt=adam,sgd"
+    command += " --objective accuracy:max"
     assert result.exit_code == 2 and f"`{command}` makes one" in result.stderr, result.output
-    assert "add `--objective accuracy:max` to" in result.stderr
 
 
 def test_its_arguments_can_be_fixed(platform: Platform, script: Path) -> None:

@@ -127,6 +127,7 @@ def test_choices_that_a_script_compares_an_argument_to_are_its_choices() -> None
         (["eval_precision", "eval_accuracy", "eval_loss"], ("eval_accuracy", "maximize")),
         (["val_loss", "val_mean_iou"], ("val_mean_iou", "maximize")),
         (["loss", "mean_reward"], ("mean_reward", "maximize")),
+        (["last_reward", "average_reward"], ("average_reward", "maximize")),
     ],
 )
 def test_the_objective(metrics: list[str], expected: tuple[str, str] | None) -> None:
@@ -138,5 +139,6 @@ def test_names_in_an_output_that_are_those_of_objectives() -> None:
     text = "Epoch: [0] Loss 2.3 Acc@1 10.2\n0.977 accuracy, C 3\nVal loss 2\nr2 0.4 lr 0.1\n"
     text += "valid_0's l2: 3\nl2=1 objective_seed=5\n"
     assert guess.candidates(text) == ["Loss", "Acc_1", "accuracy", "val_loss", "r2", "valid_0_l2"]
+    assert guess.candidates("Last reward: 9.0, average reward: 8.0, loss: 1") == ["last_reward", "average_reward", "loss"]
     assert guess.objective({"valid_0_l2": 3.0}) == {"metric": "valid_0_l2", "direction": "minimize"}
     assert guess.objective({"val_f1": 0.5, "x": 1.0}) == {"metric": "val_f1", "direction": "maximize"}

@@ -77,12 +77,19 @@ class Request:
         space: Parameters to search in place of guessed ones, as fields of job.yaml by name; empty to guess.
         secrets: Secrets that the user's command had, by the environment variable that stands for each one in the job.
         smoke_seconds: Maximum duration of that run; None for `smoke.LONGEST`.
+        objective: Metric to optimize in place of a guessed one, with its direction; None to guess.
     """
 
     with_smoke: bool = True
     space: Mapping[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
     smoke_seconds: float | None = None
+    objective: Mapping[str, str] | None = None
+
+    @property
+    def typed_options(self) -> str:
+        """The options that a search of the script's own replaces, as the user types them."""
+        return " and ".join(["--space"] * bool(self.space) + ["--objective"] * (self.objective is not None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,11 +187,12 @@ def _import_tune(file: Path, request: Request, *, is_notebook: bool) -> int:
         is_notebook: Whether it is that of a notebook.
 
     Raises:
-        InputError: There is a space, or the script is the code of a notebook.
+        InputError: There is a space or an objective, or the script is the code of a notebook.
         SpecError: The search cannot be read.
     """
-    if request.space:
-        raise InputError(f"{file} is a search of Ray Tune, whose space becomes the job's; drop --space; nothing was changed")
+    if options := request.typed_options:
+        reason = f"{file} is a search of Ray Tune, whose space and objective become the job's"
+        raise InputError(f"{reason}; drop {options}; nothing was changed")
     if is_notebook:
         command = f"platform import ray {importing.shell_path(file)}"
         remedy = f"write its code, without magics and shell commands, into {file}, and type `{command}`"
@@ -252,7 +260,9 @@ def make_of_command(text: str, request: Request) -> int:
     if call is not None:
         words, folder = shlex.join(call.arguments), call.folder
     _refuse_files_above(text, words, folder)
-    config, values = settings_file.named(words, Path(folder), request.space)
+    is_of_hydra = call is not None and "hydra" in script_folder.source(Path(call.folder, call.script))  # which has groups
+    by_stem = call is not None and not is_of_hydra
+    config, values = settings_file.named(words, Path(folder), request.space, by_stem=by_stem)
     config = os.path.normpath(Path(folder, config)) if config else ""  # relative to the working directory
     parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
@@ -385,6 +395,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
             job = script_job.build(name, parsed_script, declared, start, request.space)
         else:
             job = script_job.build_with_file(name, parsed_script, file_with_values, start, request.space)
+        job = dataclasses.replace(job, objective=request.objective)
         if not origin.text:
             job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
         result = None
@@ -392,8 +403,8 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
             job, result = _run_smoke(origin, job, parsed_script.printed, copy, smoke_folder, request)
     _print_remarks(title, job, declared, file_with_values, job_file)
     _print_missing_values(title, job, job_file)
-    summary = _summary(title, job, parsed_script, result, job_file, request)
-    exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files)
+    summary, options = _summary(title, job, parsed_script, result, job_file, request)
+    exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
     if job.searchable:
         command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
         output.note(f"to search another option ({', '.join(job.searchable)}): `{command}`")
@@ -521,10 +532,12 @@ def _run_smoke(
     """
     title, job_folder = origin.short_title, importing.shell_path(copy.start.folder)
     limit = request.smoke_seconds or smoke.LONGEST
+    requested = [request.objective["metric"]] if request.objective else []
 
     def run(job: ScriptJob) -> smoke.Smoke:
         command, options = job.command_line(), list(job.default_values)
-        return smoke.run(command, origin.real.stem, folder, copy.scratch, printed_metric, request.secrets, options, limit)
+        name, secrets = origin.real.stem, request.secrets
+        return smoke.run(command, name, folder, copy.scratch, printed_metric, secrets, options, limit, requested)
 
     shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
     output.note(
@@ -546,7 +559,7 @@ def _run_smoke(
             f"{title} logs {', '.join(smoke.shown_names([logged]))} to MLflow, which is not read from a command, a process "
             "of its own: print the metric, or write it to a file"
         )
-    _print_result(title, result, job_folder)
+    _print_result(title, result, job_folder, requested)
     return job, result
 
 
@@ -566,8 +579,9 @@ def _print_missing_values(title: str, job: ScriptJob, job_file: Path) -> None:
 
 def _summary(
     title: str, job: ScriptJob, parsed_script: Script, result: smoke.Smoke | None, job_file: Path, request: Request
-) -> str:
-    """Return the sentence that says what the job searches and optimizes, and what the user must still write."""
+) -> tuple[str, str]:
+    """Return the sentence that says what the job searches and optimizes, and the options that `submit` needs."""
+    options = ""
     if job.space:
         summary = f"{errors.counted(len(job.space), 'parameter')} to search"
         summary += "" if request.space else ", in ranges that are guessed"
@@ -583,15 +597,16 @@ def _summary(
         _, objective, reason = chosen
         summary += f"; objective: {objective['metric']}, {objective['direction']}d ({reason})"
         names = {name for metrics in result.metrics.values() for name in metrics} if result is not None else set()
-        if len(names) > 1:
+        if len(names) > 1 and request.objective is None:
             summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
     elif job.returned:
         summary += "; the function's return value is the objective"
     else:
-        summary += f"; {script_job.placeholder_message(job, result, os.path.relpath(job_file))}"
+        message, options = script_job.placeholder_message(job, result, os.path.relpath(job_file))
+        summary += f"; {message}"
     if result is not None and result.failure:
         summary += f"; if it needs other arguments, {script_probe.BY_COMMAND}"
-    return summary
+    return summary, options
 
 
 def _write_own_search(origin: _Origin, parsed_script: Script, folder: Path, request: Request) -> int | None:
@@ -600,7 +615,7 @@ def _write_own_search(origin: _Origin, parsed_script: Script, folder: Path, requ
     None, and nothing is written, if the script has no such search.
 
     Raises:
-        InputError: A subcommand has the search, or the user gives a space, which would replace that of the search.
+        InputError: A subcommand has the search, or the user gives a space or an objective, which would replace the search's.
     """
     title = origin.title
     sweep = _hydra_sweep(origin.real, parsed_script, folder)
@@ -612,9 +627,9 @@ def _write_own_search(origin: _Origin, parsed_script: Script, folder: Path, requ
             f"{title} has a search in its subcommand {subcommand}, and no job can be made of that; name another, as in "
             f"`{_INIT} '{command} SUBCOMMAND' --space NAME=LOW..HIGH`; nothing was changed"
         )
-    if request.space:
-        reason = f"{title} has a search of its own, whose space becomes the job's"
-        raise InputError(f"{reason}; drop --space, and change the space there or in {load.FILE}; nothing was changed")
+    if options := request.typed_options:
+        reason = f"{title} has a search of its own, whose space and objective become the job's"
+        raise InputError(f"{reason}; drop {options}, and change them there or in {load.FILE}; nothing was changed")
     if parsed_script.style is Style.OPTUNA:
         return _write_optuna_job(origin, parsed_script, folder)
     if sweep is not None:
@@ -806,7 +821,7 @@ def _hydra_sweep(file: Path, parsed_script: Script, folder: Path) -> dict[str, A
     return {**imported.job, "script": file.relative_to(folder).as_posix()}
 
 
-def _write_files(folder: Path, text: str, summary: str, new_files: Sequence[_NewFile] = ()) -> int:
+def _write_files(folder: Path, text: str, summary: str, new_files: Sequence[_NewFile] = (), submit_options: str = "") -> int:
     """Write job.yaml and the files that the job needs, and print whether the job can run.
 
     Args:
@@ -814,6 +829,7 @@ def _write_files(folder: Path, text: str, summary: str, new_files: Sequence[_New
         text: Text of job.yaml.
         summary: Sentence about the job.
         new_files: The other files.
+        submit_options: Options that `platform submit` needs for the job.
 
     Returns:
         The exit code.
@@ -836,7 +852,7 @@ def _write_files(folder: Path, text: str, summary: str, new_files: Sequence[_New
         f"{importing.shell_path(folder / load.FILE)} is written; "
         f"`platform validate {importing.shell_path(folder)}` checks it"
     )
-    return importing.report_readiness(folder, summary)
+    return importing.report_readiness(folder, summary, submit_options)
 
 
 def _heading(name: str) -> str:
@@ -865,13 +881,14 @@ def _print_missing_libraries(file: Path, parsed_script: Script, roots: Sequence[
             )
 
 
-def _print_result(name: str, result: smoke.Smoke, folder: str) -> None:
+def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequence[str]) -> None:
     """Print the end of a smoke run and the names of its metrics, and the way to name others if it was stopped.
 
     Args:
         name: Name of the script.
         result: Result of the run.
         folder: Folder of the job as a word of a shell.
+        requested: Metrics that the user wants to optimize.
     """
     duration = f"{result.seconds:.0f} s"
     names = smoke.shown_names(result.metrics.values())
@@ -880,7 +897,8 @@ def _print_result(name: str, result: smoke.Smoke, folder: str) -> None:
         output.note(f"{name} failed after {duration}: {result.failure}; {shown}")
         return
     output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
-    if not result.ended:
+    is_seen = bool(requested) and set(map(smoke.spelling, requested)) <= set(map(smoke.spelling, names))
+    if not result.ended and not is_seen:
         output.note(
             "metrics that it prints later are missing here, such as those of a test at its end: name yours, as in "
             f"`platform submit hpo {folder} --objective METRIC:max --local`, or run init with --smoke-seconds 600"

@@ -110,12 +110,13 @@ def create_job(source: str, file: Path, folder: Path) -> int:
     return report_readiness(folder, errors.counted(len(imported.notes), "note"))
 
 
-def report_readiness(folder: Path, summary: str) -> int:
+def report_readiness(folder: Path, summary: str, options: str = "") -> int:
     """Print whether a new job passes the checks of `submit`, and return the exit code.
 
     Args:
         folder: Folder of the job.
         summary: Beginning of the printed line.
+        options: Options that `submit` needs.
     """
     try:
         job, required = planning.check_job(folder)
@@ -126,7 +127,7 @@ def report_readiness(folder: Path, summary: str) -> int:
         return EXIT_BAD_INPUT
     for issue in requirements.unmet_issues(required):
         output.note(str(issue))
-    output.note(f"{summary}; `platform submit {job.kind} {shell_path(folder)} --local` runs the job")
+    output.note(f"{summary}; `platform submit {job.kind} {shell_path(folder)}{options} --local` runs the job")
     return EXIT_OK
 
 

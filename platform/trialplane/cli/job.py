@@ -33,6 +33,11 @@ _SCHEMA = "job.schema.json"
     help="With --from: parameter to search, in place of guesses: lr=1e-5..1e-2:log, layers=2..6, opt=adam,sgd. Repeatable.",
 )
 @click.option(
+    "--objective",
+    metavar="METRIC:max",
+    help="With --from: metric to optimize, in place of a guess: accuracy:max, loss:min.",
+)
+@click.option(
     "--smoke-seconds", type=click.FloatRange(min=1), help="With --from: limit of the run of the script. Default: 60."
 )
 @click.option("--no-smoke", is_flag=True, help="With --from: do not run the script to find its metrics.")
@@ -45,7 +50,13 @@ _SCHEMA = "job.schema.json"
     "a learner, with numpy.",
 )
 def init_command(
-    name: str | None, source: str | None, spaces: tuple[str, ...], smoke_seconds: float | None, no_smoke: bool, kind: str
+    name: str | None,
+    source: str | None,
+    spaces: tuple[str, ...],
+    objective: str | None,
+    smoke_seconds: float | None,
+    no_smoke: bool,
+    kind: str,
 ) -> int:
     """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors.
 
@@ -63,7 +74,7 @@ def init_command(
     \b
     platform init --from train.py
     platform init --from examples/train.py --no-smoke
-    platform init --from train.py --space lr=1e-4..1e-1:log --space layers=2..6
+    platform init --from train.py --space lr=1e-4..1e-1:log --space layers=2..6 --objective accuracy:max
     platform init --from "Rscript train.R --lr 0.1 --depth 3"
     """  # noqa: D301  \b is click's mark
     if source is not None:
@@ -72,9 +83,13 @@ def init_command(
         if name is not None:
             raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
         space = dict(short_forms.parameter(text, "--space") for text in spaces)
-        return _create_from(source, from_script.Request(not no_smoke, space, smoke_seconds=smoke_seconds))
+        objective_fields = None if objective is None else short_forms.objective(objective, "--objective")
+        request = from_script.Request(not no_smoke, space, smoke_seconds=smoke_seconds, objective=objective_fields)
+        return _create_from(source, request)
     if spaces:
         raise click.UsageError("--space needs --from: write the space of a new job into its job.yaml")
+    if objective is not None:
+        raise click.UsageError("--objective needs --from: write the objective of a new job into its job.yaml")
     if no_smoke:
         raise click.UsageError("--no-smoke needs --from: a job created without it is not run")
     if smoke_seconds is not None:
@@ -92,7 +107,7 @@ def _create_from(source: str, request: from_script.Request) -> int:
         request: Options of the user.
 
     Raises:
-        click.UsageError: There is a space, and the file is a search.
+        click.UsageError: There is a space or an objective, and the file is a search.
     """
     file = Path(source)
     if len(source.split()) > 1 and not script_folder.exists(file):
@@ -100,8 +115,10 @@ def _create_from(source: str, request: from_script.Request) -> int:
     tool = importing.source_of(file)
     if not tool:
         return from_script.make(file, request)
-    if request.space:
-        raise click.UsageError(f"{file} is a search, whose space becomes the job's; drop --space")
+    if request.typed_options:
+        raise click.UsageError(
+            f"{file} is a search, whose space and objective become the job's; drop {request.typed_options}"
+        )
     return importing.create_job(tool, file, Path(load.FOLDER, importing.job_name(file)))
 
 

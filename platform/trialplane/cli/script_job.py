@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import importing, output, script_folder, settings_file, smoke
+from trialplane.cli import output, script_folder, settings_file, smoke
 from trialplane.importing import guess, hydra
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, settings
@@ -32,6 +32,7 @@ _SHORTEST_SECRET = 8  # characters of a secret that is recognized by its value a
 _TRIALS, _PARALLEL = 20, 2
 LEAST_MEMORY = 2  # GiB of a trial
 _HEADROOM = 1.5  # of the memory of one run: other parameters than the defaults may need more
+_STOPPED_HEADROOM = 3.0  # of a run that was stopped, perhaps before it used the most
 # Style of a script → form in which a trial passes it the parameters that no other argument has. Others get flags.
 _FORMS: dict[Style, str] = {
     Style.HYDRA: arguments.HYDRA,
@@ -71,6 +72,7 @@ class ScriptJob:
         in_file: Parameters that replace values in a settings file, and are no arguments unless `arguments` names them.
         monitored: Metric by which the script chooses its best model; None if no option names it.
         shared_paths: Absolute paths to which the script writes, so that its trials cannot run at the same time.
+        objective: Metric to optimize that the user names, with its direction; None to guess one.
     """
 
     script: str
@@ -89,6 +91,7 @@ class ScriptJob:
     in_file: tuple[str, ...] = ()
     monitored: guess.Monitored | None = None
     shared_paths: tuple[str, ...] = ()
+    objective: Mapping[str, str] | None = None
 
     @property
     def missing(self) -> list[str]:
@@ -510,8 +513,10 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
 def _resources_line(result: smoke.Smoke | None) -> str:
     """Return the line of the resources. The memory is that of the smoke run with headroom, in GiB."""
     used = result.peak_memory / 2**30 if result is not None else 0.0
-    memory = max(LEAST_MEMORY, math.ceil(_HEADROOM * used))
-    remark = f"one run with the defaults used {used:.1f} GiB" if memory > LEAST_MEMORY else ""
+    headroom = _HEADROOM if result is None or result.ended else _STOPPED_HEADROOM
+    memory = max(LEAST_MEMORY, math.ceil(headroom * used))
+    when = "" if result is None or result.ended else " before it was stopped"
+    remark = f"one run with the defaults used {used:.1f} GiB{when}" if memory > LEAST_MEMORY else ""
     return _field_line("resources", {"cpus": 1, "memory": f"{memory}Gi"}, remark)
 
 
@@ -559,10 +564,12 @@ def _contains(parameter: dict[str, Any], value: Any) -> bool:
 def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str], str] | None:
     """Return the source of the metric to optimize, the field `objective`, and the reason for it; None without such a metric.
 
-    The metric that an option of the script names comes first, then the one with the best name. If several sources have
-    equally good metrics, it is the first one. The output comes before files.
+    The metric that the user names comes first, then the one that an option of the script names, then the one with the best
+    name. If several sources have equally good metrics, it is the first one. The output comes before files.
     """
     metrics_by_source = result.metrics if result else {}
+    if job.objective is not None:
+        return _requested_objective(job.objective, result)
     if (monitored := job.monitored) is not None:
         for source, metrics in metrics_by_source.items():
             if monitored.metric in metrics:
@@ -579,8 +586,25 @@ def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSo
     return source, objective, "guessed from the metrics of one run"
 
 
-def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> str:
-    """Return a message that the objective in a job's file is a placeholder, with the line to write instead."""
+def _requested_objective(
+    requested: Mapping[str, str], result: smoke.Smoke | None
+) -> tuple[MetricSource, dict[str, str], str]:
+    """Return what `best_objective` does for a metric that the user names, with the spelling that a run has shown."""
+    metrics_by_source = result.metrics if result else {}
+    spelling = smoke.spelling(requested["metric"])
+    shown = [(source, name) for source, names in metrics_by_source.items() for name in names]
+    exact = [(source, name) for source, name in shown if name == requested["metric"]]
+    similar = [(source, name) for source, name in shown if smoke.spelling(name) == spelling]
+    if result is None:
+        return smoke.STDOUT, dict(requested), "the script was not run to see it"
+    if not (exact or similar):
+        return smoke.STDOUT, dict(requested), "one run did not show it"
+    source, name = (exact or similar)[0]
+    return source, {**requested, "metric": name}, "as requested"
+
+
+def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> tuple[str, str]:
+    """Return a message that the objective in a job's file is a placeholder, and the option of `submit` that replaces it."""
     metrics = [metric for source_metrics in result.metrics.values() for metric in source_metrics] if result else []
     if result is None:
         reason = "the script was not run"
@@ -588,11 +612,10 @@ def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -
         reason = f"no metric that it printed has the name of an objective ({', '.join(smoke.shown_names([metrics]))})"
     else:
         reason = "it printed no metric"
-    if last := guess.possible_objective(metrics):
-        folder = importing.shell_path(Path(file).parent)
-        reason += f"; `platform submit hpo {folder} --objective {last}:min --local` minimizes {last}"
     verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
-    return f"{reason}; name a metric that it {verb} in {file}, as in `objective: {{metric: NAME, direction: minimize}}`"
+    message = f"{reason}, so the objective in {file} is a placeholder: name a metric that it {verb}"
+    metric = shlex.quote(guess.possible_objective(metrics) or "METRIC")
+    return message, f" --objective {metric}:min"
 
 
 def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
@@ -600,11 +623,13 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
 
     The objective is a metric of the smoke run, the value that the script returns, or a placeholder, in this order.
     """
-    if (chosen := best_objective(job, result)) is not None and result is not None:
+    if (chosen := best_objective(job, result)) is not None:
         source, objective, reason = chosen
-        other_names = ", ".join(name for name in smoke.shown_names([result.metrics[source]]) if name != objective["metric"])
+        names = smoke.shown_names([result.metrics.get(source, ())]) if result is not None else []
+        other_names = ", ".join(name for name in names if name != objective["metric"])
         others = f"; the others: {other_names}" if other_names else ""
-        last = "; the last value counts, with `of: best` the best one" if objective["metric"] in result.series else ""
+        has_steps = result is not None and objective["metric"] in result.series
+        last = "; the last value counts, with `of: best` the best one" if has_steps else ""
         return [*_source_lines(job, source), _field_line("objective", objective, f"{reason}{last}{others}")]
     if job.returned:
         return _returned_metric_lines(job)

@@ -174,6 +174,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     called_script = _read_called_script(path, call, command, requested)
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
+    command = launcher.with_positions(command, _positions(called_script, declared, call, requested))
     # First, the parameters that the command line or a file has: the settings file, or else the script itself.
     in_command = _options_in_command(command, declared)
     in_file = {option.name: option for option in command.options if option.name not in in_command}
@@ -218,6 +219,49 @@ def _options_in_command(command: Script, declared: Declared) -> dict[str, Option
         for option in command.options
         if option.name in names
     }
+
+
+def _positions(
+    called_script: Script, declared: Declared, call: script.Call, requested: Collection[str]
+) -> dict[int, Option]:
+    """Return the parameters that positional arguments of a call are, by their index among its arguments.
+
+    These are numbers, and others that the user wants to search, also if the call lacks them.
+    """
+    if called_script.style is Style.POSITIONS:
+        indices = list(range(len(call.arguments)))
+        options: Sequence[Option] = called_script.options
+    else:
+        indices = _positional_indices(declared, call)
+        options = [option for option in declared.options if not option.flag] if not declared.subcommands else []
+    is_variadic = any(option.lists for option in options)
+    values: dict[int, Option] = {}
+    for option, index in zip(options if not is_variadic else (), indices, strict=False):
+        value = launcher.typed_value(option, call.arguments[index])
+        if option.name in requested or isinstance(value.default, (int, float)):
+            values[index] = value
+    missing_options = options[len(indices) :] if not is_variadic else ()
+    last = max((number for number, option in enumerate(missing_options, 1) if option.name in requested), default=0)
+    if all(option.default is not None for option in missing_options[:last]):  # those before it need a value
+        values |= dict(enumerate(missing_options[:last], len(call.arguments)))
+    return values
+
+
+def _positional_indices(declared: Declared, call: script.Call) -> list[int]:
+    """Return the indices of the arguments of a call that are neither flags nor values of flags."""
+    options_by_flag = {flag: option for option in declared.options for flag in (option.flag, *option.aliases)}
+    indices: list[int] = []
+    takes_value = False
+    for index, word in enumerate(call.arguments):
+        if word.startswith("-") and not re.fullmatch(settings.NUMBER, word):
+            flag, has_value, _ = word.partition("=")
+            option = options_by_flag.get(flag)
+            takes_value = not has_value and option is not None and option.style not in ("switch", "negated")
+        elif takes_value:
+            takes_value = option is not None and bool(option.lists)
+        else:
+            indices.append(index)
+    return indices
 
 
 def _typed_option(name: str, command: Script, declared: Declared) -> Option | None:
@@ -388,6 +432,8 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
         return Declared(_with_file_defaults(called_script.options, folder, call.arguments)), arguments.FLAGS
     if called_script.style is Style.ATTRIBUTES:
         return Declared(called_script.options), arguments.FLAGS
+    if called_script.style is Style.POSITIONS:
+        return Declared(called_script.options), ""
     return Declared(), ""
 
 
@@ -591,6 +637,7 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
     names_with_hints: list[str] = []
     for name in unknown_names:
         left_out = next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
+        longer_names = sorted(known_name for known_name in known_names if known_name.endswith(f".{name}"))
         similar = errors.nearest(name, known_names)  # if no name is similar, it is the list of all, which is printed once
         is_printed = any(similar in text for text in names_with_hints)
         if name in in_files:
@@ -598,6 +645,8 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
             names_with_hints.append(f"{name}; {file} has {key}")
         elif left_out:
             names_with_hints.append(left_out)
+        elif longer_names:
+            names_with_hints.append(f"{name}, but several: {' or '.join(longer_names)}")
         else:
             names_with_hints.append(name if is_printed or not similar else f"{name}; {similar}")
     remedy = _file_remedy(in_files, declared, folder)
@@ -665,18 +714,24 @@ def declared_space(space: Mapping[str, Any], declared: Declared) -> dict[str, An
     """Return a space with the names of the script's arguments, and with ranges of floats for those that are floats.
 
     The script may spell a name with dashes, as tyro writes learning-rate, or know it as another flag of the same option. A
-    name stays as it is if the script has it, or if it could mean several arguments.
+    value in its text or a file may have a longer or a shorter name. A name stays as it is if the script has it, or if it
+    could mean several arguments.
     """
     similar_names: dict[str, set[str]] = {}
     for option in declared.options:
         for spelling in (option.name, *(alias.lstrip("-") for alias in option.aliases)):
             similar_names.setdefault(spelling.replace("-", "_"), set()).add(option.name)
     names = {option.name for option in declared.options}
+    values = {option.name for option in declared.options if not option.flag.startswith("-")}  # in a text or a file
     floats = {option.name for option in declared.options if option.kind == "float" or isinstance(option.default, float)}
 
     def spelled(name: str) -> str:
         """Return the name of the argument that a name of the space means."""
         candidates = similar_names.get(name.replace("-", "_"), set())
+        if (
+            not candidates
+        ):  # `model.hidden` of a text whose only `hidden` is one of `model`, and `lr` of a file with `optim.lr`
+            candidates = {key for key in values if name.endswith(f".{key}") or key.endswith(f".{name}")}
         return next(iter(candidates)) if len(candidates) == 1 and name not in names else name
 
     named_space = {spelled(name): parameter for name, parameter in space.items()}

@@ -7,6 +7,7 @@ its values are worth a search: at least one of them could become a parameter of 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import shlex
@@ -25,6 +26,8 @@ _PIPELINE, _PARAMS = "dvc.yaml", "params.yaml"
 _MOST_FILES = 20  # files that match one pattern
 _MOST_OTHERS = 5  # other files that a message names
 _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt|param|setting|yaml|hparam|recipe", re.IGNORECASE)
+_STEM = re.compile(r"[A-Za-z][\w/-]*")  # of a file that a command names without its suffix
+_MODULE = re.compile(r"[A-Za-z]\w*(?:\.\w+)+")  # configs.base
 _LEVELS = 3  # folders above the script's in which its pipeline or its file may be
 
 
@@ -106,7 +109,7 @@ def _is_worth_search(name: str, options: Sequence[Option], parsed_script: Script
     return bool(guess.space(options)) and not has_own_values
 
 
-def named(command: str, folder: Path, requested: Collection[str] = ()) -> tuple[str, list[Option]]:
+def named(command: str, folder: Path, requested: Collection[str] = (), *, by_stem: bool = True) -> tuple[str, list[Option]]:
     """Return the name of the settings file that a command line names, and its values.
 
     It is the first one with a parameter that the user wants to search, or else the first one with values worth a search.
@@ -116,17 +119,41 @@ def named(command: str, folder: Path, requested: Collection[str] = ()) -> tuple[
         command: Command line.
         folder: Folder to which names in it are relative.
         requested: Names of the parameters that the user wants to search.
+        by_stem: Whether the value of an option may also be a file's name without suffix, as `--config base` may mean
+            `configs/base.yaml`.
     """
+    words = re.split(r"[\s=\"']+", command)
     values_by_name: dict[str, list[Option]] = {}
-    for word in re.split(r"[\s=\"']+", command):
+    for word in words:
         name = word.removeprefix("./")
         is_below = not Path(name).is_absolute() and os.pardir not in Path(os.path.normpath(folder / name)).parts
         if name.endswith(settings.SUFFIXES) and is_below and script_folder.exists(folder / name):
             values_by_name[name] = _options(folder / name)
+    if not values_by_name and by_stem:
+        values_by_name = {name: _options(folder / name) for name in _named_by_stem(words, folder)}
     with_requested = (name for name, values in values_by_name.items() if any(value.name in requested for value in values))
     worth_search = (name for name, values in values_by_name.items() if guess.space(values))
     name = next(with_requested, None) or next(worth_search, "")
     return name, values_by_name.get(name, [])
+
+
+def _named_by_stem(words: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield the files in folders of configurations whose names without suffix are the values of options in a command.
+
+    Args:
+        words: Words of the command.
+        folder: Folder to which the names of the files are relative.
+    """
+    for option, word in itertools.pairwise(words):
+        stem = word.replace(".", "/") if _MODULE.fullmatch(word) else word
+        if not option.startswith("-") or not _STEM.fullmatch(stem) or script_folder.exists(folder / word):
+            continue
+        files = (file for suffix in settings.SUFFIXES for file in folder.rglob(f"{PurePath(stem).name}{suffix}"))
+        paths = sorted((file.relative_to(folder) for file in files), key=lambda path: (len(path.parts), path))
+        for path in paths[:_MOST_FILES]:
+            is_meant = path.with_suffix("").as_posix().endswith(stem)
+            if is_meant and path.suffix not in settings.SHELLS and any(map(_CONFIG_FOLDER.search, path.parts[:-1])):
+                yield path.as_posix()
 
 
 def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:

@@ -25,10 +25,12 @@ from trialplane.worker.metrics import elsewhere, lines, passages, reader
 from trialplane.worker.metrics.tails import Source, Tail
 
 LONGEST = 60.0  # seconds
-_STDOUT = MetricSource("stdout")
+STDOUT = MetricSource("stdout")
 MLFLOW = MetricSource("mlflow")
 _WANDB_PREFIX = "wandb:"  # of lines that W&B prints
 _WANDB_VALUE = re.compile(rf"{_WANDB_PREFIX}\s+([A-Za-z][\w./@-]*)\s+({settings.NUMBER})\s*")
+_BAR = r"(?:.*\])?\s*"  # a progress bar before a number in the same line
+_STEP_AND_NUMBER = re.compile(rf"{_BAR}(\d+)[\s:,|]+({settings.NUMBER})\s*")
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
 _SERIES = 3  # values of a metric per step; fewer may be those of phases, as after pretraining and after training
@@ -69,18 +71,20 @@ def run(
     secrets: Mapping[str, str],
     options: Collection[str],
     limit: float,
+    requested: Collection[str] = (),
 ) -> Smoke:
     """Run a script to its end, or to a limit.
 
     Args:
         command: Program and arguments.
         name: Name of the script, for the file with its output.
-        unnamed: Name for the metric of a script that only prints a number in its last line.
+        unnamed: Name for the metric of a script that prints a number without a name.
         folder: Working directory, to which the script may write.
         scratch: Another folder, for the output of the script.
         secrets: Secrets of the user's command, by the name of the environment variable that the command reads.
         options: Names of the script's options, which are no metrics if it prints them.
         limit: Maximum duration, in seconds.
+        requested: Names of metrics that are results in any case, and are read in any spelling.
     """
     log, database = scratch / "output.log", scratch / "mlflow.db"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # as for a trial
@@ -95,13 +99,12 @@ def run(
     process_end = bounded.run(command, folder, variables, log, limit)
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
-    names = _candidates(own_output[-_MAX_OUTPUT:])
-    values, series = _printed_metrics(own_output, names, scratch / "printed.log", folder, options)
-    metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: values} if values else {}
-    last_line = next((line for line in reversed(own_output.splitlines()) if line.strip()), "")
-    if not values and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", last_line)):
-        pattern = rf"^\s*(?P<{unnamed}>{settings.NUMBER})\s*$"
-        metrics_by_source[MetricSource("stdout", (pattern,))] = {unnamed: float(number[1])}
+    names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:]))))
+    values, series = _printed_metrics(own_output, names, scratch / "printed.log", folder, options, requested)
+    metrics_by_source: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
+    if guess.objective(values) is None and (unnamed_metric := _unnamed_metric(own_output, unnamed)) is not None:
+        source, value = unnamed_metric
+        metrics_by_source[source] = {unnamed: value}
     if summary := dict(_wandb_summary(text)):
         metrics_by_source[MetricSource("wandb")] = summary
     if mlflow_metrics := _mlflow_metrics(database):
@@ -115,8 +118,29 @@ def run(
     return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory)
 
 
+def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float] | None:
+    """Return the metric that a script prints as a number without a name, and its last value; None without one.
+
+    The number is alone in the last line, or behind a number of a step, which increases, in several lines.
+    """
+    lines_with_text = [line for line in output.splitlines() if line.strip()]
+    matches = [match for line in lines_with_text if (match := _STEP_AND_NUMBER.fullmatch(line))]
+    steps = [int(match[1]) for match in matches]
+    if len(steps) >= _SERIES and steps == sorted(set(steps)):
+        pattern = rf"^{_BAR}(?P<step>\d+)[\s:,|]+(?P<{name}>{settings.NUMBER})\s*$"
+        return MetricSource("stdout", (pattern,)), float(matches[-1][2])
+    if lines_with_text and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", lines_with_text[-1])):
+        return MetricSource("stdout", (rf"^\s*(?P<{name}>{settings.NUMBER})\s*$",)), float(number[1])
+    return None
+
+
 def _printed_metrics(
-    output: str, names: Collection[str], log: Path, folder: Path, options: Collection[str]
+    output: str,
+    names: Collection[str],
+    log: Path,
+    folder: Path,
+    options: Collection[str],
+    requested: Collection[str] = (),
 ) -> tuple[dict[str, float], set[str]]:
     """Return the last value of each metric in an output, and the names of those that have a value per step.
 
@@ -126,24 +150,26 @@ def _printed_metrics(
         log: File to write for the reader of metrics.
         folder: Folder with the code.
         options: Names of the script's options.
+        requested: Names of metrics that are results in any case.
     """
     log.unlink(missing_ok=True)  # of an earlier run
-    metric_reader = reader.Reader(Program(metrics=(_STDOUT,), names=tuple(names)), log, folder, time.time())
+    metric_reader = reader.Reader(Program(metrics=(STDOUT,), names=tuple(names)), log, folder, time.time())
     # After the reader was created, because a reader skips the content that a file has by then.
     log.write_bytes(output.encode())
     reports = metric_reader.read(time.monotonic(), ended=True)
     result_names, stepped = _result_names(log, names, metric_reader.finite, folder, options)
+    result_names |= set(requested)
     counts = collections.Counter(name for _, metrics in reports for name in metrics)
     series = stepped | {name for name, count in counts.items() if count >= _SERIES}
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
-    pair_spellings = {_spelling(name) for name in metric_reader.finite if name not in names}
+    pair_spellings = {spelling(name) for name in metric_reader.finite if name not in names}
     values = {
         name: value
         for name, value in metric_reader.finite.items()
         if name in result_names
         and name not in metric_reader.ambiguous  # the whole names of its values are metrics, too
-        and (name not in names or _spelling(name) not in pair_spellings)
+        and (name not in names or spelling(name) not in pair_spellings)
     }
     return values, series
 
@@ -236,7 +262,7 @@ def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
     """
     stepped, crowded, early, late = set[str](), set[str](), set[str](), set[str]()
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
-    for line in Tail(log, Source(_STDOUT, names), 0).read(True, time.monotonic() + reader.END):
+    for line in Tail(log, Source(STDOUT, names), 0).read(True, time.monotonic() + reader.END):
         measures = [name for name in line.metrics if guess.is_measure(name)]
         if line.step is not None:
             stepped |= line.metrics.keys()
@@ -299,7 +325,7 @@ def _python_texts(folder: Path) -> Iterator[str]:
             yield file.read_text(encoding="utf-8", errors="replace")
 
 
-def _spelling(name: str) -> str:
+def spelling(name: str) -> str:
     """Return a metric's name in lower case with underscores, to compare names that differ only in this."""
     return re.sub(r"\W", "_", name).lower()
 

@@ -159,7 +159,8 @@ def hpo(
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):
             raise
-        raise InputError(f"{error.program} is no job; {_two_commands(error.program, spaces, objectives)}") from error
+        command = _init_command(error.program, spaces, objectives)
+        raise InputError(f"{error.program} is no job; `{command}` makes one") from error
 
 
 @contextlib.contextmanager
@@ -223,14 +224,11 @@ def _watch(
     )
 
 
-def _two_commands(program: str, spaces: Sequence[str], objectives: Sequence[str]) -> str:
-    """Return the remedy for a script or a command in place of a job, with the options that the user typed."""
+def _init_command(program: str, spaces: Sequence[str], objectives: Sequence[str]) -> str:
+    """Return the command that makes a job of a script or a command, with the options that the user typed."""
     words = ["platform", "init", "--from", program, *(word for text in spaces for word in ("--space", text))]
-    remedy = f"`{shlex.join(words)}` makes one"
-    if not objectives:
-        return remedy
-    objective_words = shlex.join(word for text in objectives for word in ("--objective", text))
-    return f"{remedy}; then add `{objective_words}` to the `platform submit hpo` that it prints"
+    words += [word for text in objectives[:1] for word in ("--objective", text)]
+    return shlex.join(words)
 
 
 def _script_floats(job: str | None) -> set[str]:

@@ -5,6 +5,7 @@ The guesses depend only on the words in the names of arguments and metrics, on d
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import re
@@ -78,9 +79,11 @@ _SCORES = _word_set(
 )
 _REWARDS, _ACCURACIES = _word_set("reward rew return"), _word_set("accuracy acc")
 _STATISTICS = _word_set("min max mean std median")
+_AVERAGES = _word_set("average avg mean")
 _METRIC = re.compile(
     r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
 )
+_QUALIFIER = re.compile(r"([^\W\d]\w*)[ _-]+$")
 _MONITORS = ("monitor", "monitor_metric", "monitored_metric", "metric_for_best_model")
 _MODES = ("mode", "monitor_mode")
 _MONITORED = re.compile(r"(?:(min|max)\w*\s+)?([A-Za-z][\w./@-]*)")
@@ -358,13 +361,13 @@ def monitored(options: Sequence[Option]) -> Monitored | None:
     return None
 
 
-def objective_rank(metric: str) -> tuple[int, int, bool, bool, int]:
+def objective_rank(metric: str) -> tuple[int, int, bool, bool, bool, int]:
     """Return the rank of a metric as an objective; the highest is the best.
 
     A metric of validation is preferred to one of a test, then one that names no data, then one of training. For the same
-    data, a score is preferred to a loss, then a value of an epoch to one of a step, then an accuracy, then `loss` to
-    `encoder.loss`. A statistic of rewards on held-out data, such as `eval_min_reward`, comes after a loss: it only shows the
-    scale of a reward model.
+    data, a score is preferred to a loss, then a value of an epoch to one of a step, then an accuracy, then an average, then
+    `loss` to `encoder.loss`. A statistic of rewards on held-out data, such as `eval_min_reward`, comes after a loss: it only
+    shows the scale of a reward model.
     """
     words = set(_words(metric))
     if words & set(_VALIDATION):
@@ -375,7 +378,8 @@ def objective_rank(metric: str) -> tuple[int, int, bool, bool, int]:
         data_rank = 0 if words & set(_TRAINING) else 1
     is_statistic = data_rank > 1 and bool(words & _STATISTICS) and bool(words & _REWARDS)
     kind_rank = 0 if is_statistic else 2 if words & _SCORES else 1
-    return data_rank, kind_rank, "step" not in words, bool(words & _ACCURACIES), -metric.count(".")
+    is_accuracy, is_average = bool(words & _ACCURACIES), bool(words & _AVERAGES)
+    return data_rank, kind_rank, "step" not in words, is_accuracy, is_average, -metric.count(".")
 
 
 def possible_objective(metrics: Sequence[str]) -> str:
@@ -392,9 +396,15 @@ def candidates(text: str) -> list[str]:
 
     Characters other than letters, digits and `_` become `_`: `Acc_1` for `Acc@1 55.2`.
     """
+    matches = list(_METRIC.finditer(text))
+    counts = collections.Counter(match[0].lower() for match in matches)
     names: dict[str, None] = {}
-    for data_prefix, word in _METRIC.findall(text):
+    for match in matches:
+        data_prefix, word = match.groups(default="")
         name = data_prefix.lower().replace("'s", "") + word
+        # Of `Last reward: 9, Average reward: 8`, the words before the name are part of it.
+        if counts[match[0].lower()] > 1 and (qualifier := _QUALIFIER.search(text, 0, match.start())):
+            name = f"{qualifier[1].lower()}_{name}"
         names[re.sub(r"\W+", "_", name).strip("_")] = None
     return [name for name in names if is_measure(name)]
 

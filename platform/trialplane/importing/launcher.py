@@ -318,6 +318,45 @@ def parse_command_line(
     return Script(Style.COMMAND, (*options.values(), *file_options), config, command=tuple(words), call=call)
 
 
+def with_positions(command: Script, options: Mapping[int, Option]) -> Script:
+    """Return a command that calls a Python script, with parameters in place of arguments of the script.
+
+    Args:
+        command: The command, with a call.
+        options: The parameters, by the index of the argument. An index beyond the last argument appends one.
+    """
+    assert command.call is not None
+    count, words = len(command.call.arguments), list(command.command)
+    in_shell = words[:2] == ["bash", "-c"]
+    if in_shell:  # the arguments are the last words before those that the shell gets as "$@"
+        head, all_arguments, tail = words[2].rpartition(' "$@"')
+        spans = [token.span() for token in _TOKEN.finditer(head)][-count:] if count else []
+    else:
+        spans = [(index, index + 1) for index in range(len(words) - count, len(words))]
+    for index in sorted(options, reverse=True):
+        placeholder = f"{{{options[index].name}}}"
+        if in_shell and index < count:
+            head = head[: spans[index][0]] + placeholder + head[spans[index][1] :]
+        elif in_shell:
+            head = f"{head} {placeholder}"
+        elif index < count:
+            words[spans[index][0]] = placeholder
+        else:
+            words.append(placeholder)
+    if in_shell:
+        words[2] = head + all_arguments + tail
+    names = {option.name for option in options.values()}
+    others = [option for option in command.options if option.name not in names]
+    return dataclasses.replace(command, command=tuple(words), options=(*others, *options.values()))
+
+
+def typed_value(option: Option, text: str) -> Option:
+    """Return an option whose default is the value that a text in a command stands for, with the option's kind if it fits."""
+    default = _option(option.name, text).default
+    kind = option.kind if option.kind in _NUMBER_TYPES and isinstance(default, (int, float)) else type(default).__name__
+    return dataclasses.replace(option, default=default, kind=kind, required=False)
+
+
 def without_parameters(command: str, started_commands: Sequence[str] = ()) -> SpecError:
     """Return the error for a command line without parameters; `started_commands` are those of a shell script in it."""
     example = "python train.py --lr 0.1"

@@ -349,12 +349,11 @@ def _compared_texts(text: str) -> dict[str, tuple[str, ...]]:
 def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     """Return a name for the number that a script prints without one.
 
-    It is the first name of a loss or a score in the last `print` of one value, or else in the expressions that are assigned
-    to the printed variables, the last assignment first; otherwise "cost".
+    It is the first name of a loss or a score in the last value of the last `print` without words, or else in the expressions
+    that are assigned to the printed variables, the last assignment first; otherwise "cost".
     """
-    printed = [call.args[0] for call in calls if _dotted_name(call.func) == "print" and len(call.args) == 1]
-    printed = [value for value in printed if not isinstance(value, (ast.Constant, ast.JoinedStr))]  # texts
-    last_value = max(printed, key=lambda value: value.lineno, default=None)
+    printed = [_wordless_values(call.args) for call in calls if _dotted_name(call.func) == "print"]
+    last_value = max((values[-1] for values in printed if values), key=lambda value: value.lineno, default=None)
     if last_value is None:
         return "cost"
     variables = {node.id for node in ast.walk(last_value) if isinstance(node, ast.Name)}
@@ -362,6 +361,24 @@ def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     values = [node.value for node in reversed(assignments) if ast.unparse(node.targets[0]) in variables]
     names = (name for value in (last_value, *values) for name in guess.candidates(ast.unparse(value)))
     return next((name for name in names if name.isidentifier()), "cost")
+
+
+def _wordless_values(printed: Sequence[ast.expr]) -> list[ast.expr]:
+    """Return the values in the arguments of a `print`, as of `print(step, loss)` or `print(f"{step}: {loss}")`.
+
+    [] if it prints words, too.
+    """
+    values: list[ast.expr] = []
+    for node in printed:
+        if isinstance(node, ast.JoinedStr):
+            values += [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+            texts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+        else:
+            texts = [node.value] if isinstance(node, ast.Constant) else []
+            values += [] if texts else [node]
+        if any(character.isalpha() for text in texts for character in str(text)):
+            return []
+    return values
 
 
 def _path_texts(tree: ast.Module) -> Iterator[str]:

@@ -29,7 +29,7 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _NUMBER_OF_NAME = re.compile(
     rf"""(?:^[ \t]*(?:export[ \t]+)?(?P<variable>[A-Za-z_]\w*)=["']?"""
     rf"""|(?<!\S)(?:--?(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_][\w./]*)=|"""
-    rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)[ \t]+))"""
+    rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)(?<!\.py)(?<!\.sh)[ \t]+))"""
     rf"""(?P<value>{NUMBER})(?=["']?(?:[\s;]|$))""",
     re.MULTILINE,
 )
