@@ -7,6 +7,7 @@ the figures whose peers take minutes even at a small size (trial, overhead), and
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +70,25 @@ def test_a_cluster_must_be_named() -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
     assert ended.returncode == 2
     assert "--context CTX --namespace NS" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "lines"),
+    [
+        ("populations", "--steps 20 --rounds 1", ["ours .* per second; .*decision: ", "Ray Tune .* per second", "goal 10"]),
+        (
+            "restores",
+            "--trials 4 --kills 1 --every 8 --pause 0.1",
+            [
+                r"promotion +1 kills; results in rungs: (\d+) → \1; .* 0 of 4 trials end at another step",
+                r"Ray Tune ASHA +1 kills; results in rungs: \d+ → 0; ",
+            ],
+        ),
+    ],
+)
+def test_ray_tune_is_measured_beside_ours(program: str, arguments: str, lines: list[str]) -> None:
+    command = [sys.executable, "-m", f"tests.benchmarks.{program}", *arguments.split()]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)
+    assert ended.returncode == 0, ended.stderr
+    for line in lines:
+        assert re.search(line, ended.stdout), ended.stdout
