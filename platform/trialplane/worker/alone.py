@@ -13,13 +13,12 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Collection as Names
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.job import document, load
+from trialplane.job import document, load, short_forms
 from trialplane.job.kinds import Collection, Job, Study, Training
 from trialplane.training import process, progress
 from trialplane.wire import paths
@@ -80,13 +79,11 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         InputError: The user's input has an error.
     """
     folder = Path(file).resolve().parent
-    parser = _parser(folder.name)
-    arguments, unparsed = parser.parse_known_args(argv)
+    arguments, unparsed = _parser(folder.name).parse_known_args(argv)
     policies.apply_all()
-    job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
-    if isinstance(job, Collection):
-        job, unparsed = _with_size_options(job, unparsed)
-    params = _params(job, parser, arguments, unparsed)
+    sizes = {f"collect.{name}": load.Flag(getattr(arguments, name), f"--{name}") for name in ("units", "iterations")}
+    job = load.load_job(folder, profile=arguments.profile, overrides=sizes, environ=os.environ)
+    params = _params(job, arguments, unparsed)
     rank, local_rank, world_size = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES.items())
     reporter = _print_report if rank == 0 else _drop_report
     process.seed_everything(arguments.seed)
@@ -134,6 +131,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--profile", metavar="NAME", help="a profile of job.yaml")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of parameters")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter's value")
+    parser.add_argument("--units", "--games", type=int, help="units per iteration of a collection")
+    parser.add_argument("--iterations", type=int, help="iterations of a collection")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--checkpoints",
@@ -144,45 +143,39 @@ def _parser(name: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _params(
-    job: Job, parser: argparse.ArgumentParser, arguments: argparse.Namespace, unparsed: Sequence[str]
-) -> dict[str, Any]:
+def _params(job: Job, arguments: argparse.Namespace, unparsed: Sequence[str]) -> dict[str, Any]:
     """Return the trial's parameters, from job.yaml and the command line; see `main` for their order.
 
     Args:
         job: Job.
-        parser: Parser of the command line, which ends the process if an argument is not a parameter.
         arguments: Parsed arguments.
-        unparsed: Other arguments, `--NAME VALUE`.
+        unparsed: Other arguments, `--NAME VALUE` or `--NAME=VALUE`.
 
     Raises:
-        InputError: The file of `--config` cannot be read, or `--set` has no value or names no parameter.
+        InputError: The file of `--config` cannot be read, or an argument has no value or names no parameter.
     """
     params = {**job.params, **job.search.start_point()}
-    param_names = {*params, *job.search.parameters}  # the starting point may leave out some parameters
-    try:
-        flag_values = _flag_values(unparsed, param_names)
-    except errors.InputError as error:
-        parser.error(str(error))
+    names = {*params, *job.search.parameters}  # the starting point may leave out some parameters
+    typed_params = dict(short_forms.value(text, f"--set {text}") for text in [*arguments.set, *_assignments(unparsed)])
+    for name in typed_params.keys() - names:
+        if not job.search.function:  # else a function of the job defines the parameters, so their names are unknown
+            raise errors.InputError(f"{name}: there is no such parameter; {errors.nearest(name, names)}".rstrip("; "))
     config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
-    # Where a function of the job defines the parameters, their names are unknown, so `--set` takes any name.
-    settable_names = None if job.search.function else param_names
-    return {**params, **config, **_assignments(arguments.set, settable_names), **flag_values}
+    return {**params, **config, **typed_params}
+
+
+def _assignments(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield `name=value` for each `--name value` or `--name=value`."""
+    remaining = iter(arguments)
+    for argument in remaining:
+        flag, equals, value = argument.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        yield f"{name}={value}" if equals else f"{name}={next(remaining, '')}"
 
 
 def _checkpoints(job: Job, workdir: Path) -> str:
     """Return the location of checkpoints; for a study a scratch folder, because the next trial may have other parameters."""
     return str(workdir / "checkpoints" if isinstance(job, Study) else Path("checkpoints", job.name).absolute())
-
-
-def _with_size_options(job: Collection, arguments: Sequence[str]) -> tuple[Collection, list[str]]:
-    """Return a collection with the size that `--units` and `--iterations` give, and the other arguments."""
-    parser, collect = argparse.ArgumentParser(add_help=False, allow_abbrev=False), job.collect
-    parser.add_argument("--units", "--games", type=int, default=collect.units)
-    parser.add_argument("--iterations", type=int, default=collect.iterations)
-    size, unparsed = parser.parse_known_args(arguments)
-    sized = collect.model_copy(update={"units": size.units, "iterations": size.iterations})
-    return job.model_copy(update={"collect": sized}), unparsed
 
 
 def _run_collection(
@@ -198,50 +191,6 @@ def _run_collection(
         numbers = {name: value for name, value in returned.items() if isinstance(value, (int, float))}
         print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in numbers.items()), flush=True)  # noqa: T201
     return returned
-
-
-def _assignments(texts: Sequence[str], param_names: Names[str] | None) -> dict[str, Any]:
-    """Return the values of `name=value` texts by name, read as YAML.
-
-    Args:
-        texts: Values of `--set`.
-        param_names: Names of parameters; None where the job's code defines them.
-
-    Raises:
-        InputError: A text has no value, or there is no such parameter.
-    """
-    values = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise errors.InputError(f"--set {text}: write NAME=VALUE")
-        name = name.removeprefix("params.")
-        if param_names is not None and name not in param_names:
-            hint = errors.nearest(name, param_names)
-            raise errors.InputError(f"--set {text}: there is no such parameter; {hint}".rstrip("; "))
-        values[name] = document.scalar(value, f"--set {name}")
-    return values
-
-
-def _flag_values(arguments: Sequence[str], param_names: Names[str]) -> dict[str, Any]:
-    """Return the values of `--name value` and `--name=value` for parameters of the job.
-
-    Raises:
-        InputError: An argument is not a parameter, or has no value.
-    """
-    values = {}
-    remaining = iter(arguments)
-    for argument in remaining:
-        flag, equals, value = argument.partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--") or name not in param_names:
-            raise errors.InputError(f"{argument}: there is no such parameter; {errors.nearest(name, param_names)}")
-        if not equals:
-            value = next(remaining, "")
-            if not value:
-                raise errors.InputError(f"{flag}: write {flag} VALUE")
-        values[name] = document.scalar(value, flag)
-    return values
 
 
 def _drop_report(step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
