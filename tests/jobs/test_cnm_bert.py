@@ -150,9 +150,9 @@ def test_it_runs_alone_as_the_original_did(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--max_train_sample", "3"], "--max_train_sample: there is no such parameter; did you mean max_train_samples"),
-        (["--max_train_samples"], "--max_train_samples: write --max_train_samples VALUE"),
-        (["more.yaml"], "more.yaml: there is no such parameter"),
+        (["--max_train_sample", "3"], "max_train_sample: there is no such parameter; did you mean max_train_samples"),
+        (["--max_train_samples"], "'max_train_samples' is no parameter; write NAME=VALUE"),
+        (["more.yaml"], "'more.yaml' is no parameter; write NAME=VALUE"),
     ],
 )
 def test_an_argument_that_is_none_is_refused(tmp_path, flags, says):

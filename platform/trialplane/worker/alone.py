@@ -8,6 +8,7 @@ collection runs in this one process: `python jobs/selfplay/train.py --units 4 --
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -170,7 +171,7 @@ def _assignments(arguments: Sequence[str]) -> Iterator[str]:
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
-        yield f"{name}={value}" if equals else f"{name}={next(remaining, '')}"
+        yield f"{name}={value}" if equals else "=".join([name, *itertools.islice(remaining, 1)])
 
 
 def _checkpoints(job: Job, workdir: Path) -> str:
