@@ -60,8 +60,8 @@ def test_the_dockerfile_installs_what_the_files_say_and_checks_the_image(job: Pa
         'COPY ["requirements.txt", "/tmp/requirements/requirements.txt"]',
     ]
     install = lines[6]
-    assert "grep -E '^(ray|trialplane)==' > /tmp/requirements/kept.txt" in install
-    assert "pip install -r /tmp/requirements/requirements.txt -c /tmp/requirements/kept.txt && pip check" in install
+    assert "grep -E '^(ray|trialplane)==' > /tmp/requirements/pins.txt" in install
+    assert "pip install -r /tmp/requirements/requirements.txt -c /tmp/requirements/pins.txt && pip check" in install
     assert lines[7:9] == ["USER 1000:1000", "RUN python -m trialplane.worker.probe --image trial && rm -rf /tmp/*"]
 
 

@@ -143,15 +143,15 @@ def layer_dockerfile(requirements: Requirements, base: str) -> str:
         copy_lines = [f"RUN mkdir -p {_REQUIREMENTS_FOLDER} && printf '%s\\n' {lines} > {_REQUIREMENTS_FOLDER}/{file_name}"]
     else:
         copy_lines = [f"COPY {json.dumps([file, f'{_REQUIREMENTS_FOLDER}/{file}'])}" for file, _ in requirements.files]
-    pinned = f"{_REQUIREMENTS_FOLDER}/kept.txt"
+    pins = f"{_REQUIREMENTS_FOLDER}/pins.txt"
     requirements_file = shlex.quote(f"{_REQUIREMENTS_FOLDER}/{file_name}")
     lines_of_file = [
         f"FROM {base}",
         "USER root",
         *(f"ARG {name}" for name in _INDEX_VARIABLES),
         *copy_lines,
-        f"RUN pip list --format=freeze | grep -E '^(ray|trialplane)==' > {pinned} \\",
-        f" && pip install -r {requirements_file} -c {pinned} && pip check && rm -rf {_REQUIREMENTS_FOLDER}",
+        f"RUN pip list --format=freeze | grep -E '^(ray|trialplane)==' > {pins} \\",
+        f" && pip install -r {requirements_file} -c {pins} && pip check && rm -rf {_REQUIREMENTS_FOLDER}",
         "USER 1000:1000",
         "RUN python -m trialplane.worker.probe --image trial && rm -rf /tmp/*",
         f'LABEL io.trialplane.requirements="{requirements.digest}"',

@@ -40,7 +40,7 @@ DATABASE_ERRORS = tables.DATABASE_ERRORS  # any method may raise them
 reason = tables.reason
 
 PAGE = 1 << 20  # bytes of attempts that are read at a time; the last attempt may exceed it
-COUNTS = 50  # number of runs without a controller whose counts are kept; each takes at most some 50 KB
+COUNTS = 50  # number of runs without a controller whose counts are cached; each takes at most some 50 KB
 CHANGES = 1000  # number of a run's newest changes that are kept
 _NO_TOKEN = "0" * 64  # compared instead of a missing hash, so that the comparison takes equally long
 
@@ -125,7 +125,7 @@ class Archive:
         self._reserved: dict[budgets.Category, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
         self._has_tables = False
         # So the attempts of a killed controller are read once, and again only if there are more starts or ends.
-        self._kept_counts = functools.lru_cache(COUNTS)(self._count)
+        self._cached_counts = functools.lru_cache(COUNTS)(self._count)
 
     def runs(self) -> list[RunEntry]:
         """Return all runs, the newest first."""
@@ -214,12 +214,12 @@ class Archive:
         """
         with self._connect(run) as (connection, this_run):
             # Read before the attempts: if a controller writes in between, its attempts may be counted, but then the counts
-            # are kept under a version that is over, and never used. The epoch is not enough: a controller that has lost its
-            # connection opens the run again under the same one.
+            # are cached under a version that is over, and never used. The epoch is not enough: a controller that has lost
+            # its connection opens the run again under the same one.
             last = sa.select(sa.func.max(attempts.c.number), sa.func.max(attempts.c.end_number))
             run_id, epoch = connection.execute(sa.select(runs.c.id, runs.c.epoch).where(this_run)).one()
             number, end_number = connection.execute(last.where(attempts.c.run_id == run_id)).one()
-        return self._kept_counts(run, (run_id, epoch, number, end_number))
+        return self._cached_counts(run, (run_id, epoch, number, end_number))
 
     def _count(self, run: str, version: tuple[int | None, ...]) -> Counts:
         """Read the attempts of a run and count them. `version` only identifies the result in the cache."""

@@ -49,7 +49,7 @@ class _Sizes:
         """Return whether a change is of a running attempt that this process has begun."""
         return isinstance(growth, AttemptGrowth) and growth.number in self._running
 
-    def growth(self, growth: AttemptGrowth | ReportGrowth) -> tuple[int, bool]:
+    def added_bytes(self, growth: AttemptGrowth | ReportGrowth) -> tuple[int, bool]:
         """Return the number of bytes by which a change grows the rows, and whether this number is exact.
 
         It is not if the change replaces or deletes rows of unknown size. The database must count them then.
@@ -198,7 +198,7 @@ class Served(Storage):
             if growth is None:
                 yield connection
                 return
-            rows_growth, is_exact = self._sizes.growth(growth)
+            rows_growth, is_exact = self._sizes.added_bytes(growth)
             old_size = 0 if is_exact else self._size(connection, growth)
             yield connection  # the caller writes the rows
             if not is_exact:
@@ -207,10 +207,10 @@ class Served(Storage):
             added_bytes = rows_growth + max(0, sampler_bytes - self._sampler_bytes)
             if added_bytes > self._reserve:
                 is_attempt = isinstance(growth, AttemptGrowth)
-                kept_free = 0 if is_attempt else self._budget.database // 4
+                reserved_bytes = 0 if is_attempt else self._budget.database // 4
                 # An attempt that has begun may exceed the budget, so that its result is not lost.
                 has_begun = is_attempt and (old_size > 0 or self._sizes.is_running(growth))
-                remaining = self._budget.check(connection, added_bytes + kept_free, may_exceed=has_begun)
+                remaining = self._budget.check(connection, added_bytes + reserved_bytes, may_exceed=has_begun)
                 self._reserve = min(remaining + added_bytes, budgets.AT_ONCE)
             budgets.grow(connection, self._id, rows_growth)
         # Only now is the transaction committed. `min` is for rows that were deleted, whose `added_bytes` are negative.

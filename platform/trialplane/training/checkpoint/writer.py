@@ -133,7 +133,7 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
     store.publish(name, record.dump(saved), parts)
     try:
         store.sweep()
-        for old in rules.superfluous(stores.records(store)[0]):
+        for old in rules.surplus(stores.records(store)[0]):
             store.remove(old.name)
     except OSError as error:  # the new checkpoint is complete nevertheless
         warnings.warn(

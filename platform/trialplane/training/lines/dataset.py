@@ -64,16 +64,16 @@ class LineDataset:
         if empty not in ("skip", "keep", "error"):
             raise errors.DataError(f"empty is {empty!r}; it must be skip, keep or error")
         self._cache = None if cache is None else Path(cache).expanduser().absolute()
-        indexed = [line_index.find(file, empty, self._cache) for file in text_files]
+        indexed_files = [line_index.find(file, empty, self._cache) for file in text_files]
         if empty == "error":
-            _refuse_empty(indexed)
+            _refuse_empty(indexed_files)
         self._recipe: dict[str, Any] = {
             "empty": empty,
             "files": [
-                [each.text.path, each.text.size, each.text.mtime_ns, each.index, each.header.lines] for each in indexed
+                [file.text.path, file.text.size, file.text.mtime_ns, file.index, file.header.lines] for file in indexed_files
             ],
         }
-        lines = sum(each.header.lines for each in indexed)
+        lines = sum(file.header.lines for file in indexed_files)
         if lines == 0:
             raise errors.DataError(f"text file {text_files[0]}: all its lines are empty; is it the right file?")
         self._length = lines if max_samples is None else min(lines, max_samples)
@@ -181,13 +181,13 @@ class LineDataset:
         return self._cache or line_index.default_cache()
 
 
-def _refuse_empty(indexed: Iterable[line_index.IndexedText]) -> None:
+def _refuse_empty(indexed_files: Iterable[line_index.IndexedText]) -> None:
     """Raise DataError if one of the texts has an empty line."""
-    for each in indexed:
-        if each.header.empty:
+    for file in indexed_files:
+        if file.header.empty:
             raise errors.DataError(
-                f"text file {each.text.path}, line {each.header.first_empty:,}: an empty line, one of "
-                f'{each.header.empty:,}; remove them (`sed -i "/^\\r\\?$/d"`), or pass empty="skip"'
+                f"text file {file.text.path}, line {file.header.first_empty:,}: an empty line, one of "
+                f'{file.header.empty:,}; remove them (`sed -i "/^\\r\\?$/d"`), or pass empty="skip"'
             )
 
 

@@ -103,10 +103,10 @@ def digest(text: Text) -> str:
     """Return a digest of all bytes of a file: BLAKE2b of the BLAKE2b of each span, computed on all cores."""
     with open(text.path, "rb", buffering=0) as source:  # noqa: PTH123
         whole = hashlib.blake2b(digest_size=32)
-        for each in _map_in_threads(
+        for span_digest in _map_in_threads(
             lambda low: hashlib.blake2b(os.pread(source.fileno(), SPAN, low)).digest(), range(0, text.size, SPAN)
         ):
-            whole.update(each)
+            whole.update(span_digest)
     return whole.hexdigest()
 
 

@@ -96,29 +96,33 @@ def _row(snapshot: snapshots.Snapshot, current: Any, first: Any, previous: Any) 
         raise errors.InputError(
             f"{snapshot.location} has other weights than the first snapshot: they are of different models"
         )
-    # Sums of squares by layer: of the first snapshot's weights, and of the differences from them.
-    start: dict[str, float] = defaultdict(float)
-    moved: dict[str, float] = defaultdict(float)
-    moved_since_previous = 0.0
+    # Sums of squares: by layer of the first snapshot's weights and of the differences from them, and in total of the
+    # differences from the previous snapshot.
+    first_squares: dict[str, float] = defaultdict(float)
+    difference_squares: dict[str, float] = defaultdict(float)
+    squares_from_previous = 0.0
     for name in names:
-        start_values, values = first.get_tensor(name), current.get_tensor(name)
-        if start_values.shape != values.shape:
+        first_values, values = first.get_tensor(name), current.get_tensor(name)
+        if first_values.shape != values.shape:
             raise errors.InputError(f"{snapshot.location}: {name} has another shape than in the first snapshot")
-        if not start_values.is_floating_point():  # position ids and the like
+        if not first_values.is_floating_point():  # position ids and the like
             continue
         layer = layer_of(name)
-        start[layer] += float(start_values.double().square().sum())
-        moved[layer] += float((values.double() - start_values.double()).square().sum())
-        moved_since_previous += float((values.double() - previous.get_tensor(name).double()).square().sum())
-    distance, length = math.sqrt(sum(moved.values())), math.sqrt(sum(start.values()))
+        first_squares[layer] += float(first_values.double().square().sum())
+        difference_squares[layer] += float((values.double() - first_values.double()).square().sum())
+        squares_from_previous += float((values.double() - previous.get_tensor(name).double()).square().sum())
+    distance, length = math.sqrt(sum(difference_squares.values())), math.sqrt(sum(first_squares.values()))
     return Row(
         step=snapshot.step,
         metrics=snapshot.metrics,
         size=snapshot.size,
         from_start=distance,
         relative=_ratio(distance, length),
-        from_previous=math.sqrt(moved_since_previous),
-        layers={layer: _ratio(math.sqrt(moved[layer]), math.sqrt(start[layer])) for layer in start},
+        from_previous=math.sqrt(squares_from_previous),
+        layers={
+            layer: _ratio(math.sqrt(difference_squares[layer]), math.sqrt(squares))
+            for layer, squares in first_squares.items()
+        },
     )
 
 
@@ -128,6 +132,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _open(file: Path, files: contextlib.ExitStack) -> Any:
+    """Open a file in safetensors format, until `files` is closed."""
     from safetensors import safe_open
 
     return files.enter_context(safe_open(str(file), framework="pt"))

@@ -112,17 +112,11 @@ class Snapshots:
             CheckpointError: The snapshot could not be written. The others are unchanged.
         """
         store = self._store
-        config = getattr(model, "config", None)
         try:
-            with tempfile.TemporaryDirectory(prefix="snapshot-") as folder:
-                file = Path(folder) / WEIGHTS
-                _write(model, file)
-                size = file.stat().st_size
-                existing = store.complete()
-                name = record.name_of(step, existing)
-                with store.create(name, WEIGHTS) as sink, file.open("rb") as source:
-                    while piece := source.read(_PIECE):
-                        sink.write(piece)
+            existing = store.complete()
+            name = record.name_of(step, existing)
+            size = self._put_weights(name, model)
+            config = getattr(model, "config", None)
             if config is not None and hasattr(config, "to_json_string"):
                 with store.create(name, CONFIG) as sink:
                     sink.write(config.to_json_string().encode())
@@ -141,6 +135,16 @@ class Snapshots:
                 "room, keep fewer, or take none"
             ) from error
         return Snapshot(step, name, store.url(name), size, values)
+
+    def _put_weights(self, name: str, model: torch.nn.Module) -> int:
+        """Write the weights of a model into the folder of a snapshot, and return their size in bytes."""
+        with tempfile.TemporaryDirectory(prefix="snapshot-") as folder:
+            file = Path(folder) / WEIGHTS
+            _write(model, file)
+            with self._store.create(name, WEIGHTS) as sink, file.open("rb") as source:
+                while piece := source.read(_PIECE):
+                    sink.write(piece)
+            return file.stat().st_size
 
     def weights(self, snapshot: Snapshot) -> Any:
         """Return a context manager with the local path of the weights, a file in safetensors format."""

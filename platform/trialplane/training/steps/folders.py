@@ -63,8 +63,8 @@ def _put_file(location: str, file: Path, name: Path) -> None:
     if folder is None:
         import fsspec  # only needed for URLs
 
-        files, path = fsspec.url_to_fs(f"{location}/{name}")
-        files.put_file(str(file), path)
+        filesystem, path = fsspec.url_to_fs(f"{location}/{name}")
+        filesystem.put_file(str(file), path)
     else:
         copy = folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -106,9 +106,9 @@ def remove_all(location: str) -> None:
         if folder is None:
             import fsspec  # only needed for URLs
 
-            files, root = fsspec.url_to_fs(location)
-            files.invalidate_cache()
-            files.rm(root, recursive=True)
+            filesystem, root = fsspec.url_to_fs(location)
+            filesystem.invalidate_cache()
+            filesystem.rm(root, recursive=True)
         elif folder.is_symlink():  # a trial replaced the folder by a link; the target is not the platform's
             folder.unlink()
         else:
@@ -175,6 +175,6 @@ def _read(location: str, name: str) -> bytes:
         return (folder / name).read_bytes()
     import fsspec  # only needed for URLs
 
-    files, root = fsspec.url_to_fs(location)
-    content: bytes = files.cat_file(f"{root}/{name}")
+    filesystem, root = fsspec.url_to_fs(location)
+    content: bytes = filesystem.cat_file(f"{root}/{name}")
     return content

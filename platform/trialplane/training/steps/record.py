@@ -153,7 +153,7 @@ class Rules:
                 "keep_every are at least 1, keep_best is at least 0"
             )
 
-    def superfluous(self, saved: Sequence[Saved]) -> list[Saved]:
+    def surplus(self, saved: Sequence[Saved]) -> list[Saved]:
         """Return the checkpoints that no rule keeps.
 
         Of several checkpoints of one step, only the last can be kept.
@@ -164,20 +164,20 @@ class Rules:
         in_order = sorted(saved, key=lambda checkpoint: order(checkpoint.name))
         last_of_step = {checkpoint.step: checkpoint for checkpoint in in_order}
         steps = list(last_of_step)
-        kept_steps = set(steps[-self.keep_last :])
+        retained_steps = set(steps[-self.keep_last :])
         if self.keep_every is not None:
-            kept_steps.update(step for step in steps if step % self.keep_every == 0)
+            retained_steps.update(step for step in steps if step % self.keep_every == 0)
         sign = 1.0 if self.direction == "minimize" else -1.0
         ranking: list[tuple[float, int]] = []  # best metric first, and of equal metrics the newest step first
         for step, checkpoint in last_of_step.items():
             if checkpoint.metric is not None and not math.isnan(checkpoint.metric):
                 ranking.append((sign * checkpoint.metric, -step))
         ranking.sort()
-        kept_steps.update(-negative_step for _, negative_step in ranking[: self.keep_best])
+        retained_steps.update(-negative_step for _, negative_step in ranking[: self.keep_best])
         return [
             checkpoint
             for checkpoint in saved
-            if checkpoint.step not in kept_steps or checkpoint is not last_of_step[checkpoint.step]
+            if checkpoint.step not in retained_steps or checkpoint is not last_of_step[checkpoint.step]
         ]
 
 

@@ -69,8 +69,8 @@ class Encoder:
         rows: list[list[int]] = []
         for start in range(first, last, BATCH):
             texts = [work.lines[index]["text"] for index in range(start, min(start + BATCH, last))]
-            encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=work.add_special_tokens)
-            rows += [each.ids for each in encoded]
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=work.add_special_tokens)
+            rows += [encoding.ids for encoding in encodings]
         shards.write(shards.path(Path(work.folder), number), rows, self._dtype)
 
 
