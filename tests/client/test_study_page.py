@@ -262,3 +262,57 @@ def test_a_page_that_followed_a_run_is_the_page_of_its_end(runs, served, objecti
         for section in ended.sections:
             assert shown_in(followed, section) == shown_in(ended, section), section
         assert followed.errors == ended.errors == []
+
+
+class Clock:
+    """A clock that a test advances.
+
+    Attributes:
+        monotonic_now: Time that has passed.
+        processor: Time that this thread has worked.
+    """
+
+    def __init__(self) -> None:
+        self.monotonic_now = self.processor = 0.0
+
+    def monotonic(self) -> float:
+        return self.monotonic_now
+
+    def thread_time(self) -> float:
+        return self.processor
+
+
+class SlowTarget:
+    """A target whose attempts arrive after a wait, and cost processor time.
+
+    Args:
+        target: Target that is asked.
+        clock: Clock that is advanced.
+        processor: Processor time of each request, in seconds.
+    """
+
+    def __init__(self, target: Any, clock: Clock, processor: float) -> None:
+        self._target, self._clock, self._processor = target, clock, processor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def attempts(self, *arguments: Any) -> Any:
+        self._clock.monotonic_now += 30.0
+        self._clock.processor += self._processor
+        return self._target.attempts(*arguments)
+
+
+@pytest.mark.parametrize(("processor", "pause"), [(0.0, 0.5), (1.0, 4.0)], ids=["waits", "works"])
+def test_a_page_is_read_again_after_a_pause_for_work_but_not_for_waiting(runs, monkeypatch, processor: float, pause: float):
+    clock = Clock()
+    monkeypatch.setattr(study_page, "time", clock)
+    run = runs.make("a", tell=complete, asks=2)
+    runs.say(run, RunState.RUNNING)
+    page = StudyPage(RunHandle("a", SlowTarget(runs.target, clock, processor)), lambda: studies.AROUND)
+    assert page.content_after(0) is not None
+    runs.drive(run, failed, 1)
+    clock.monotonic_now += pause - 0.1
+    assert page.content_after(1) is None
+    clock.monotonic_now += 0.1
+    assert page.content_after(1) is not None

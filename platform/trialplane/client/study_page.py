@@ -110,9 +110,9 @@ class StudyPage:
 
     def _read(self) -> content.Content:
         """Read what is new in the run, compute the content again if there is anything new, and return it."""
-        start_time = time.monotonic()
-        if self._content is not None and start_time < self._next_read:
+        if self._content is not None and time.monotonic() < self._next_read:
             return self._content
+        start_seconds = time.thread_time()
         target, name = self._handle.target, self._handle.name
         status = self._handle.status()
         ledger_attempts, alive = target.attempts(name, self._end)
@@ -127,12 +127,16 @@ class StudyPage:
             self._end = reading.newest_end_number(ledger_attempts, self._end)
             self._status = status
             record = RunRecord(self._job, status, [self._attempts[n] for n in sorted(self._attempts)], self._reports)
-            facts, columns = content.content(record, self._page_context(), self._importances(record))
+            importances_start = time.thread_time()
+            importances_now = self._importances(record)
+            # These do not delay the next read: they are rare, and the first ones import Optuna.
+            start_seconds += time.thread_time() - importances_start
+            facts, columns = content.content(record, self._page_context(), importances_now)
             self._version += 1
             self._content = {**facts, "version": self._version, "mlflow": "/", "logs": LOG}, columns
-        end_time = time.monotonic()
-        # A pause in proportion to the duration limits this method to MAX_SHARE of a core.
-        self._next_read = end_time + max(MIN_PAUSE, (end_time - start_time) * (1 / MAX_SHARE - 1))
+        # A pause in proportion to the processor time limits this method to MAX_SHARE of a core. Waiting does not count, as
+        # the page would be behind for long on a busy machine, or through a gateway.
+        self._next_read = time.monotonic() + max(MIN_PAUSE, (time.thread_time() - start_seconds) * (1 / MAX_SHARE - 1))
         return self._content
 
     def _importances(self, record: RunRecord) -> Importances:
