@@ -75,7 +75,11 @@ def test_a_cluster_must_be_named() -> None:
 @pytest.mark.parametrize(
     ("program", "arguments", "lines"),
     [
-        ("populations", "--steps 20 --rounds 1", ["ours .* per second; .*decision: ", "Ray Tune .* per second", "goal 10"]),
+        (
+            "populations",
+            "--steps 20 --rounds 1",
+            ["quorum 0 .*decision: ", "Ray Tune .* per second", "goal 10"],
+        ),
         (
             "restores",
             "--trials 4 --kills 1 --every 8 --pause 0.1",
