@@ -95,7 +95,7 @@ def test_each_source(platform, workplace: Path, source: str) -> None:
     assert there == needed | {"job.yaml"}
 
 
-def test_the_modules_that_a_script_imports_come_along(platform, workplace: Path) -> None:
+def test_the_files_of_the_folder_come_along(platform, workplace: Path) -> None:
     files = {
         "sweep.yaml": "program: code/fit.py\nmetric: {name: a}\nparameters: {a: {values: [1, 2]}}\n",
         "code/fit.py": "import nets\ndef late():\n    from lib.deep import x\n",
@@ -104,13 +104,15 @@ def test_the_modules_that_a_script_imports_come_along(platform, workplace: Path)
         "code/lib/__init__.py": "",
         "code/lib/deep.py": "from . import other\n",
         "code/lib/other.py": "",
-        "code/unused.py": "",
+        "data/rows.csv": "1\n",
+        "jobs/earlier/train.py": "",
+        ".env": "SECRET=x\n",
     }
     write(Path(), files)
     result = platform("import", "wandb", "sweep.yaml")
     assert result.exit_code == 0, result.output
-    there = {str(file.relative_to("jobs/sweep")) for file in Path("jobs/sweep").rglob("*.py")}
-    assert there == set(files) - {"sweep.yaml", "code/unused.py"}
+    names = {str(file.relative_to("jobs/sweep")) for file in Path("jobs/sweep").rglob("*") if file.is_file()}
+    assert names == set(files) - {"sweep.yaml", "jobs/earlier/train.py", ".env"} | {"job.yaml"}
 
 
 def test_modules_of_the_folder_above_lie_beside_the_script(platform, workplace: Path) -> None:

@@ -576,18 +576,21 @@ def test_the_number_of_trials_of_a_study_is_read_or_its_lack_is_told(
     assert ("shows no number of trials" in result.stderr) == (wanted == 20)
 
 
-def test_a_command_that_starts_a_search_of_optuna_is_told_the_form_of_the_script(
+@pytest.mark.services
+def test_a_command_that_starts_a_search_is_the_job_of_that_search(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (written / "own").mkdir()
-    (written / "own" / "fit.py").write_text(STUDY_WITH_ARGUMENTS)
+    (written / "own" / "data").mkdir(parents=True)
+    (written / "own" / "data" / "scale.txt").write_text("4")
+    text = STUDY_WITH_ARGUMENTS.replace("** 2\n", "** 2 * SCALE * int(open('data/scale.txt').read()) * args.resolution\n")
+    (written / "own" / "fit.py").write_text(text.replace("MANY", "SCALE = int(open('data/scale.txt').read())\nMANY"))
     monkeypatch.chdir(written)
-    result = platform("init", "--from", "cd own && python fit.py --n_trials 2", "--no-smoke")
-    told = "`platform init --from own/fit.py` makes the job of the search itself"
-    assert result.exit_code == 2 and told in result.stderr and not Path("job.yaml").exists(), result.output
-    result = platform("init", "--from", "cd own && python fit.py --n_trials 2 --lr 0.1", "--no-smoke")
-    assert result.exit_code == 0 and told in result.stderr, result.output
-    assert set(load.load_job(written).search.parameters) == {"lr"}
+    result = platform("init", "--from", "cd own && python fit.py --n_trials 2 --resolution=-3")
+    assert result.exit_code == 0 and "the search of fit.py is the job: value minimized, 2 trials" in result.stderr
+    result = platform("submit", "hpo", "own", "--local")
+    assert result.exit_code == 0, result.output
+    x, value = (float(platform("results").stdout.splitlines()[1].split()[index]) for index in (3, 2))
+    assert value == pytest.approx(x**2 * 16 * -3, rel=0.02), "with the files of its folder and the argument"
 
 
 SUBCOMMANDS = """
@@ -621,12 +624,12 @@ def test_a_search_in_another_subcommand_does_not_matter(platform, written: Path,
     job = load.load_job(written)
     assert job.arguments.file == "conf/args.json" and set(job.search.parameters) == {"lr", "dropout"}
     Path("job.yaml").unlink()
-    for source, told in (
-        ("cd own && python main.py tune", "its subcommand tune starts"),
-        ("own/main.py", "subcommand tune"),
-    ):
-        result = platform("init", "--from", source)
-        assert result.exit_code == 2 and told in result.stderr and not Path("job.yaml").exists(), result.output
+    result = platform("init", "--from", "own/main.py")
+    told = "`platform init --from 'python own/main.py tune'`"
+    assert result.exit_code == 2 and told in result.stderr and not Path("job.yaml").exists(), result.output
+    result = platform("init", "--from", "python own/main.py tune --num-trials 5")
+    assert result.exit_code == 0, result.output
+    assert (load.load_job(written).entrypoint, load.load_job(written).trials) == ("optuna:main_objective:objective", 5)
 
 
 ONE_COMMAND = """
@@ -653,12 +656,13 @@ def test_the_only_command_of_click_or_typer_is_no_subcommand(
         text = f"{text[:start]}{TYPER}\n{text[end:]}".replace("    tune()", "    app()")
     (written / "fit.py").write_text(text)
     monkeypatch.chdir(written)
-    result = platform("init", "--from", "python fit.py -n 10", "--no-smoke")
-    told = "`platform init --from fit.py` makes the job of the search itself"
-    assert result.exit_code == 2 and told in result.stderr and "subcommand" not in result.stderr, result.output
-    result = platform("init", "--from", "fit.py")
-    assert result.exit_code == 0, result.output
-    assert (load.load_job(written).entrypoint, load.load_job(written).trials) == ("optuna:fit_objective:objective", 12)
+    for source, trials in (("python fit.py --num-trials 10", 10), ("fit.py", 12)):
+        result = platform("init", "--from", source)
+        assert result.exit_code == 0, result.output
+        job = load.load_job(written)
+        assert (job.entrypoint, job.trials) == ("optuna:fit_objective:objective", trials)
+        for name in ("job.yaml", "fit_objective.py"):
+            (written / name).unlink()
 
 
 def test_a_search_does_not_hide_the_arguments_that_the_user_searches(platform, written: Path) -> None:
@@ -711,7 +715,7 @@ def test_the_sampler_and_the_pruner_of_a_study_are_the_jobs(platform, written: P
         ),
         ("pruner=optuna.pruners.PercentilePruner(25.0)", "25.0 of PercentilePruner"),
         ("sampler=optuna.samplers.GridSampler({'x': [1, 2]})", "of GridSampler cannot be read"),
-        ("sampler=optuna.samplers.TPESampler(seed=SEED)", "seed of TPESampler"),
+        ("sampler=optuna.samplers.TPESampler(seed=input())", "seed of TPESampler"),
         ("sampler=Mine()", "Mine is none of"),
         ("pruner=None", ""),
     ],
@@ -719,7 +723,6 @@ def test_the_sampler_and_the_pruner_of_a_study_are_the_jobs(platform, written: P
 def test_what_of_a_study_cannot_be_read_is_told_and_the_job_is_valid(platform, written: Path, call: str, told: str) -> None:
     text = f"""
         import optuna
-        SEED = int("3")
         def objective(trial):
             return trial.suggest_float("x", 0, 1)
         if __name__ == "__main__":
@@ -753,6 +756,80 @@ def test_an_objective_that_cannot_be_imported_is_that_of_a_module(platform, writ
     (written / "fit.py").write_text(f"{textwrap.dedent(text)}\nbest = Objective(1)\n".replace(f"({passed}", "(best"))
     assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
     assert made().entrypoint == "optuna:fit:best"
+
+
+def test_values_of_a_study_are_those_of_its_variables_and_flags(platform, written: Path) -> None:
+    text = """
+        import argparse
+        import optuna
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--pruning", "-p", action="store_true")
+        args = parser.parse_args()
+        SEED, FIRST = 3, {"x": 0.5}
+        STARTUP = 2 * 4
+        def objective(trial):
+            return trial.suggest_float("x", 0, 1)
+        def other(trial):
+            return -trial.suggest_float("x", 0, 1)
+        if __name__ == "__main__":
+            pruner = optuna.pruners.MedianPruner(n_warmup_steps=STARTUP) if not args.pruning else optuna.pruners.NopPruner()
+            study = optuna.create_study(pruner=pruner, direction="maximize")
+            study.enqueue_trial({"x": 0.25, "kind": "a"})
+            study.enqueue_trial(FIRST)
+            study.enqueue_trial(dict(zip("x", input())))
+            study.optimize(objective, n_trials=9)
+            optuna.create_study().optimize(other, n_trials=3)
+    """.replace("SEED, FIRST = 3, ", "FIRST = ")
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    job = made()
+    assert (job.pruner.name, job.pruner.options) == ("median", {"n_warmup_steps": 8})
+    assert list(job.enqueue) == [{"x": 0.25, "kind": "a"}, {"x": 0.5}] and "enqueue_trial: only running" in result.stderr
+    assert "only the first search, of objective, is taken" in result.stderr
+    assert "--set entrypoint=optuna:fit:other" in result.stderr
+
+
+LIBRARIES = {
+    "from hyperopt import fmin\nfmin(f, {}, max_evals=7)": ("loss", "minimize", "tpe", 7),
+    "from sklearn.model_selection import RandomizedSearchCV as S\nS(m, {}).fit(x, y)": (
+        "mean_test_score",
+        "maximize",
+        "random",
+        10,
+    ),
+    "from sklearn import model_selection as s\ng = {'a': [1, 2], 'b': [None] * 3}\ns.GridSearchCV(m, g).fit(x, y)": (
+        "mean_test_score",
+        "maximize",
+        "bruteforce",
+        6,
+    ),
+    "import skopt\nskopt.gp_minimize(f, [], n_calls=8)": ("value", "minimize", "tpe", 8),
+    "import keras_tuner as kt\nkt.RandomSearch(b, kt.Objective('val_f1', 'max'), max_trials=4).search(x)": (
+        "val_f1",
+        "maximize",
+        "tpe",
+        4,
+    ),
+    "import bayes_opt\nb = bayes_opt.BayesianOptimization(f, {})\nb.maximize(2, n_iter=3)": ("target", "maximize", "tpe", 5),
+}
+
+
+@pytest.mark.parametrize("text", LIBRARIES)
+def test_a_search_of_another_library_is_the_job(platform, written: Path, text: str) -> None:
+    (written / "fit.py").write_text(f"{text}\nlr = 0.1\n")
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.output
+    metric, direction, sampler, trials = LIBRARIES[text]
+    job = made()
+    assert (job.entrypoint, job.sampler.name, job.trials) == ("optuna:fit_objective:objective", sampler, trials)
+    assert [(one.metric, one.direction) for one in job.objectives] == [(metric, direction)]
+
+
+def test_values_of_a_script_that_asks_and_tells_a_study_are_not_searched(platform, written: Path) -> None:
+    (written / "fit.py").write_text("import optuna\nbatch_size = 8\nstudy = optuna.create_study()\nstudy.ask()\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0 and "searches by itself, by optuna" in result.stderr, result.output
+    assert not made().search.parameters
 
 
 def test_a_search_that_starts_when_the_script_is_imported_is_not_started(platform, written: Path) -> None:

@@ -268,10 +268,9 @@ def test_a_search_at_the_top_level_is_taken(loaded) -> None:
     assert loaded(read(text), search=text).entrypoint == "ray:search:fit"
 
 
-def test_a_class_needs_a_function(loaded) -> None:
+def test_a_class_trainable_is_the_entrypoint(loaded) -> None:
     text = "class Fit(Trainable): ...\ndef main():\n    tune.run(Fit, config={'x': tune.uniform(0, 1)}, metric='m')\n"
-    with pytest.raises(errors.SpecError, match=r"Fit is a class, and a trial calls a function; write a function\(config\)"):
-        loaded(read(text), search=text)
+    assert loaded(read(text), search=text).entrypoint == "ray:search:Fit"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +278,6 @@ def test_a_class_needs_a_function(loaded) -> None:
     [
         ("inner", "inner is not defined at the top level of the file"),
         ("lambda config: 1", "lambda config: 1 is not a function of this file by its name"),
-        ("tune.with_parameters(fit, data=1)", "write NAME = tune.with_parameters(…) at the top level of the file"),
     ],
 )
 def test_a_trainable_that_no_trial_could_name_is_told(trainable: str, part: str) -> None:
@@ -454,13 +452,47 @@ if __name__ == "__main__":
 def test_a_partial_is_a_module_with_its_arguments(loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = read(PARTIAL, "bound_search.py")
     assert (imported.job["entrypoint"], imported.job["trials"]) == ("ray:bound_search_trainable:trainable", 4)
-    assert "absolute" in str(reasons(imported))
     for name, text in {**imported.files, "bound_search.py": PARTIAL}.items():
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     trainable = importlib.import_module("bound_search_trainable").trainable
     folder = str(Path("data").absolute())
     assert trainable({"x": 2}) == {"loss": 10, "folder": folder, "sizes": [3, len(folder)]}
+
+
+@pytest.mark.services
+def test_arguments_of_with_parameters_are_bound_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PARTIAL.replace("partial(fit,", "tune.with_parameters(fit,").replace("from functools import partial\n", "")
+    imported = read(text, "with_search.py")
+    for name, content in {**imported.files, "with_search.py": text}.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("with_search_trainable").trainable({"x": 2})["loss"] == 10
+    no_arguments = text.replace(
+        "tune.with_parameters(fit, folder=folder, sizes=sizes, scale=scale)", "tune.with_parameters(fit)"
+    )
+    assert importlib.import_module("with_search_trainable").trainable.func.__name__ == "fit"
+    assert read(no_arguments, "with_search.py").job["entrypoint"] == "ray:with_search_trainable:trainable"
+    with pytest.raises(errors.SpecError, match=r"binds values that only running the file would show"):
+        read(text.replace("sizes=sizes", "sizes=load(input())"))
+
+
+@pytest.mark.parametrize(
+    ("rest", "objective"),
+    [
+        ("best = result.get_best_trial('val_acc', 'max', 'last')", ("val_acc", "maximize")),
+        ("print(result.get_best_result(metric='err', mode='min').config)", ("err", "minimize")),
+        ("def g(c): tune.report({'step': 1, 'val_loss': 2, 'train_loss': 1})", ("val_loss", "minimize")),
+        ("def g(c): session.report(epoch=1, mean_accuracy=2)", ("mean_accuracy", "maximize")),
+        ("", ("loss", "minimize")),
+    ],
+)
+def test_a_metric_that_the_search_does_not_name_is_that_of_the_rest_of_the_file(
+    rest: str, objective: tuple[str, str]
+) -> None:
+    imported = read(f"def f(c): ...\n{rest}\nresult = tune.run(f, config={{'x': tune.uniform(0, 1)}})\n")
+    assert tuple(imported.job["objective"].values()) == objective
+    assert "names no metric" in str(reasons(imported))
 
 
 PARTIAL_HEAD = """
@@ -503,7 +535,7 @@ def partial_module(text: str) -> str:
     ids=range(7),
 )  # fmt: skip
 def test_a_partial_gets_the_values_of_local_names(text: str, value: str) -> None:
-    assert f"trainable = script.partial(script.fit, d={value})\n" in partial_module(text)
+    assert f"trainable = partial(script.fit, d={value})\n" in partial_module(text)
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,10 @@ def test_what_does_not_fit_a_function_of_ray_tune_is_said(
     assert any(found in text for text in complaints(tmp_path, {**RAY, **fields}, f"def {code}: ...\n"))
 
 
-def test_a_class_of_ray_tune_is_refused(tmp_path: Path) -> None:
-    (found,) = complaints(tmp_path, RAY, "class objective(tune.Trainable): ...\n")
-    assert "objective is a class, and a trial calls a function" in found
+def test_a_class_that_is_no_trainable_of_ray_tune_is_refused(tmp_path: Path) -> None:
+    assert loaded(tmp_path, RAY, "from ray import tune\nclass objective(tune.Trainable): ...\n")
+    (found,) = complaints(tmp_path, RAY, "class objective: ...\n")
+    assert "objective is a class without a base; write a function(config)" in found
 
 
 def test_an_objective_defines_its_parameters(tmp_path: Path) -> None:

@@ -321,6 +321,22 @@ def test_a_trial_that_has_its_parameters_may_ask_for_none(tmp_path: Path) -> Non
     assert (outcome.failure, "only an objective" in outcome.message) == (FailureClass.INVALID, True)
 
 
+def test_an_objective_runs_in_its_own_copy_of_the_code(tmp_path: Path) -> None:
+    code = {
+        "train": "from pathlib import Path\n"
+        "at_import = Path('train.py').exists()\n"
+        "def run(trial):\n"
+        "    with open('rows.txt', 'a') as file:\n"
+        "        file.write('x')\n"
+        "    trial.set_user_attr('files', [at_import, Path('train.py').exists(), Path('rows.txt').read_text()])\n"
+        "    return trial.suggest_float('x', 0, 1)\n"
+    }
+    with Bench(tmp_path, code, entrypoint="optuna:train:run") as bench:
+        for _ in range(2):
+            _, outcome = answered(bench, "return")
+            assert outcome.returned == {"files": [True, True, "x"]}
+
+
 def test_messages_are_checked() -> None:
     wanted = Suggest("x", "categorical", choices=("a", None, [1, {"b": 2}]))
     assert messages.decode(messages.encode(wanted), messages.FROM_TRIAL) == wanted

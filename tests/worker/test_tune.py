@@ -76,8 +76,15 @@ def puts(config):
 
 
 class Trains(tune.Trainable):
+    def setup(self, config):
+        self.score = config["model"]["lr"]
+
     def step(self):
-        return {"score": 1}
+        self.score += 1
+        return {"score": self.score, "done": self.training_iteration == 2}
+
+
+class Other: ...
 
 
 def run(config):
@@ -166,11 +173,17 @@ def test_a_call_that_needs_ray_fails_and_starts_none(bench: Bench) -> None:
     assert outcome.failure is FailureClass.ERROR and "Ray has not been started" in outcome.message
 
 
-def test_a_class_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(
-        errors.EntrypointError, match=r"is a class, and a trial calls a function; write a function Trains\(config\)"
-    ):
-        Bench(tmp_path, {"train": CODE}, entrypoint="ray:train:Trains")
+def test_a_class_without_steps_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    remedy = r"is a class without a method train; write a function Other\(config\)"
+    with pytest.raises(errors.EntrypointError, match=remedy):
+        Bench(tmp_path, {"train": CODE}, entrypoint="ray:train:Other")
+
+
+def test_a_class_trainable_is_run_step_by_step(tmp_path: Path) -> None:
+    with Bench(tmp_path, {"train": CODE}, entrypoint="ray:train:Trains") as bench:
+        outcome, reports = bench.reported(bench.request("", **{"model.lr": 0.5}))
+    assert outcome.message == "" and outcome.metrics["score"] == 3.5
+    assert [(report.step, report.metrics["score"]) for report in reports] == [(1, 1.5), (2, 2.5), (3, 3.5)]
 
 
 def test_a_function_of_a_package_is_found(tmp_path: Path) -> None:

@@ -54,11 +54,11 @@ _RUNNERS = {
     ".rs": "rustc {name} -o program && ./program",
     ".go": "go run {name}",
 }
-_OBJECTIVE = '''"""The objective that {name} passes to `study.optimize`."""
+_OBJECTIVE = '''"""The objective of the search that {name} starts."""
 
-from trialplane.integrations.optuna import objective_of
+{variables}from trialplane.integrations.searches import objective_of
 
-objective = objective_of("{name}")
+objective = objective_of({arguments})
 '''
 # Name of a hidden file in the text of a script: "./.vocabulary.txt"
 _HIDDEN_NAME = re.compile(r"""["'](?:\./)?(\.[A-Za-z][\w-]*(?:\.\w+)*)["']""")
@@ -107,13 +107,13 @@ class _NewFile:
     remark: str
 
 
-def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
+def make(file: Path, request: Request, call: script.Call | None = None) -> int:
     """Write a job.yaml beside a script, or nothing at all, and say whether the job can run.
 
     Args:
         file: The script.
         request: Options of the user.
-        is_typed: Whether the user gives a command like `python bin/fit.py`, which runs in the working directory.
+        call: Call of the script in a command that the user gives, such as `python bin/fit.py`; None without a command.
 
     Returns:
         The exit code.
@@ -141,7 +141,7 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
     real = file.resolve()  # Python imports from the folder of a link's target
     if file.suffix == ".py":
         notebook_code = new_files[0].text if new_files else None
-        text, parsed_script = _read_python(file, notebook_code, request.space)
+        text, parsed_script = _read_python(file, notebook_code, request.space, call.arguments if call else ())
         if parsed_script.style is Style.TUNE:
             return _import_tune(file, request, is_notebook=bool(new_files))
     else:
@@ -154,23 +154,26 @@ def make(file: Path, request: Request, *, is_typed: bool = False) -> int:
         parsed_script = launcher.read(text, str(file), started_commands)
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
-    return _write_job(_Origin(file, real, text, file.name, new_files, is_typed), parsed_script, request)
+    return _write_job(_Origin(file, real, text, file.name, new_files, call), parsed_script, request)
 
 
-def _read_python(file: Path, notebook_code: str | None, requested: Collection[str]) -> tuple[str, Script]:
+def _read_python(
+    file: Path, notebook_code: str | None, requested: Collection[str], given_arguments: Sequence[str]
+) -> tuple[str, Script]:
     """Return the text of a Python script and the facts that it shows.
 
     Args:
         file: The script.
         notebook_code: Text of the script if it is the code of a notebook and not written yet; None to read the file.
         requested: Names of the parameters that the user wants to search, which a search of the script's own may not have.
+        given_arguments: Arguments of the script in the user's command.
     """
     real = file.resolve()
     modules = script_folder.modules(real, notebook_code)
     text, _ = modules[Path(real.name)]
     module_text = "\n".join([*(module_text for module_text, _ in modules.values()), script_folder.package_text(real)])
-    parsed_script = script.read(text, str(file), module_text, requested=requested)
-    if requested and parsed_script.style in (Style.OPTUNA, Style.WANDB):
+    parsed_script = script.read(text, str(file), module_text, requested=requested, given_arguments=given_arguments)
+    if requested and parsed_script.style in (Style.STUDY, Style.WANDB):
         without_search = script.read(text, str(file), module_text, with_search=False, requested=requested)
         if without_search.style in (Style.PARSED, Style.HYDRA):  # it has parameters besides those of its search
             output.note(f"{file.name} has a search of its own; if it starts, each trial of this job is a whole search")
@@ -243,7 +246,7 @@ def make_of_command(text: str, request: Request) -> int:
     if secrets:
         output.note(_secrets_message(list(secrets)))
     if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
-        return make(Path(script_file), request, is_typed=True)
+        return make(Path(script_file), request, script.Call(script_file, ".", "", (), 0))
     if notebook_file := launcher.executed_notebook(text):
         return make(Path(notebook_file), request)
     call, words, folder = launcher.find_call(text), text, "."
@@ -256,6 +259,8 @@ def make_of_command(text: str, request: Request) -> int:
         started_commands = functools.partial(wrapper.python_commands, shell_text, shell_call)
     if call is not None:
         call = _existing_call(call)
+    if call is not None and not request.space and shell_call is None and _starts_study(call):
+        return make(Path(call.folder, call.script), request, call)
     # The words that may name files, and the folder from which they do: of a call, its arguments and its own folder.
     if call is not None:
         words, folder = shlex.join(call.arguments), call.folder
@@ -267,6 +272,14 @@ def make_of_command(text: str, request: Request) -> int:
     parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
     return _write_job(origin, parsed_script, request)
+
+
+def _starts_study(call: script.Call) -> bool:
+    """Return whether a command starts the search of a Python script, by Optuna or another library of that kind."""
+    file = Path(call.folder, call.script)
+    parsed_script = script.read(script_folder.source(file), str(file))
+    subcommand = script_probe.subcommand(call.arguments)
+    return parsed_script.style is Style.STUDY and subcommand in ("", parsed_script.searching)
 
 
 def _refuse_files_above(text: str, words: str, folder: str) -> None:
@@ -339,7 +352,7 @@ class _Origin:
         text: Text of the file; "" for a command line.
         title: Name for messages.
         new_files: Files to write beside the job's.
-        is_typed: Whether it is the script of a command that the user types, which runs in the working directory.
+        call: Call of the script in a command that the user types; None without one.
     """
 
     file: Path
@@ -347,7 +360,7 @@ class _Origin:
     text: str
     title: str
     new_files: tuple[_NewFile, ...] = ()
-    is_typed: bool = False
+    call: script.Call | None = None
 
     @property
     def short_title(self) -> str:
@@ -376,7 +389,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         output.note(f"{title} is an exported notebook: trials leave out its magics and shell commands")
     for remark in parsed_script.notes:
         output.note(f"{origin.file}: {remark}")
-    exit_code = _write_own_search(origin, parsed_script, folder, request)
+    exit_code = _write_own_search(origin, parsed_script, start, request)
     if exit_code is not None:
         return exit_code
     hidden_files = _hidden_files(title, origin.text, folder)
@@ -450,8 +463,8 @@ def _find_start(origin: _Origin, parsed_script: Script) -> tuple[script_folder.S
     file_with_values = settings_file.find(real, parsed_script) if parsed_script.style in _WITH_SETTINGS else None
     is_shell = bool(origin.text) and parsed_script.style is Style.COMMAND and real.suffix in settings.SHELLS
     find_start = script_folder.shell_start if is_shell else script_folder.start
-    if origin.is_typed and parsed_script.style not in script.OWN_SEARCHES:  # whose jobs import the script
-        find_start = script_folder.typed_start
+    if origin.call is not None and parsed_script.style is not Style.WANDB:  # whose job has a script in its own folder
+        find_start = functools.partial(script_folder.typed_start, working_directory=Path(origin.call.folder).resolve())
     start = find_start(real, parsed_script, origin.text)
     folders = [start.folder]
     if not is_shell:
@@ -503,7 +516,8 @@ def _find_parameters(
         parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space)
     file_with_values, declared = _pass_by_argument(file_with_values, declared)
     is_declared_of_use = _has_searchable(declared) or _has_required(declared)
-    if file_with_values is None and not is_declared_of_use and guess.space(parsed_script.values):
+    is_search = parsed_script.style is Style.SEARCHES and not request.space  # whose values are often settings of the search
+    if file_with_values is None and not is_declared_of_use and not is_search and guess.space(parsed_script.values):
         parsed_script = script_probe.as_globals(parsed_script)
         declared = Declared(parsed_script.values, declared.left_out, subcommands=declared.subcommands)
     # Numbers that the script declares are better than those of the file, and required arguments need a value.
@@ -609,29 +623,33 @@ def _summary(
     return summary, options
 
 
-def _write_own_search(origin: _Origin, parsed_script: Script, folder: Path, request: Request) -> int | None:
-    """Write the job of a script with a search of its own, by Optuna, W&B or Hydra; return the exit code.
+def _write_own_search(origin: _Origin, parsed_script: Script, start: script_folder.Start, request: Request) -> int | None:
+    """Write the job of a script with a search of its own, by Optuna, W&B, Hydra or the like; return the exit code.
 
     None, and nothing is written, if the script has no such search.
 
     Raises:
         InputError: A subcommand has the search, or the user gives a space or an objective, which would replace the search's.
     """
-    title = origin.title
+    title, folder = origin.title, start.folder
     sweep = _hydra_sweep(origin.real, parsed_script, folder)
-    if sweep is None and parsed_script.style not in (Style.OPTUNA, Style.WANDB):
+    if sweep is None and parsed_script.style not in (Style.STUDY, Style.WANDB):
         return None
-    if subcommand := parsed_script.searching:
+    subcommand = parsed_script.searching
+    if subcommand and (origin.call is None or parsed_script.style is Style.WANDB):
         command = f"python {importing.shell_path(origin.file)}"
+        search_command = f"{_INIT} '{command} {subcommand}'"
+        is_study = parsed_script.style is Style.STUDY
+        remedy = f"for the job of that, type `{search_command}`; " if is_study else "and no job can be made of that; "
         raise InputError(
-            f"{title} has a search in its subcommand {subcommand}, and no job can be made of that; name another, as in "
+            f"{title} has a search in its subcommand {subcommand}: {remedy}for another subcommand, "
             f"`{_INIT} '{command} SUBCOMMAND' --space NAME=LOW..HIGH`; nothing was changed"
         )
     if options := request.typed_options:
         reason = f"{title} has a search of its own, whose space and objective become the job's"
         raise InputError(f"{reason}; drop {options}, and change them there or in {load.FILE}; nothing was changed")
-    if parsed_script.style is Style.OPTUNA:
-        return _write_optuna_job(origin, parsed_script, folder)
+    if parsed_script.style is Style.STUDY:
+        return _write_study_job(origin, parsed_script, start)
     if sweep is not None:
         summary = "the sweep in the configuration is the job"
         return _write_files(folder, _heading(title) + output.as_yaml(sweep), summary, origin.new_files)
@@ -651,27 +669,38 @@ def _write_wandb_job(origin: _Origin, parsed_script: Script, folder: Path) -> in
     return _write_files(folder, _heading(title) + output.as_yaml(fields), summary, origin.new_files)
 
 
-def _write_optuna_job(origin: _Origin, parsed_script: Script, folder: Path) -> int:
-    """Write the job of a script that passes an objective to Optuna; return the exit code.
+def _write_study_job(origin: _Origin, parsed_script: Script, start: script_folder.Start) -> int:
+    """Write the job of a script with a search by Optuna or a library of that kind; return the exit code.
 
-    If trials cannot import the objective, a new module finds it by running the script up to `study.optimize`.
+    If trials cannot import the objective from the script, a new module gets it by running the script up to its search.
 
     Raises:
         InputError: A file with the name of that module exists.
         SpecError: Trials cannot import that module either.
     """
-    file, heading = origin.file, _heading(origin.file.name)
-    summary, fields = "the objective of Optuna is the job", dict(parsed_script.search)
-    if fields["entrypoint"] and not _entrypoint_issues(folder, fields, origin.new_files):
+    file, heading, folder = origin.file, _heading(origin.file.name), start.folder
+    fields = dict(parsed_script.search)
+    call = origin.call or script.Call(file.name, ".", "", (), 0)
+    name = origin.real.relative_to(folder).as_posix()
+    objectives = fields.get("objectives") or [fields["objective"]]
+    shown = ", ".join(f"{objective['metric']} {objective['direction']}d" for objective in objectives)
+    summary = f"the search of {file.name} is the job: {shown}, {errors.counted(fields['trials'], 'trial')}"
+    needs_start = call.arguments or call.variables or start.cwd != "." or start.path
+    if fields["entrypoint"] and not needs_start and not _entrypoint_issues(folder, fields, origin.new_files):
         return _write_files(folder, heading + output.as_yaml(fields), summary, origin.new_files)
     stem = f"_{file.stem}" if file.stem[:1].isdigit() else file.stem  # no module begins with a digit
     module = f"{re.sub(r'[^a-zA-Z0-9]+', '_', stem)}_objective"
     target = folder / f"{module}.py"
     if target.is_symlink() or target.exists():
         raise InputError(f"{target} already exists; nothing was changed; remove it")
-    remark = f"it runs {file.name} up to study.optimize, for the function there"
-    new_file = _NewFile(target, _OBJECTIVE.format(name=origin.real.relative_to(folder).as_posix()), remark)
-    new_files = [*origin.new_files, new_file]
+    arguments_text = repr(name)
+    arguments_text += f", arguments={list(call.arguments)}" if call.arguments else ""
+    arguments_text += f", folder={start.cwd!r}" if start.cwd != (Path(name).parent.as_posix()) else ""
+    arguments_text += f", path={list(start.path)}" if start.path else ""
+    variables = {key: value for key, value in call.variables.items() if key != "PYTHONPATH"}
+    variables_text = f"import os\n\nos.environ |= {variables}\n\n" if variables else ""
+    text = _OBJECTIVE.format(name=name, arguments=arguments_text, variables=variables_text)
+    new_files = [*origin.new_files, _NewFile(target, text, f"it runs {file.name} up to its search, for the function there")]
     fields["entrypoint"] = f"optuna:{module}:objective"
     if issues := _entrypoint_issues(folder, fields, new_files):
         raise SpecError(issues)

@@ -19,6 +19,7 @@ from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
 from trialplane.importing.source import ImportResult
 from trialplane.job import document, load, requirements
 from trialplane.job.kinds import base
+from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.wire import escapes
 
@@ -55,7 +56,7 @@ def import_command(source: str, file: Path, into: Path | None) -> int:
     hydra      a configuration with hydra.sweeper, basic or Optuna
 
     Parts of FILE that cannot be converted are printed with the reason, and listed at the top of job.yaml. A script that FILE
-    names is copied, with the modules beside FILE that it imports.
+    names is copied, with the other files beside FILE, and the modules that it imports from folders above.
     """  # noqa: D301  \b is click's mark
     return create_job(source, file, into or Path(load.FOLDER, job_name(file)))
 
@@ -198,6 +199,8 @@ def _create_folder(folder: Path, imported: ImportResult, file: Path, source: str
                 copy = (folder / name).parent / path
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source_file, copy)
+        if any(name.endswith(".py") and name not in missing_files for name in imported.copies):
+            _copy_data(source_folder.parent if imported.is_in_parent else source_folder, folder, file)
     except FileExistsError:
         raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME") from None
     except (OSError, ValueError) as error:
@@ -231,6 +234,32 @@ def _script_and_modules(file: Path) -> dict[Path, Path]:
     except (SpecError, InputError):  # `report_readiness` reports it
         return {Path(file.name): file}
     return source_files
+
+
+def _copy_data(source: Path, target: Path, search_file: Path) -> None:
+    """Copy the other files of a folder into a job's folder, for scripts that read them by relative paths.
+
+    Nothing is copied from a folder with unrelated files, or with so many that a job could not have them.
+
+    Args:
+        source: The folder.
+        target: Folder of the job.
+        search_file: File of the search, which the job does not need.
+    """
+    jobs = target.absolute().parent  # with the folders of other jobs
+    if script_folder.has_other_files(source):
+        return
+    try:
+        files = packing.files(source)
+    except InputError:  # for example a link that leads out of the folder
+        return
+    for name, file in files.items():
+        copy = target / name
+        is_of_job = file.is_relative_to(jobs) and jobs != source
+        is_left_out = is_of_job or file.is_relative_to(target.absolute()) or file == search_file.absolute()
+        if not is_left_out and not os.path.lexists(copy):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
 
 
 def _copy_folder(source: Path, target: Path) -> None:

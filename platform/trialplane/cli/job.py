@@ -68,8 +68,9 @@ def init_command(
     A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters. Of a
     notebook, or a command that executes one by jupyter or papermill, the code is written beside it, as a script.
 
-    An Optuna objective in the script becomes the entrypoint. The sweep of a script that calls wandb.agent becomes the space.
-    A Ray Tune search is converted as by `platform import ray`.
+    A search in the script becomes the job's: of Optuna, hyperopt, scikit-learn, scikit-optimize, bayesian-optimization or
+    keras-tuner its objective, of a script that calls wandb.agent its sweep. A Ray Tune search is converted as by
+    `platform import ray`.
 
     \b
     platform init --from train.py

@@ -94,7 +94,7 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
         text: Text of the script.
     """
     home = file.parent
-    above = [folder for folder in home.parents[:_LEVELS] if not _has_other_files(folder)]
+    above = [folder for folder in home.parents[:_LEVELS] if not has_other_files(folder)]
     imported = sorted({module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)})
     module = _module_name(file)
     if not parsed_script.is_module and module.partition(".")[0] not in imported:
@@ -154,8 +154,8 @@ def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
     return Start(working_directory)
 
 
-def typed_start(file: Path, parsed_script: Script, text: str) -> Start:
-    """Return the start of a Python script that a command like `python bin/fit.py` starts: in the working directory.
+def typed_start(file: Path, parsed_script: Script, text: str, working_directory: Path) -> Start:
+    """Return the start of a Python script that a command like `python bin/fit.py` starts: in its working directory.
 
     It is started as by `start` if the working directory of that start has some of the files that the script names, and the
     current one has none of them, or if no job may contain the current one.
@@ -164,8 +164,9 @@ def typed_start(file: Path, parsed_script: Script, text: str) -> Start:
         file: Path of the script.
         parsed_script: Content of the script.
         text: Text of the script.
+        working_directory: Folder in which the command runs.
     """
-    working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
+    start_by_paths = start(file, parsed_script, text)
     if not _can_start_in(working_directory, file):
         return start_by_paths
     directory_by_paths = start_by_paths.folder / start_by_paths.cwd
@@ -182,10 +183,10 @@ def typed_start(file: Path, parsed_script: Script, text: str) -> Start:
 
 def _can_start_in(folder: Path, file: Path) -> bool:
     """Return whether a folder contains a script, and a job may contain the folder."""
-    return file.is_relative_to(folder) and not _has_other_files(folder)
+    return file.is_relative_to(folder) and not has_other_files(folder)
 
 
-def _has_other_files(folder: Path) -> bool:
+def has_other_files(folder: Path) -> bool:
     """Return whether a folder is one with many unrelated files, such as the home directory, which no job may contain."""
     return folder in (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(folder.anchor))
 

@@ -298,15 +298,20 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
     called_script = script.read(script_text, call.script, module_text, requested=requested)
     if called_script.style not in script.OWN_SEARCHES:
         return called_script
-    subcommand = next(filter(_SUBCOMMAND.fullmatch, call.arguments[:1]), "")
+    subcommand_name = subcommand(call.arguments)
     # A subcommand other than the one that has the search does not start it.
-    may_search = not subcommand or called_script.searching in ("", subcommand)
+    may_search = not subcommand_name or called_script.searching in ("", subcommand_name)
     if may_search:
-        is_chosen = bool(requested or (subcommand and not called_script.searching))
+        is_chosen = bool(requested or (subcommand_name and not called_script.searching))
         _print_search(call, called_script, command, is_chosen=is_chosen)
-    if not may_search or requested or subcommand:  # the parameters besides those of the search are meant
+    if not may_search or requested or subcommand_name:  # the parameters besides those of the search are meant
         return script.read(script_text, call.script, module_text, with_search=False, requested=requested)
     return called_script
+
+
+def subcommand(words: Sequence[str]) -> str:
+    """Return the subcommand among the arguments of a command; "" if the first one does not look like one."""
+    return next(filter(_SUBCOMMAND.fullmatch, words[:1]), "")
 
 
 def _without_overridden(
@@ -352,7 +357,7 @@ def _print_search(call: script.Call, called_script: Script, command: Script, *, 
     Raises:
         InputError: It is not chosen, and the search is one of Ray Tune or the command has no parameter to search.
     """
-    tool = {Style.TUNE: "Ray Tune", Style.OPTUNA: "Optuna"}.get(called_script.style, "W&B")
+    tool = {Style.TUNE: "Ray Tune", Style.STUDY: "Optuna or the like"}.get(called_script.style, "W&B")
     script_form = (
         f"`platform init --from {importing.shell_path(Path(call.folder, call.script))}` makes the job of the search itself"
     )

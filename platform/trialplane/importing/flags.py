@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Sequence
 
+from trialplane.importing import search
 from trialplane.job import arguments
 
 
@@ -29,6 +31,15 @@ def defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
             long_name = min(names, key=lambda name: (name.startswith("-"), not name.startswith("--")))
             # A new constant has no line, and readers of the tree need one.
             yield long_name.lstrip("-").replace("-", "_"), ast.copy_location(default, call)
+
+
+def typed(words: Sequence[str]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the name and the value of each argument that a command line gives: `batch_size` for `--batch-size 8`."""
+    for word, next_word in itertools.pairwise((*words, "-")):
+        name, equals, text = word.partition("=")
+        if name.startswith("--"):
+            value = text if equals else True if next_word.startswith("-") else next_word
+            yield name.lstrip("-").replace("-", "_"), ast.Constant(search.scalar(value) if isinstance(value, str) else value)
 
 
 def float_names(text: str) -> set[str]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
-from trialplane.importing import constants, flags, folding, search
+from trialplane.importing import constants, flags, folding, guess, naming, search
 from trialplane.importing.source import CALL, ImportResult, Source
 from trialplane.job import arguments
 from trialplane.job.document import Document
@@ -39,13 +39,13 @@ _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
 }
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_BINDERS = ("partial", "with_parameters")  # functions that bind arguments to a trainable
 _SCRIPT = "script"  # name of the imported file in the module with its trainable
 # Function → names of its arguments, in their order.
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "Tuner": ("trainable",),
     "run": ("run_or_experiment",),
     "with_resources": ("trainable", "resources"),
-    "with_parameters": ("trainable",),
     "ConcurrencyLimiter": ("searcher", "max_concurrent"),
     "choice": ("categories",),
     "grid_search": ("values",),
@@ -56,6 +56,8 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }
 # Module with a function and arguments that the search binds to it.
 _TRAINABLE = '''"""The function that {name} passes to Ray Tune."""
+
+from functools import partial
 
 import {module} as {script}
 
@@ -108,10 +110,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     stop, budget = _stop_rules(source, (*settings, "scheduler"), ("run_config", "stop") if is_tuner else ("stop",))
     if (limit := source.number(*settings, "time_budget_s")) is not None:
         budget["time"] = limit
-    objectives = _objectives(source, settings)
+    objectives = _objectives(source, settings, _other_metrics(tree))
     trials = _trials(source, (*settings, "num_samples"), [space[grid]["choices"] for grid in grids], sampler, space)
     defined_names = _module_names(tree)
-    if _imported_names(tree).get(function, "").startswith("ray."):
+    if naming.imported(tree).get(function, "").startswith("ray."):
         source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
     elif function and function not in defined_names:
         source.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
@@ -141,7 +143,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     }
     file_name = PurePath(name).name
     first_statements = [node for node in tree.body if not isinstance(node, _DEFINITIONS) and not arguments.is_main(node)]
-    if partial_text and not set(searches(tree)).isdisjoint(executed_nodes(tree, first_statements)):
+    if partial_text and not set(searches(tree)).isdisjoint(naming.executed_nodes(tree, first_statements)):
         source.refuse("would start its search when a trial imports it: put that below `if __name__ == '__main__':`")
     files = {} if f"{module}.py" == file_name else {f"{module}.py": text}
     if partial_text:
@@ -166,7 +168,7 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:
         source.note(f"{remark}, and only running the file would show how: write that into job.yaml", *field)
     for call in calls[1:]:
         source.note(f"only the first search in the file is taken; that of line {call.lineno} is not")
-    return source, _last_name(calls[0].func) == "Tuner"
+    return source, naming.last(calls[0].func) == "Tuner"
 
 
 def _trials(
@@ -201,8 +203,8 @@ def _saves_checkpoints(tree: ast.Module) -> bool:
     """Return whether a file reports checkpoints to Ray, or gets one from it."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return any(
-        _last_name(call.func) == "get_checkpoint"
-        or (_last_name(call.func) == "report" and any(word.arg == "checkpoint" for word in call.keywords))
+        naming.last(call.func) == "get_checkpoint"
+        or (naming.last(call.func) == "report" and any(word.arg == "checkpoint" for word in call.keywords))
         for call in calls
     )
 
@@ -217,57 +219,11 @@ def is_search(text: str) -> bool:
 
 def starts_search(tree: ast.Module) -> bool:
     """Return whether a run of a file may start a search of Ray Tune. One in a function that it does not use is ignored."""
-    names = _imported_names(tree)
-    called_names = (_full_name(node.func, names) for node in executed_nodes(tree, tree.body) if isinstance(node, ast.Call))
+    names = naming.imported(tree)
+    called_names = (
+        naming.full(node.func, names) for node in naming.executed_nodes(tree, tree.body) if isinstance(node, ast.Call)
+    )
     return any(name.startswith("ray.") and (_is_search(name) or name.endswith(".run_experiments")) for name in called_names)
-
-
-def executed_nodes(tree: ast.Module, statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the nodes that statements of a file may execute.
-
-    They include the functions and methods whose names these nodes use, as `Fire(main)` does, and those with a decorator,
-    which may be commands of click or typer.
-
-    Args:
-        tree: Tree of the file.
-        statements: The statements.
-    """
-    functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            functions.setdefault(node.name, []).append(node)
-    todo: list[ast.AST] = list(statements)
-    while todo:
-        node = todo.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
-            continue
-        yield node
-        todo += ast.iter_child_nodes(node)
-        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-        for function in functions.pop(name, ()):
-            todo += function.body
-
-
-def _imported_names(tree: ast.AST) -> dict[str, str]:
-    """Return the full names of the objects that a file imports, by their names in it."""
-    names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            names |= {alias.asname or alias.name: f"{node.module or ''}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.asname:  # import ray.tune as tune
-                    names[alias.asname] = alias.name
-                else:  # import ray.tune, which defines the name ray
-                    root = alias.name.partition(".")[0]
-                    names[root] = root
-    return names
-
-
-def _full_name(node: ast.expr, names: Mapping[str, str]) -> str:
-    """Return the dotted name of an expression, with the full name of an imported object."""
-    root, dot, tail = _dotted_name(node).partition(".")
-    return names.get(root, root) + dot + tail
 
 
 def _is_search(name: str) -> bool:
@@ -291,26 +247,12 @@ def _parse(text: str, name: str) -> ast.Module:
 
 def searches(tree: ast.AST) -> Iterator[ast.Call]:
     """Yield the calls of Tuner and of tune.run, in the order of the file."""
-    names = _imported_names(tree)
+    names = naming.imported(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
-        name = _full_name(node.func, names)
+        name = naming.full(node.func, names)
         if _is_search(name) and (name.startswith("ray.") or name.partition(".")[0] in ("tune", "Tuner")):
             yield node
-
-
-def _dotted_name(node: ast.expr) -> str:
-    """Return the dotted name of an expression. "" if it is none."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
-
-
-def _last_name(node: ast.expr) -> str:
-    """Return the last part of an expression's dotted name. "" if it is none."""
-    return _dotted_name(node).rpartition(".")[2]
 
 
 class _Assignment(NamedTuple):
@@ -395,7 +337,7 @@ class _Reader:
         self._argument_values: dict[str, ast.expr] = {}
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and any(descendant is call for descendant in ast.walk(node)):
-                self._function, self._argument_values = node, argument_values(node, calls)
+                self._function, self._argument_values = node, naming.argument_values(node, calls)
                 for name, value in self._argument_values.items():
                     self._assignments.setdefault(name, [_Assignment(-1, node.lineno, value, node)])
 
@@ -461,16 +403,22 @@ class _Reader:
 
     def _call_data(self, node: ast.Call, field: Place, depth: int) -> Any:
         """Return a call as a mapping with the function's name and the arguments, and one of `partial` with its text."""
-        function = _last_name(node.func)
-        if function == "partial" and node.args:
+        function = naming.last(node.func)
+        if function in _BINDERS and node.args:
             trainable = self.data(node.args[0], (*field, "function"), depth + 1)
-            return {CALL: function, "function": trainable, "text": self._text(node)}
+            return {CALL: function, "function": trainable, "text": self._bound_text(node)}
         if any(word.arg is None for word in node.keywords):  # `**unknown`
             return _unknown_value(node)
         names = [*_ARGUMENTS.get(function, ()), *(f"argument {index + 1}" for index in range(len(node.args)))]
         arguments = [*zip(names, node.args, strict=False)]
         arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
         return {CALL: function, **{key: self.data(value, (*field, key), depth + 1) for key, value in arguments}}
+
+    def _bound_text(self, node: ast.Call) -> str:
+        """Return the text of a call that binds arguments to a function, as one of `partial`; "" if that is not possible."""
+        words = [(word.arg, self._text(word.value)) for word in node.keywords]
+        texts = [*map(self._text, node.args), *(f"{name}={text}" if name else f"**{text}" for name, text in words if text)]
+        return f"partial({', '.join(texts)})" if all(texts) and all(text for _, text in words) else ""
 
     def _text(self, node: ast.expr, depth: int = 0) -> str:
         """Return the text of an expression for a module that imports the file as `script`.
@@ -492,7 +440,7 @@ class _Reader:
         while todo:
             inner = todo.pop()
             if isinstance(inner, ast.Attribute) and self._is_flag(inner):
-                name, text = _dotted_name(inner), self._text(self._flags[inner.attr], depth + 1)
+                name, text = naming.dotted(inner), self._text(self._flags[inner.attr], depth + 1)
             elif isinstance(inner, ast.Name):
                 name, key = inner.id, (id(self._scopes[id(inner)]), inner.id)
                 if key not in name_texts:
@@ -598,7 +546,7 @@ class _Renamed(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """Return the expression in place of a dotted name, such as `args.x`, or of the names in another attribute."""
-        return self._names.get(_dotted_name(node)) or self.generic_visit(node)
+        return self._names.get(naming.dotted(node)) or self.generic_visit(node)
 
 
 def _parses_arguments(node: ast.AST) -> bool:
@@ -707,23 +655,6 @@ def _unknown_value(node: ast.expr) -> dict[str, Any]:
     return {CALL: "", "text": ast.unparse(node)[:200]}
 
 
-def argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
-    """Return the expressions for a function's arguments by name: those in its only call, or else their defaults.
-
-    Arguments without either are left out.
-    """
-    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    values: dict[str, ast.expr | None] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
-    values |= {
-        argument.arg: value for argument, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    }
-    own_calls = [call for call in calls if _dotted_name(call.func) == function.name]
-    if len(own_calls) == 1:
-        values |= zip(names, own_calls[0].args, strict=False)
-        values |= {word.arg: word.value for word in own_calls[0].keywords if word.arg}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _parameters(
     source: Source,
     field: Place,
@@ -828,20 +759,48 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
     return search.span("int" if is_integer else "float", low, high, log=log, step=step)
 
 
-def _objectives(source: Source, settings: Place) -> list[dict[str, str]]:
+def _other_metrics(tree: ast.Module) -> tuple[str, str] | None:
+    """Return the metric and the mode that a file has outside of its search; None without one.
+
+    They are those by which it takes the best result, as `get_best_trial("loss", "min")` does, or else the best objective
+    among the metrics that it reports.
+    """
+    reported: list[Any] = []
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        words = {word.arg: word.value for word in call.keywords if word.arg}
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else naming.last(call.func)
+        if name.startswith("get_best_"):
+            by_name = dict(zip(("metric", "mode"), call.args, strict=False)) | words
+            metric, mode = (getattr(by_name.get(key), "value", None) for key in ("metric", "mode"))
+            if isinstance(metric, str) and mode in ("min", "max"):
+                return metric, mode
+        elif name == "report":
+            first = call.args[0] if call.args else words.get("metrics")
+            keys = first.keys if isinstance(first, ast.Dict) else []
+            reported += [getattr(key, "value", None) for key in keys] if keys else words
+    objective = guess.objective({name: 0.0 for name in reported if isinstance(name, str)})
+    return (objective["metric"], objective["direction"][:3]) if objective else None
+
+
+def _objectives(source: Source, settings: Place, other: tuple[str, str] | None) -> list[dict[str, str]]:
     """Return the objectives. Metric and mode may be settings of the search, its scheduler or its searcher.
 
-    Without a metric, add a note; the objective is then a placeholder.
+    Without a metric, add a note; the objective is then that of other parts of the file, or a placeholder.
 
     Args:
         source: The file.
         settings: Path of the settings of the search.
+        other: Metric and mode in other parts of the file, or None.
     """
     searcher = (*settings, "search_alg")
     fields = (settings, (*settings, "scheduler"), searcher, (*searcher, "searcher"))  # the last one in a ConcurrencyLimiter
     metrics = _first_texts(source, [(*field, "metric") for field in fields])
     modes = _first_texts(source, [(*field, "mode") for field in fields]) or ["min"]
-    if not metrics:
+    if not metrics and other is not None:
+        metrics, modes = [other[0]], [other[1]]
+        remark = f"names no metric: {metrics[0]}, {modes[0]}, is that of other parts of the file; check both"
+        source.note(remark, *(settings or (CALL,)))
+    elif not metrics:
         source.note("names no metric: write the objective into job.yaml", *(settings or (CALL,)))
         metrics = ["loss"]
     if len(modes) != len(metrics):
@@ -963,16 +922,14 @@ def _trainable(source: Source, field: Place) -> tuple[str, str, dict[str, Any]]:
     The name is "", with a note, if the file does not name a function.
     """
     resources = _resources(source, ("resources_per_trial",))
-    while isinstance(source.look(*field), dict) and source.look(*field, CALL) in ("with_resources", "with_parameters"):
-        if source.text(*field, CALL) == "with_resources":
-            resources |= _resources(source, (*field, "resources"))
-        else:
-            advice = "at the top level of the file, and name that in the entrypoint"
-            source.note(f"passes further arguments: write NAME = tune.with_parameters(…) {advice}", *field)
+    while isinstance(source.look(*field), dict) and source.look(*field, CALL) == "with_resources":
+        resources |= _resources(source, (*field, "resources"))
         field = (*field, "trainable")
     value = source.take(*field)
-    text = partial_text = value.get("text", "") if isinstance(value, dict) else ""
-    if isinstance(value, dict) and value.get(CALL) == "partial":
+    text = value.get("text", "") if isinstance(value, dict) else ""
+    partial_text = ""
+    if isinstance(value, dict) and value.get(CALL) in _BINDERS:
+        partial_text = text
         function = value.get("function")
         text = function.get("text", "") if isinstance(function, dict) else ""
         if not partial_text and text.isidentifier():
@@ -981,13 +938,6 @@ def _trainable(source: Source, field: Place) -> tuple[str, str, dict[str, Any]]:
                 f"binds values that only running the file would show: write `{definition}` at its top level, and pass NAME",
                 *field,
             )
-        elif partial_text:
-            source.note(
-                "its arguments are evaluated where a trial runs, not in the folder of the file: give absolute paths of data",
-                *field,
-            )
-    else:
-        partial_text = ""
     if not text.isidentifier():
         description = f"{errors.shortened(text, 60)} is" if text else "the trainable is"
         source.note(

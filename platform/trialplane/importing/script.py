@@ -13,13 +13,11 @@ import enum
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import flags, folding, guess, ray, search
+from trialplane.importing import folding, guess, naming, ray, study
 from trialplane.job import arguments, document, notebook, settings
-from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
 
 
@@ -27,7 +25,7 @@ class Style(enum.StrEnum):
     """The way in which a script gets its parameters."""
 
     UNKNOWN = ""
-    OPTUNA = "optuna"  # from Optuna: the script passes a function to `study.optimize`
+    STUDY = "study"  # from a search by Optuna or another library, of which trials take the objective; see `study`
     TUNE = "tune"  # from Ray Tune: the script calls `tune.run` or `tune.Tuner`
     WANDB = "wandb"  # from `wandb.config`, with a sweep in the script
     HYDRA = arguments.HYDRA  # from Hydra's configuration
@@ -44,7 +42,7 @@ class Style(enum.StrEnum):
     SEARCHES = "searches"  # not at all: it searches by itself
 
 
-OWN_SEARCHES = (Style.TUNE, Style.OPTUNA, Style.WANDB)  # those of scripts whose search becomes the job
+OWN_SEARCHES = (Style.TUNE, Style.STUDY, Style.WANDB)  # those of scripts whose search becomes the job
 _WITHOUT_ARGUMENTS = (Style.UNKNOWN, Style.GLOBALS)
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|from_cli|"
@@ -127,13 +125,13 @@ class Script:
 
     Attributes:
         style: Way in which it gets its parameters.
-        options: Its parameters; none for TUNE, OPTUNA, WANDB, PARSED and HYDRA, whose parameters are not in its text.
+        options: Its parameters; none for TUNE, STUDY, WANDB, PARSED and HYDRA, whose parameters are not in its text.
         config: With HYDRA, path of its configuration without the suffix, relative to the script. With SETTINGS, or with a
             COMMAND whose values are in a file, name of the file. Otherwise "".
         top: Modules that it imports at its top level, in their order.
         late: Modules that it imports only in other places, such as functions, in their order.
-        search: With OPTUNA, fields of the job. With WANDB, the sweep. Otherwise empty.
-        notes: With OPTUNA, remarks on settings of the search that the job lacks. With COMMAND, remarks on secrets.
+        search: With STUDY, fields of the job. With WANDB, the sweep. Otherwise empty.
+        notes: With STUDY, remarks on settings of the search that the job lacks. With COMMAND, remarks on secrets.
         returned: With HYDRA and SACRED, expression that the decorated function returns, or "".
         is_module: Whether it imports from its own package, as in `from .model import Model`.
         settings: Names in its text, or patterns of names, of settings files that may have its parameters.
@@ -149,7 +147,7 @@ class Script:
         in_file: With COMMAND, options that the settings file `config` has.
         compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
         shared_paths: Literal absolute paths in its text to which it writes, and which trials at the same time would share.
-        searching: With TUNE, OPTUNA and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
+        searching: With TUNE, STUDY and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
     """
 
     style: Style
@@ -178,7 +176,13 @@ class Script:
 
 
 def read(
-    text: str, name: str, module_text: str = "", *, with_search: bool = True, requested: Collection[str] = ()
+    text: str,
+    name: str,
+    module_text: str = "",
+    *,
+    with_search: bool = True,
+    requested: Collection[str] = (),
+    given_arguments: Sequence[str] = (),
 ) -> Script:
     """Return the facts that the text of a script shows.
 
@@ -189,6 +193,7 @@ def read(
         with_search: Whether a search of its own, by Ray Tune, Optuna or W&B, counts as the way in which it gets its
             parameters. Otherwise the style is that of its other parameters.
         requested: Names of the parameters that the user wants to search.
+        given_arguments: Arguments of the script in the user's command.
 
     Raises:
         SpecError: The text is not Python.
@@ -205,8 +210,8 @@ def read(
     # The first style of which the text has signs, from a search of its own to plain arguments.
     if with_search and ray.starts_search(tree):
         style = Style.TUNE
-    elif with_search and (own_search := _study_job(tree, calls, name, notes)):
-        style = Style.OPTUNA
+    elif with_search and (own_search := study.read(tree, calls, name, notes, given_arguments)):
+        style = Style.STUDY
     elif with_search and (own_search := _sweep_fields(tree, calls, changed_dicts)):
         style = Style.WANDB
     elif hydra := next((call for call in calls if _dotted_name(call.func) in hydra_main_names), None):
@@ -309,11 +314,11 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
 
 def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     """Return the subcommand of click or typer whose function starts a search of Ray Tune, Optuna or W&B; "" if none does."""
-    names = {call: _dotted_name(call.func) for call in calls}
-    starts = {call for call, name in names.items() if name.endswith(".optimize") or name == "wandb.agent"}
+    imported = naming.imported(tree)
+    starts = {call for call in calls if study.is_search(call, imported) or _dotted_name(call.func) == "wandb.agent"}
     starts |= set(ray.searches(tree))
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list):
-        if starts.isdisjoint(ray.executed_nodes(tree, function.body)):
+        if starts.isdisjoint(naming.executed_nodes(tree, function.body)):
             continue
         for decorator in function.decorator_list:
             if isinstance(decorator, ast.Call) and _is_subcommand(tree, calls, function, decorator):
@@ -486,147 +491,6 @@ def _config_path(call: ast.Call) -> str:
         return ""
     prefix = f"{folder}/" if isinstance(folder, str) else ""
     return f"{prefix}{name.removesuffix('.yaml')}".lstrip("/")
-
-
-def _study_job(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[str]) -> dict[str, Any]:
-    """Return the fields of a job that calls the function that the script passes to `study.optimize`; {} without one.
-
-    The entrypoint is "" if a trial cannot import the function.
-
-    Args:
-        tree: Tree of the script.
-        calls: Calls in it.
-        name: Name of the script.
-        notes: Remarks for the user. Those on settings of the study that the job lacks are appended.
-    """
-    if "optuna" not in _imported_modules(list(ast.walk(tree))):
-        return {}
-    importable_names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    importable_names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    optimize_calls = [
-        call for call in calls if _dotted_name(call.func).endswith(".optimize") and (call.args or call.keywords)
-    ]
-    if not optimize_calls:
-        return {}
-    optimize_arguments = _arguments_by_name(optimize_calls[0], "func", "n_trials")
-    function = optimize_arguments.get("func")
-    study_calls = [call for call in calls if _dotted_name(call.func).rpartition(".")[2] == "create_study"]
-    study_arguments = _arguments_by_name(study_calls[0]) if study_calls else {}
-    directions_node = study_arguments.get("directions")
-    if isinstance(directions_node, (ast.List, ast.Tuple)):
-        directions = [_study_direction(node) for node in directions_node.elts]
-    else:
-        directions = [_study_direction(study_arguments.get("direction"))]
-    metrics = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
-    objectives = [{"metric": metric, "direction": direction} for metric, direction in zip(metrics, directions, strict=True)]
-    assigned = {
-        target.id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    values = dict(flags.defaults(calls))  # click passes them as arguments of the function
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and optimize_calls[0] in ast.walk(node):
-            values |= ray.argument_values(node, calls)
-    trials = _trials(optimize_arguments.get("n_trials"), values | assigned, calls)
-    if trials is None:
-        trials = search.DEFAULT_TRIALS
-        notes.append(f"n_trials: the text of the script shows no number of trials, so `trials` is {trials}")
-    stem = PurePath(name).stem
-    is_importable = stem.isidentifier() and isinstance(function, ast.Name) and function.id in importable_names
-    job: dict[str, Any] = {
-        "kind": "hpo",
-        "entrypoint": f"optuna:{stem}:{ast.unparse(function)}" if is_importable and function else "",
-        **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
-        # A study without a pruner of its own has Optuna's default one, and it matters only if trials ask it.
-        **({"pruner": "median"} if any(_dotted_name(call.func).endswith(".should_prune") for call in calls) else {}),
-        "trials": trials,
-    }
-    for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
-        if field in study_arguments:
-            job |= _study_component(field, study_arguments[field], assigned, choices, notes)
-    if isinstance(jobs := _literal(optimize_arguments.get("n_jobs")), int) and jobs > 0:
-        job["parallel"] = jobs
-    if isinstance(seconds := _literal(optimize_arguments.get("timeout")), int | float) and seconds > 0:
-        job["budget"] = {"time": f"{max(1, int(seconds))}s"}
-    if "storage" in study_arguments:
-        notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
-    return job
-
-
-def _trials(node: ast.expr | None, assigned: Mapping[str, ast.expr], calls: Sequence[ast.Call]) -> int | None:
-    """Return the number of trials that the argument `n_trials` stands for; None if the text of the script does not show it.
-
-    Args:
-        node: The argument.
-        assigned: Variables and arguments of functions in the script, and the expressions of their values.
-        calls: Calls in the script, which may declare an argument of its command line.
-    """
-    if isinstance(node, ast.Attribute):  # args.n_trials
-        node = dict(flags.defaults(calls)).get(node.attr)
-    values = dict(assigned)
-    while isinstance(node, ast.Name):
-        node = values.pop(node.id, None)  # each name once
-    trials = _literal(node)
-    return trials if isinstance(trials, int) and trials > 0 else None
-
-
-def _study_component(
-    field: str, node: ast.expr, assigned: Mapping[str, ast.expr], choices: Mapping[str, Any], notes: list[str]
-) -> dict[str, Any]:
-    """Return the fields of the job for a sampler or pruner of Optuna: `sampler` or `pruner`, and `seed` if it has one.
-
-    {} for None, and for one that has no counterpart or cannot be read.
-
-    Args:
-        field: Field of the job, and argument of `create_study`: "sampler" or "pruner".
-        node: Value of that argument.
-        assigned: Variables of the script and the expressions that are assigned to them.
-        choices: Samplers or pruners of a job, by name.
-        notes: Remarks for the user. Those on parts that the fields lack are appended.
-    """
-    node = assigned.get(node.id, node) if isinstance(node, ast.Name) else node
-    if isinstance(node, ast.Constant) and node.value is None:
-        return {}
-    if not isinstance(node, ast.Call):
-        notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
-        return {}
-    cls = _dotted_name(node.func).rpartition(".")[2]
-    name = next((name for name, choice in choices.items() if choice.cls == cls), "")
-    if not name:
-        notes.append(f"{field}: {cls} is none of {', '.join(choices)}; write `{field}` into job.yaml")
-        return {}
-    options: dict[str, Any] = {}
-    seed: int | None = None
-    unreadable = [ast.unparse(argument) for argument in node.args]
-    for key, value_node in _arguments_by_name(node).items():
-        value = _literal(value_node)
-        if isinstance(value_node, ast.Constant) and value_node.value is None:
-            continue  # None stands for the default
-        if key == "seed" and type(value) is int and value >= 0:
-            seed = value
-        elif key in choices[name].options and value is not None:
-            options[key] = value
-        else:
-            unreadable.append(key)
-    if unreadable:
-        notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; write `{field}` into job.yaml")
-    has_required = all(key in options for key, option in choices[name].options.items() if option.required)
-    fields: dict[str, Any] = {}
-    if name != "grid" and has_required and not node.args:  # the grid of a job is its space, and not an option
-        fields[field] = {"name": name, **options} if options else name
-    if seed is not None:
-        fields["seed"] = seed
-    return fields
-
-
-def _study_direction(node: ast.expr | None) -> str:
-    """Return the direction of a study from a text or a member of `StudyDirection`; otherwise Optuna's default, minimize."""
-    direction = node.attr if isinstance(node, ast.Attribute) else _literal(node)  # the name of the member
-    return "maximize" if str(direction).lower() == "maximize" else "minimize"
 
 
 def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@
 | `xgboost`, `lightgbm` | `TrialCallback`, with the `model` to continue from and the remaining `rounds` |
 | `catboost` | `TrialCallback`, with `snapshot` for CatBoost to resume |
 | `sklearn` | `fit_epochs`, a loop around `partial_fit` |
-| `optuna` | `objective_of`, the function that a script passes to `study.optimize` |
+| `searches` | `objective_of`, the objective of the search that a script starts, by Optuna or another library |
 
 Metrics are reported with the number of optimizer steps, epochs or rounds that are done. In a pruned trial, the call that
 trains raises `Pruned`: do not catch it. If a stop is requested, the callback saves a checkpoint and ends the attempt. The

@@ -346,7 +346,8 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
     call_arguments = function.arguments
     definition: ast.AST | None = node  # or, for a variable, the expression of its value
     if function.style == "ray" and isinstance(node, ast.ClassDef):
-        return "is a class, and a trial calls a function; write a function(config) that runs its loop and calls tune.report"
+        remedy = "write a function(config) that calls tune.report, or derive it from tune.Trainable"
+        return "" if node.bases else f"is a class without a base; {remedy}"
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         definition = node.value
         if isinstance(definition, ast.Constant) and definition.value is None:

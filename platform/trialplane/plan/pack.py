@@ -100,6 +100,20 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
     return Pack(data, hashlib.sha256(tar).hexdigest(), tuple(sorted(files)), identity)
 
 
+def files(folder: Path) -> dict[str, Path]:
+    """Return the files of a folder that `pack` packs, by their names; {} if their total size is too large.
+
+    Raises:
+        InputError: See `pack`.
+    """
+    try:
+        paths = dict(_walk(folder, _ignore_rule(folder)))
+        size = sum(path.stat().st_size for path in paths.values())
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
+    return paths if size <= MAX_UNPACKED else {}
+
+
 class _File(NamedTuple):
     """A file to pack: its content, and whether it is executable."""
 

@@ -36,6 +36,8 @@ from trialplane.worker.channel import TrialChannel
 from trialplane.worker.setup import usage
 from trialplane.worker.shims import capture
 
+_COPY = "code"  # copy of the job's code, in the scratch folder of a trial
+
 
 class CommandFailed(Exception):
     """A command ended with an exit code over 0."""
@@ -285,7 +287,15 @@ def _signal_group(group: int, number: int) -> bool:
 
 def folder(program: Program, workdir: Path) -> Path:
     """Return the folder in which a program runs."""
-    return workdir / "code" if program.cwd == "code" else workdir
+    return workdir / _COPY if program.cwd == "code" else workdir
+
+
+def enter_copy(code: Path, workdir: Path) -> Path:
+    """Copy the job's code into the scratch folder of a trial, enter the copy, and return it."""
+    copy = workdir / _COPY
+    shutil.copytree(code, copy, symlinks=True)
+    os.chdir(copy)
+    return copy
 
 
 def _prepare(program: Program, ctx: context.Context) -> Path:
@@ -294,9 +304,7 @@ def _prepare(program: Program, ctx: context.Context) -> Path:
     The folder gets a copy of the code if the job says so, and the settings file with the trial's parameters. The process
     changes into it and sets the program's environment variables. The folder for checkpoints is created.
     """
-    run_folder = folder(program, ctx.workdir)
-    if program.cwd == "code":
-        shutil.copytree(ctx.code, run_folder, symlinks=True)
+    run_folder = enter_copy(ctx.code, ctx.workdir) if program.cwd == "code" else ctx.workdir
     if program.file:
         text = (ctx.code / program.file).read_text(encoding="utf-8")
         file = run_folder / program.file

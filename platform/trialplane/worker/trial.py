@@ -64,10 +64,12 @@ def import_job(config: records.SlotConfig) -> context.JobFunction:
     if config.program is not None:
         return programs.load(config, config.program)
     style, entrypoint = program.split_style(config.entrypoint)
-    if style == "ray":
-        return tune.load(entrypoint)
     module, _, function = entrypoint.partition(":")
-    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+    # Code in the style of another tool opens files by paths relative to its folder, also when it is imported.
+    with contextlib.chdir(config.code) if style else contextlib.nullcontext():
+        if style == "ray":
+            return tune.load(entrypoint)
+        return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
 
 
 def run_and_end(
@@ -248,6 +250,7 @@ def run_job(
     is_imported_in_template = job_function is not None and config.program is None
     try:
         _check_parent_checkpoint(config, request)
+        job_folder = _enter_job_folder(config, workdir)
         if config.role != "worker":  # a worker has no reports
             capture.begin(config, request)
         if job_function is None:
@@ -269,7 +272,6 @@ def run_job(
             end = _call_to_end(call, reporter)
         if rank_fields.get("rank", 0) > 0:  # only the result of rank 0 counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
-        job_folder = workdir if config.program is None else programs.folder(config.program, workdir)
         copy_remark = outcomes.copy_kept_files(location, job_folder, config.keep)
         remark = "; ".join(filter(None, (copy_remark, saving.remark)))
         if config.program is not None:  # the slot adds the metrics that it has read, and checks that they are complete
@@ -289,6 +291,19 @@ def run_job(
         metrics = reporter.newest if isinstance(error, context.Paused) else reporter.last
         outcome = outcomes.outcome_of_error(request, error, metrics)
         return dataclasses.replace(outcome, remark=saving.remark)
+
+
+def _enter_job_folder(config: records.SlotConfig, workdir: Path) -> Path:
+    """Enter the folder in which the job runs, and return it.
+
+    A program enters it by itself. A function in the style of another tool gets a copy of the code, for the files that it
+    opens by relative paths.
+    """
+    if config.program is not None:
+        return programs.folder(config.program, workdir)
+    if program.split_style(config.entrypoint)[0]:
+        return programs.enter_copy(Path(config.code), workdir)
+    return workdir
 
 
 def _request_fields(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:

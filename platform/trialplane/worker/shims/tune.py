@@ -1,4 +1,4 @@
-"""Run a function trainable of Ray Tune as a trial's function, without starting Ray.
+"""Run a trainable of Ray Tune, a function or a class, as a trial's function, without starting Ray.
 
 The public functions of `ray.tune`, `ray.train` and `ray.air.session` that a trainable calls are replaced when the job
 imports these modules, and the trial's `Session` answers them. `Checkpoint`, the domains and everything else are Ray's own.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -28,6 +29,7 @@ from trialplane.worker.shims import capture
 
 Trainable = Callable[[dict[str, Any]], Any]
 _FOLDER, _METRICS = "checkpoint", "metrics.json"  # in the archive of a checkpoint
+_NO_METRICS = ("config", "pid", "timestamp", "done")  # in the results of a class trainable
 _SINGLE_PROCESS = {
     "get_world_size": 1,
     "get_world_rank": 0,
@@ -200,10 +202,12 @@ def load(entrypoint: str) -> context.JobFunction:
         remedy = "put it under `if __name__ == '__main__':`"
         raise context.Invalid(f"ray:{entrypoint}: the search of {module_name} comes before {function}; {remedy}")
     trainable = getattr(module, function)
+    if inspect.isclass(trainable) and hasattr(trainable, "train"):
+        trainable = functools.partial(_steps, trainable)
     if inspect.isclass(trainable) or not callable(trainable):
-        kind = "a class" if inspect.isclass(trainable) else f"a {type(trainable).__name__}"
-        remedy = f"write a function {function}(config) that makes it, runs its loop, and calls tune.report"
-        raise context.Invalid(f"ray:{entrypoint} is {kind}, and a trial calls a function; {remedy}")
+        kind = "a class without a method train" if inspect.isclass(trainable) else f"a {type(trainable).__name__}"
+        remedy = f"write a function {function}(config) that calls tune.report, or a class {function}(tune.Trainable)"
+        raise context.Invalid(f"ray:{entrypoint} is {kind}; {remedy}")
 
     def run(ctx: context.Context) -> context.Result:
         """Call the trainable, report what it yields if it is a generator, and return the result."""
@@ -221,6 +225,19 @@ def load(entrypoint: str) -> context.JobFunction:
             _sessions.pop()
 
     return run
+
+
+def _steps(cls: Any, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the results of a class trainable's steps, until one has `done`, or a stop rule of the job ends the trial."""
+    trainable = cls(config=config)  # calls its `setup`
+    try:
+        is_done = False
+        while not is_done:
+            result = trainable.train()  # calls its `step`, and adds facts of Ray's
+            is_done = bool(result.get("done"))
+            yield {name: value for name, value in result.items() if name not in _NO_METRICS}
+    finally:
+        trainable.cleanup()
 
 
 def _import_up_to_search(name: str) -> tuple[ModuleType, bool]:

@@ -1,0 +1,85 @@
+"""Names in the syntax tree of a Python file: of called functions, of imported objects, and of code that may be executed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Return the full names of the objects that a file imports, by their names in it."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module or ''}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.asname:  # import ray.tune as tune
+                    names[alias.asname] = alias.name
+                else:  # import ray.tune, which defines the name ray
+                    root = alias.name.partition(".")[0]
+                    names[root] = root
+    return names
+
+
+def full(node: ast.expr, names: Mapping[str, str]) -> str:
+    """Return the dotted name of an expression, with the full name of an imported object."""
+    root, dot, tail = dotted(node).partition(".")
+    return names.get(root, root) + dot + tail
+
+
+def dotted(node: ast.expr) -> str:
+    """Return the dotted name of an expression. "" if it is none."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def last(node: ast.expr) -> str:
+    """Return the last part of an expression's dotted name. "" if it is none."""
+    return dotted(node).rpartition(".")[2]
+
+
+def executed_nodes(tree: ast.Module, statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the nodes that statements of a file may execute.
+
+    They include the functions and methods whose names these nodes use, as `Fire(main)` does, and those with a decorator,
+    which may be commands of click or typer.
+
+    Args:
+        tree: Tree of the file.
+        statements: The statements.
+    """
+    functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions.setdefault(node.name, []).append(node)
+    todo: list[ast.AST] = list(statements)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
+            continue
+        yield node
+        todo += ast.iter_child_nodes(node)
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        for function in functions.pop(name, ()):
+            todo += function.body
+
+
+def argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
+    """Return the expressions for a function's arguments by name: those in its only call, or else their defaults.
+
+    Arguments without either are left out.
+    """
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    values: dict[str, ast.expr | None] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
+    values |= {
+        argument.arg: value for argument, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    }
+    own_calls = [call for call in calls if dotted(call.func) == function.name]
+    if len(own_calls) == 1:
+        values |= zip(names, own_calls[0].args, strict=False)
+        values |= {word.arg: word.value for word in own_calls[0].keywords if word.arg}
+    return {name: value for name, value in values.items() if value is not None}

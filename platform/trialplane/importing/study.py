@@ -1,0 +1,363 @@
+"""A search in a Python script, by Optuna or another library whose calls `integrations/searches.py` knows: its job's fields.
+
+The trials of the job call the script's own function. The text of the script shows the direction, the number of trials and
+the like.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from trialplane.importing import constants, flags, guess, naming, search
+from trialplane.job import options as optuna_options
+
+
+@dataclasses.dataclass(frozen=True)
+class _Library:
+    """A call by which a library other than Optuna searches.
+
+    Attributes:
+        arguments: Names of the first arguments.
+        trials: Argument with the number of trials; "" if there is none.
+        default_trials: Its default.
+        metric: Name for the value that is optimized, or the argument with the name.
+        direction: Direction of the optimization; "" if it follows from the metric's name.
+        sampler: Sampler of the job; "" for the default.
+    """
+
+    arguments: tuple[str, ...]
+    trials: str
+    default_trials: int = search.DEFAULT_TRIALS
+    metric: str = "value"
+    direction: str = "minimize"
+    sampler: str = ""
+
+
+_SKOPT = _Library(("func", "dimensions"), "n_calls", 100)
+_SKLEARN = _Library(("estimator", "param_distributions"), "n_iter", 10, "mean_test_score", "maximize")
+_KERAS = _Library(("hypermodel", "objective", "max_trials"), "max_trials", 10, "objective", "")
+# Library and last part of a call's full name → the call.
+_CALLS: Mapping[tuple[str, str], _Library] = {
+    ("hyperopt", "fmin"): _Library(("fn", "space", "algo", "max_evals"), "max_evals", metric="loss"),
+    ("sklearn", "RandomizedSearchCV"): dataclasses.replace(_SKLEARN, sampler="random"),
+    **{
+        ("sklearn", name): dataclasses.replace(
+            _SKLEARN, arguments=("estimator", "param_grid"), trials="", sampler="bruteforce"
+        )
+        for name in ("GridSearchCV", "HalvingGridSearchCV")
+    },
+    ("sklearn", "HalvingRandomSearchCV"): dataclasses.replace(_SKLEARN, trials="n_candidates", sampler="random"),
+    ("skopt", "BayesSearchCV"): dataclasses.replace(_SKLEARN, default_trials=50),
+    **{
+        (root, "OptunaSearchCV"): dataclasses.replace(_SKLEARN, trials="n_trials")
+        for root in ("optuna", "optuna_integration")
+    },
+    **{("skopt", f"{name}_minimize"): _SKOPT for name in ("gp", "forest", "gbrt", "dummy")},
+    ("bayes_opt", "BayesianOptimization"): _Library(("f", "pbounds"), "", 30, "target", "maximize"),
+    **{
+        (root, name): _KERAS
+        for root in ("keras_tuner", "kerastuner")
+        for name in ("RandomSearch", "BayesianOptimization", "GridSearch")
+    },
+    **{
+        (root, "Hyperband"): dataclasses.replace(_KERAS, arguments=("hypermodel", "objective", "max_epochs"), trials="")
+        for root in ("keras_tuner", "kerastuner")
+    },
+}
+
+
+def read(
+    tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[str], arguments: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the fields of a job for the search of a script; {} without one.
+
+    The entrypoint is "" if a trial cannot import the function of the search from the script.
+
+    Args:
+        tree: Tree of the script.
+        calls: Calls in it.
+        name: Name of the script.
+        notes: Remarks for the user. Those on settings of the search that the job lacks are appended.
+        arguments: Arguments of the script, which may set what its flags have as defaults.
+    """
+    imported = naming.imported(tree)
+    values = _Values(tree, calls, arguments)
+    if "optuna" in {full_name.partition(".")[0] for full_name in imported.values()} and (
+        optimize_calls := [call for call in calls if _is_method(call, "optimize") and (call.args or call.keywords)]
+    ):
+        return _study_job(tree, calls, optimize_calls, name, values, notes)
+    for call in calls:
+        if library := _library(call, imported):
+            return _library_job(call, library, calls, values, notes)
+    return {}
+
+
+def is_search(call: ast.Call, imported: Mapping[str, str]) -> bool:
+    """Return whether a call may be that of a search of Optuna or another library.
+
+    Args:
+        call: The call.
+        imported: Full names of the objects that the file imports, by their names in it.
+    """
+    return _is_method(call, "optimize") or _library(call, imported) is not None
+
+
+def _library(call: ast.Call, imported: Mapping[str, str]) -> _Library | None:
+    """Return the call of `_CALLS` that a call in a script is; None if it is none of them."""
+    full_name = naming.full(call.func, imported)
+    return _CALLS.get((full_name.partition(".")[0], full_name.rpartition(".")[2]))
+
+
+class _Values:
+    """Values of the variables, arguments and flags of a script that are assigned once.
+
+    Args:
+        tree: Tree of the script.
+        calls: Calls in it.
+        arguments: Arguments of the script.
+    """
+
+    def __init__(self, tree: ast.Module, calls: Sequence[ast.Call], arguments: Sequence[str]) -> None:
+        self._flags = dict(flags.defaults(calls)) | dict(flags.typed(arguments))
+        self._assigned: dict[str, ast.expr | None] = {}  # None for a name with several values
+        imported = naming.imported(tree)
+        search_calls = {call for call in calls if is_search(call, imported)}
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and not search_calls.isdisjoint(ast.walk(node)):
+                self._assigned |= naming.argument_values(node, calls)
+        self._assigned |= self._flags  # click and fire pass flags as arguments of the function
+        assigned_once: dict[str, ast.expr | None] = {}
+        for assignment in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+            for target in assignment.targets:
+                if isinstance(target, ast.Name):
+                    assigned_once[target.id] = None if target.id in assigned_once else assignment.value
+        self._assigned |= assigned_once
+        self._work = constants.Work()
+        self._pending: set[str] = set()  # names whose values are being evaluated
+
+    def value(self, node: ast.expr | None) -> Any:
+        """Return the number, text, boolean, list or dict that an expression stands for; None if its value is unknown."""
+        node = None if node is None else self.resolve(node)
+        if isinstance(node, ast.Dict):
+            keys = [self.value(key) for key in node.keys]
+            values = [self.value(value) for value in node.values]
+            return None if None in keys else dict(zip(keys, values, strict=True))
+        try:
+            return None if node is None else constants.Evaluator(self._lookup, self._work, ()).value(node)
+        except (constants.NotConstant, RecursionError):
+            return None
+
+    def resolve(self, node: ast.expr) -> ast.expr:
+        """Return the expression that is assigned to a name, or that a conditional expression stands for."""
+        for _ in range(10):
+            if isinstance(node, ast.Name) and (assigned := self._assigned.get(node.id)) is not None:
+                node = assigned
+            elif isinstance(node, ast.IfExp) and (is_true := self.value(node.test)) is not None:
+                node = node.body if is_true else node.orelse
+        return node
+
+    def _lookup(self, node: ast.expr) -> Any:
+        """Return the value of a name or a flag.
+
+        Raises:
+            constants.NotConstant: It is unknown.
+        """
+        if isinstance(node, ast.Name):
+            key, assigned = node.id, self._assigned.get(node.id)
+        elif isinstance(node, ast.Attribute):  # args.n_trials
+            key, assigned = node.attr, self._flags.get(node.attr)
+        else:
+            raise constants.NotConstant
+        if assigned is None or key in self._pending:
+            raise constants.NotConstant
+        self._pending.add(key)
+        try:
+            return constants.Evaluator(self._lookup, self._work, ()).value(assigned)
+        finally:
+            self._pending.remove(key)
+
+
+def _by_name(call: ast.Call, *names: str) -> dict[str, ast.expr]:
+    """Return the arguments of a call by name. Positional ones get the `names`, in order; any further ones are left out."""
+    return dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
+
+
+def _library_job(
+    call: ast.Call, library: _Library, calls: Sequence[ast.Call], values: _Values, notes: list[str]
+) -> dict[str, Any]:
+    """Return the fields of the job for a search by another library than Optuna."""
+    by_name = _by_name(call, *library.arguments)
+    metric, direction = library.metric, library.direction
+    if not direction:
+        metric, direction = _keras_objective(by_name.get(metric), values)
+    trials = values.value(by_name.get(library.trials)) if library.trials in by_name else library.default_trials
+    if library.sampler == "bruteforce":
+        trials = _grid_size(values.value(by_name["param_grid"])) if "param_grid" in by_name else None
+    for maximize in (other for other in calls if _is_method(other, "maximize")):
+        counts = _by_name(maximize, "init_points", "n_iter")
+        rounds = [
+            values.value(counts[key]) if key in counts else default for key, default in (("init_points", 5), ("n_iter", 25))
+        ]
+        trials = sum(rounds) if all(isinstance(count, int) for count in rounds) else None
+    if type(trials) is not int or trials < 1:
+        trials = search.DEFAULT_TRIALS
+        notes.append(f"the text of the script shows no number of trials, so `trials` is {trials}")
+    return {
+        "kind": "hpo",
+        "entrypoint": "",
+        "objective": {"metric": metric, "direction": direction},
+        **({"sampler": library.sampler} if library.sampler else {}),
+        "trials": trials,
+    }
+
+
+def _is_method(call: ast.Call, name: str) -> bool:
+    """Return whether a call is that of a method with a name."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr == name
+
+
+def _keras_objective(node: ast.expr | None, values: _Values) -> tuple[str, str]:
+    """Return the metric and the direction of a tuner of keras-tuner: a text, or `Objective(name, direction)`."""
+    node = None if node is None else values.resolve(node)
+    directions = {"min": "minimize", "max": "maximize"}
+    if isinstance(node, ast.Call):
+        by_name = {key: values.value(value) for key, value in _by_name(node, "name", "direction").items()}
+        return str(by_name.get("name")), directions.get(str(by_name.get("direction")), "minimize")
+    metric = values.value(node)
+    return (metric, guess.direction(metric)) if isinstance(metric, str) else ("val_loss", "minimize")
+
+
+def _grid_size(grid: Any) -> int | None:
+    """Return the number of points of a grid of scikit-learn, or of several; None if it is unknown."""
+    if isinstance(grid, list):
+        sizes = [_grid_size(part) for part in grid]
+        return sum(size for size in sizes if size) if all(sizes) else None
+    if not isinstance(grid, dict):
+        return None
+    size = 1
+    for choices in grid.values():
+        if not isinstance(choices, list):
+            return None
+        size *= len(choices)
+    return size
+
+
+def _study_job(
+    tree: ast.Module,
+    calls: Sequence[ast.Call],
+    optimize_calls: Sequence[ast.Call],
+    name: str,
+    values: _Values,
+    notes: list[str],
+) -> dict[str, Any]:
+    """Return the fields of the job for the first function that a script passes to `study.optimize`."""
+    importable_names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    importable_names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    optimize_arguments = _by_name(optimize_calls[0], "func", "n_trials")
+    function = optimize_arguments.get("func")
+    study_calls = [call for call in calls if naming.last(call.func) == "create_study"]
+    study_arguments = _by_name(study_calls[0]) if study_calls else {}
+    directions_node = study_arguments.get("directions")
+    if isinstance(directions_node, (ast.List, ast.Tuple)):
+        directions = [_direction(node, values) for node in directions_node.elts]
+    else:
+        directions = [_direction(study_arguments.get("direction"), values)]
+    metrics = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
+    objectives = [{"metric": metric, "direction": direction} for metric, direction in zip(metrics, directions, strict=True)]
+    trials = values.value(optimize_arguments.get("n_trials"))
+    if type(trials) is not int or trials < 1:
+        trials = search.DEFAULT_TRIALS
+        notes.append(f"n_trials: the text of the script shows no number of trials, so `trials` is {trials}")
+    stem = PurePath(name).stem
+    is_importable = stem.isidentifier() and isinstance(function, ast.Name) and function.id in importable_names
+    job: dict[str, Any] = {
+        "kind": "hpo",
+        "entrypoint": f"optuna:{stem}:{ast.unparse(function)}" if is_importable and function else "",
+        **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
+        # A study without a pruner of its own has Optuna's default one, and it matters only if trials ask it.
+        **({"pruner": "median"} if any(_is_method(call, "should_prune") for call in calls) else {}),
+        "trials": trials,
+    }
+    for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
+        if field in study_arguments:
+            job |= _component(field, values.resolve(study_arguments[field]), values, choices, notes)
+    if type(jobs := values.value(optimize_arguments.get("n_jobs"))) is int and jobs > 0:
+        job["parallel"] = jobs
+    if isinstance(seconds := values.value(optimize_arguments.get("timeout")), int | float) and seconds > 0:
+        job["budget"] = {"time": f"{max(1, int(seconds))}s"}
+    points = [_by_name(call, "params") for call in calls if _is_method(call, "enqueue_trial")]
+    known_points = [point for arguments in points if isinstance(point := values.value(arguments.get("params")), dict)]
+    known_points = [point for point in known_points if None not in point.values()]
+    if known_points:
+        job["enqueue"] = known_points
+    if len(known_points) < len(points):
+        notes.append(
+            "enqueue_trial: only running the script would show some points to try first; write `enqueue` into job.yaml"
+        )
+    if "storage" in study_arguments:
+        notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
+    others = {ast.unparse(call.args[0]): call.lineno for call in optimize_calls[1:] if call.args}
+    for text, line in others.items():
+        if function is not None and text != ast.unparse(function):
+            remedy = f"; for that one: --set entrypoint=optuna:{stem}:{text}" if text in importable_names else ""
+            notes.append(
+                f"only the first search, of {ast.unparse(function)}, is taken, and not that of {text} (line {line}){remedy}"
+            )
+    return job
+
+
+def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Return the fields of the job for a sampler or pruner of Optuna: `sampler` or `pruner`, and `seed` if it has one.
+
+    {} for None, and for one that has no counterpart or cannot be read.
+
+    Args:
+        field: Field of the job, and argument of `create_study`: "sampler" or "pruner".
+        node: Value of that argument.
+        values: Values of the script's variables.
+        choices: Samplers or pruners of a job, by name.
+        notes: Remarks for the user. Those on parts that the fields lack are appended.
+    """
+    if isinstance(node, ast.Constant) and node.value is None:
+        return {}
+    if not isinstance(node, ast.Call):
+        notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
+        return {}
+    cls = naming.last(node.func)
+    name = next((name for name, choice in choices.items() if choice.cls == cls), "")
+    if not name:
+        notes.append(f"{field}: {cls} is none of {', '.join(choices)}; write `{field}` into job.yaml")
+        return {}
+    options: dict[str, Any] = {}
+    seed: int | None = None
+    unreadable = [ast.unparse(argument) for argument in node.args]
+    for key, value_node in _by_name(node).items():
+        value = values.value(value_node)
+        if isinstance(value_node, ast.Constant) and value_node.value is None:
+            continue  # None stands for the default
+        if key == "seed" and type(value) is int and value >= 0:
+            seed = value
+        elif key in choices[name].options and value is not None:
+            options[key] = value
+        else:
+            unreadable.append(key)
+    if unreadable:
+        notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; write `{field}` into job.yaml")
+    has_required = all(key in options for key, option in choices[name].options.items() if option.required)
+    fields: dict[str, Any] = {}
+    if name != "grid" and has_required and not node.args:  # the grid of a job is its space, and not an option
+        fields[field] = {"name": name, **options} if options else name
+    if seed is not None:
+        fields["seed"] = seed
+    return fields
+
+
+def _direction(node: ast.expr | None, values: _Values) -> str:
+    """Return the direction of a study from a text or a member of `StudyDirection`; otherwise Optuna's default, minimize."""
+    direction = node.attr if isinstance(node, ast.Attribute) else values.value(node)  # the name of the member
+    return "maximize" if str(direction).lower() == "maximize" else "minimize"

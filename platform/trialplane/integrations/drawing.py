@@ -1,0 +1,183 @@
+"""Values of the search spaces of other libraries, drawn by a trial with the interface of `optuna.Trial`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_SIGMAS = 3  # half the width of the range that replaces a normal distribution: 99.7 % of its values
+_TAIL = 0.001  # share of a distribution without bounds that is left out at each end
+_LONGEST_LABEL = 60  # characters of a choice that is no plain value
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of an object, which must be the same in each process
+
+
+def settings(trial: Any, space: Any) -> dict[str, Any]:
+    """Return the values of a mapping from names to domains. Of a list of such mappings, one is chosen."""
+    if isinstance(space, Mapping):
+        return {str(name): value(trial, str(name), domain) for name, domain in space.items()}
+    index = trial.suggest_categorical("space", list(range(len(space)))) if len(space) > 1 else 0
+    chosen = space[index]
+    if isinstance(chosen, tuple):  # scikit-optimize: a space and its number of trials
+        chosen = chosen[0]
+    prefix = f"{index}." if len(space) > 1 else ""  # the spaces may have different domains of the same name
+    return {str(name): value(trial, f"{prefix}{name}", domain) for name, domain in chosen.items()}
+
+
+def value(trial: Any, name: str, domain: Any) -> Any:
+    """Return a value of a domain.
+
+    Args:
+        trial: The trial.
+        name: Name of the parameter.
+        domain: A distribution of Optuna, scikit-optimize or scipy; a tuple with two bounds, and perhaps "log-uniform"; a
+            list of choices; or a fixed value.
+    """
+    choices = getattr(domain, "choices", None) or getattr(domain, "categories", None)
+    if choices is not None:
+        return choice(trial, name, choices)
+    if hasattr(domain, "low") and hasattr(domain, "high"):
+        is_integer = type(domain).__name__.startswith("Int")
+        is_log = bool(getattr(domain, "log", False)) or getattr(domain, "prior", "") == "log-uniform"
+        return number(
+            trial, name, domain.low, domain.high, is_integer=is_integer, log=is_log, step=getattr(domain, "step", None)
+        )
+    if hasattr(domain, "ppf"):
+        return _quantile(trial, name, domain)
+    if isinstance(domain, tuple) and len(domain) in (2, 3) and all(_is_number(bound) for bound in domain[:2]):
+        is_integer = all(isinstance(bound, int) for bound in domain[:2])
+        return number(trial, name, domain[0], domain[1], is_integer=is_integer, log=domain[2:] == ("log-uniform",))
+    if isinstance(domain, (str, bytes)) or not hasattr(domain, "__len__"):
+        return domain
+    return choice(trial, name, domain)
+
+
+def choice(trial: Any, name: str, options: Sequence[Any]) -> Any:
+    """Return one of several values. Values that are no numbers or texts, such as models, are chosen by their text."""
+    values = [option.item() if getattr(option, "ndim", None) == 0 else option for option in options]
+    if len(values) == 1:
+        return values[0]
+    if all(option is None or isinstance(option, (str, int, float)) for option in values):
+        return trial.suggest_categorical(name, values)
+    texts = [_ADDRESS.sub("", str(getattr(option, "__name__", option)))[:_LONGEST_LABEL] for option in values]
+    if len(set(texts)) < len(texts):
+        texts = [f"{index}: {text}" for index, text in enumerate(texts)]
+    return values[texts.index(trial.suggest_categorical(name, texts))]
+
+
+def number(
+    trial: Any, name: str, low: float, high: float, *, is_integer: bool = False, log: bool = False, step: float | None = None
+) -> Any:
+    """Return a number from `low` to `high`, both included."""
+    if low == high:
+        return low
+    if is_integer:
+        return trial.suggest_int(name, int(low), int(high), step=1 if log else int(step or 1), log=log)
+    return trial.suggest_float(name, float(low), float(high), step=None if log else step, log=log)
+
+
+def _quantile(trial: Any, name: str, distribution: Any) -> Any:
+    """Return a value of a frozen distribution of scipy: of a known one by its bounds, and of another one by a quantile."""
+    kind = getattr(getattr(distribution, "dist", None), "name", "")
+    low, high = distribution.support()
+    if kind == "randint":
+        return number(trial, name, low, high, is_integer=True)
+    if kind in ("uniform", "loguniform", "reciprocal"):
+        return number(trial, name, low, high, log=kind != "uniform")
+    tails = [0.0 if math.isfinite(bound) else _TAIL for bound in (low, high)]
+    drawn = distribution.ppf(trial.suggest_float(f"{name}_quantile", tails[0], 1 - tails[1]))
+    return drawn.item() if hasattr(drawn, "item") else drawn
+
+
+def _is_number(candidate: Any) -> bool:
+    """Return whether a value is a number, and not a boolean."""
+    return isinstance(candidate, (int, float)) and not isinstance(candidate, bool)
+
+
+def hyperopt_value(trial: Any, space: Any) -> Any:
+    """Return the value of a space of hyperopt: an expression of `hp`, or a dict, list or tuple of such values.
+
+    Of a choice among spaces, only the chosen one is evaluated.
+    """
+    if isinstance(space, Mapping):
+        return {key: hyperopt_value(trial, part) for key, part in space.items()}
+    if isinstance(space, (list, tuple)):
+        return type(space)(hyperopt_value(trial, part) for part in space)
+    if not hasattr(space, "pos_args"):
+        return space
+    if space.name == "literal":
+        return space.obj
+    if space.name == "hyperopt_param":
+        label, distribution = space.pos_args
+        return _hyperopt_number(trial, label.obj, distribution)
+    if space.name == "switch":
+        selector, *options = space.pos_args
+        if selector.name == "hyperopt_param" and all(option.name == "literal" for option in options):
+            return choice(trial, selector.pos_args[0].obj, [option.obj for option in options])
+        return hyperopt_value(trial, options[int(hyperopt_value(trial, selector))])
+    positional = [hyperopt_value(trial, argument) for argument in space.pos_args]
+    named = {name: hyperopt_value(trial, argument) for name, argument in space.named_args}
+    if space.name == "dict":
+        return dict(*positional, **named)
+    if space.name == "pos_args":
+        return positional if space.o_len is None else tuple(positional)
+    return importlib.import_module("hyperopt.pyll.base").scope._impls[space.name](*positional, **named)
+
+
+def _hyperopt_number(trial: Any, name: str, distribution: Any) -> Any:
+    """Return a number of a distribution of hyperopt."""
+    kind = distribution.name
+    if kind == "categorical":  # probabilities of choices, which are equally likely at first here
+        return trial.suggest_int(name, 0, len(distribution.pos_args[0].pos_args) - 1)
+    numbers = [argument.obj for argument in distribution.pos_args]
+    names = ("mu", "sigma", "q") if kind.endswith("normal") else ("low", "high", "q")
+    if kind == "randint" and len(numbers) == 1:
+        numbers = [0, *numbers]
+    bounds = dict(zip(names, numbers, strict=False)) | {key: argument.obj for key, argument in distribution.named_args}
+    if kind == "randint":
+        return number(trial, name, bounds["low"], bounds["high"] - 1, is_integer=True)
+    is_log, step = "log" in kind, bounds.get("q")
+    if kind.endswith("normal"):
+        low, high = (bounds["mu"] + sigmas * bounds["sigma"] for sigmas in (-_SIGMAS, _SIGMAS))
+    else:
+        low, high = bounds["low"], bounds["high"]
+    if is_log:
+        drawn = number(trial, name, math.exp(low), math.exp(high), log=True)
+        return drawn if step is None else round(drawn / step) * step
+    if step is not None:
+        low, high = round(low / step) * step, round(high / step) * step
+    return number(trial, name, low, high, step=step)
+
+
+def keras_hyperparameters(trial: Any) -> Any:
+    """Return hyperparameters of keras-tuner whose values a trial draws."""
+    library = importlib.import_module("keras_tuner")
+
+    class Drawn(library.HyperParameters):  # type: ignore[misc, name-defined]  # the library has no types
+        """Hyperparameters that are drawn when a model declares them."""
+
+        def _register(self, hyperparameter: Any, overwrite: bool = False) -> Any:
+            """Register a hyperparameter, and return its value; None if it is not active."""
+            super()._register(hyperparameter, overwrite)
+            if not self.is_active(hyperparameter):
+                return None
+            self.values[hyperparameter.name] = _keras_value(trial, hyperparameter)
+            return self.values[hyperparameter.name]
+
+    return Drawn()
+
+
+def _keras_value(trial: Any, hyperparameter: Any) -> Any:
+    """Return a value of a hyperparameter of keras-tuner."""
+    kind, name = type(hyperparameter).__name__, hyperparameter.name
+    if kind == "Fixed":
+        return hyperparameter.value
+    if kind == "Boolean":
+        return choice(trial, name, [False, True])
+    if kind == "Choice":
+        return choice(trial, name, hyperparameter.values)
+    is_log = hyperparameter.sampling in ("log", "reverse_log")
+    low, high, step = hyperparameter.min_value, hyperparameter.max_value, hyperparameter.step
+    return number(trial, name, low, high, is_integer=kind == "Int", log=is_log, step=None if is_log else step)
