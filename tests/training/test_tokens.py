@@ -187,7 +187,7 @@ def test_a_killed_run_is_taken_up_where_it_was(
     wait_until(lambda: not any(alive(pid) for pid in workers), "its workers have ended by themselves")
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     kept = {file.name: file.stat().st_ino for file in folder.glob("*.tokens")}
-    assert 1 <= len(kept) < 3
+    assert kept  # mostly one or two; on a busy machine, the workers may finish the last shard before they notice the end
     assert not (folder / "complete.json").exists()
     (folder / "000000.tokens.abcdef01.part").touch()  # what a worker killed in mid-write leaves
 

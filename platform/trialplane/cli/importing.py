@@ -74,7 +74,7 @@ def source_of(file: Path) -> str:
     if file.suffix not in (".yaml", ".yml", ".json") or not (script_folder.exists(file) and file.is_file()):
         return ""
     for source in ("katib", "wandb", "sagemaker", "hydra"):  # all but Ray Tune, whose searches are Python files
-        with contextlib.suppress(SpecError, InputError):
+        with contextlib.suppress(InputError):
             importlib.import_module(SOURCES[source]).read(_read_text(file, file.name), str(file), _scripts(file))
             return source
     return ""
@@ -121,7 +121,7 @@ def report_readiness(folder: Path, summary: str, options: str = "") -> int:
     """
     try:
         job, required = planning.check_job(folder)
-    except (SpecError, InputError) as error:
+    except InputError as error:
         output.note(f"{summary}; the job cannot run yet:")
         for issue in error.issues[: errors.MOST_ISSUES] if isinstance(error, SpecError) else [error]:
             output.note(f"  {issue}")
@@ -231,7 +231,7 @@ def _script_and_modules(file: Path) -> dict[Path, Path]:
         for root in dict.fromkeys(roots):
             for path in script_folder.modules_of(root, names_above):
                 source_files.setdefault(path, root / path)  # of several files, that of the first folder counts
-    except (SpecError, InputError):  # `report_readiness` reports it
+    except InputError:  # `report_readiness` reports it
         return {Path(file.name): file}
     return source_files
 

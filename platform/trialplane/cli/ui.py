@@ -213,7 +213,7 @@ def _with_report_page(source: Source, run: str | None, target_name: TargetName) 
             return PageContext(handle.target.name.flags, is_named=is_named, prices=None, now=time.time())
 
         return StudyPage(handle, page_context).add_to(source)
-    except (RunNotFound, TargetError, InputError):
+    except (TargetError, InputError):
         return source
 
 

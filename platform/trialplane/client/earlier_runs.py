@@ -81,7 +81,7 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
                 notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
                 continue
             results += earlier.results(run, old_job, rows.newest_attempts(target.rows(run)), plan.job.required_metrics)
-        except (RunNotFound, RunDamaged, LedgerError, TargetError):
+        except (RunNotFound, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
     return results

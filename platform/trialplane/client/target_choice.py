@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trialplane.client.target import HERE, Target, TargetName
-from trialplane.errors import InputError, RunNotFound, TrialplaneError
+from trialplane.errors import InputError, TrialplaneError
 from trialplane.wire import env, paths
 
 _RECORDED_RUNS = 50  # names of runs that are kept for completion
@@ -124,7 +124,7 @@ def flags_of_other_target(run: str, target_name: TargetName) -> str:
     try:
         target.is_active(run)  # raises if the target does not have the run
         return target.name.flags
-    except (RunNotFound, TrialplaneError):
+    except TrialplaneError:
         return ""
 
 

@@ -175,53 +175,56 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     top_level = {name: Spot(node) for name, node in first_assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
     defaults: dict[str, list[Spot]] = {}  # of arguments of functions; they count only for names without values
-    owned: dict[str, list[Spot]] = {}  # by longer names
+    longer_named: dict[str, list[Spot]] = {}  # by the longer name, OWNER.NAME
     for node, owner in _nodes_with_owners(tree):
         spots_by_name = defaults if isinstance(node, ast.arguments) else values
         for name, spot in _values_in(node):
             is_constant = isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str))
             if is_constant and name not in top_level:
                 spots_by_name.setdefault(name, []).append(spot)
-                owned.setdefault(f"{owner}.{name}", []).append(spot)
+                longer_named.setdefault(f"{owner}.{name}", []).append(spot)
     merged: dict[str, Spot] = {}
     for name, (first, *rest) in (defaults | values).items():
         if not rest or _are_same_float([first, *rest]):
             merged[name] = dataclasses.replace(first, others=tuple(rest))
-    longer = {
-        name: named_spots[0]
-        for name, named_spots in owned.items()
-        if len(named_spots) == 1 and not name.startswith(".") and name.rpartition(".")[2] not in merged
+    unique_longer = {
+        longer_name: named_spots[0]
+        for longer_name, named_spots in longer_named.items()
+        if len(named_spots) == 1 and not longer_name.startswith(".") and longer_name.rpartition(".")[2] not in merged
     }
-    return longer | top_level | merged
+    return unique_longer | top_level | merged
 
 
 def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Yield each node with the name of what its values belong to: a class, a function, a call, a dict or an object."""
+    """Yield each node with its owner: the name of what its values belong to.
+
+    That is the class, function or call around it, the object whose attribute it sets, or the name or key of the dict.
+    """
     pending: deque[tuple[ast.AST, str]] = deque([(tree, "")])
     while pending:
         node, owner = pending.popleft()
-        inner_owner = owner
+        owner_of_children = owner
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                inner_owner = owner if name == "__init__" else name
+                owner_of_children = owner if name == "__init__" else name  # its arguments belong to the class
             case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) if isinstance(
                 target, (ast.Name, ast.Attribute)
             ):
-                if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":  # config.model.width = 8
-                    owner = ast.unparse(target.value).rpartition(".")[2]
-                inner_owner = ast.unparse(target).rpartition(".")[2]
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
+                    owner = ast.unparse(target.value).rpartition(".")[2]  # config.model.width = 8: model
+                owner_of_children = ast.unparse(target).rpartition(".")[2]  # model = {"width": 8}: model
             case ast.keyword(arg=str(name)):
-                inner_owner = name
+                owner_of_children = name  # f(model={"width": 8}): model
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name not in _DICT_TYPES:
-                owner = inner_owner = name
+                owner = owner_of_children = name  # Model(width=8): Model
         yield node, owner
-        if isinstance(node, ast.Dict):
-            keys = [
+        if isinstance(node, ast.Dict):  # {"model": {"width": 8}}: model
+            owners_of_values = [
                 key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else owner for key in node.keys
             ]
-            pending += zip(node.values, keys, strict=True)
+            pending += zip(node.values, owners_of_values, strict=True)
         else:
-            pending += [(child, inner_owner) for child in ast.iter_child_nodes(node)]
+            pending += [(child, owner_of_children) for child in ast.iter_child_nodes(node)]
 
 
 def _are_same_float(spots: Sequence[Spot]) -> bool:

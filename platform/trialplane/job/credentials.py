@@ -169,6 +169,7 @@ def _variable(name: str, value: str, variables: Mapping[str, str]) -> str:
     full_variable = re.sub(r"\W", "_", name).upper()
     names = (f"SECRET_{variable}" if variable in _SHELL_VARIABLES else variable, full_variable)
     candidates = itertools.chain(names, (f"{full_variable}_{number}" for number in itertools.count(2)))
+    # A name that is taken for an equal secret is used again.
     return next(candidate for candidate in candidates if variables.get(candidate, value) == value)
 
 

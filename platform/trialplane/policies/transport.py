@@ -350,7 +350,7 @@ class _Leaves:
             if special_dtype:
                 tensor = tensor.view(torch.uint16)  # the same bits in a dtype that numpy has
             array: Array = self._on_host(tensor, torch).numpy()
-        except (TypeError, RuntimeError, NotImplementedError) as error:  # a dtype, or a kind of tensor, that numpy lacks
+        except (TypeError, RuntimeError) as error:  # a dtype, or a kind of tensor, that numpy lacks
             problem = f"is a tensor of {tensor.dtype} on {tensor.device}, which cannot become a numpy array"
             raise self._refusal_error(f"{problem}: {errors.first_line(error)}") from error
         return array, special_dtype

@@ -108,6 +108,7 @@ class _Trial:
         file = self.uri.removeprefix("sqlite:///") if self.uri.startswith("sqlite:///") else ""
         client = None
         while time.monotonic() < deadline:
+            # A client of a SQLite file creates its tables, so there is none before the exporter has created them.
             if client is None and (not file or _has_experiment(file, self.name)):
                 client = sys.modules[_CLIENT].MlflowClient(self.uri)
             if client is not None and (experiment := client.get_experiment_by_name(self.name)) is not None:

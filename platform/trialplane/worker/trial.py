@@ -501,7 +501,8 @@ class Reporter:
         self.last = metrics
         for name, value in metrics.items():
             # Of a metric whose best report counts, the last finite value stays if the training diverges at the end.
-            if math.isfinite(value) or name not in self.newest or name not in self._request.reported:
+            has_diverged = name in self._request.reported and name in self.newest and not math.isfinite(value)
+            if not has_diverged:
                 self.newest[name] = value
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
             if remark:

@@ -135,7 +135,8 @@ class Training(Ranked):
         """Yield issues of all jobs with ranks, and fields that only a search supports."""
         yield from super().check(broken)
         yield from base.budget_issues(self.budget, _BUDGET_REFUSALS)
-        if ("entrypoint",) not in broken and split_style(self.entrypoint)[0]:
+        style, _ = split_style(self.entrypoint)
+        if ("entrypoint",) not in broken and style:
             reason = (
                 "is called with what a search draws, so it is for kind: hpo; write a function run(ctx), and train:run here"
             )

@@ -167,8 +167,8 @@ class Names:
     def add_nested(self, metrics: dict[str, float]) -> None:
         """Add the metrics that the job names and that a record has only in nested objects: `f1` for `overall.f1`.
 
-        The outermost value counts; of several the first one that is not of training. Later records count only if they have
-        the same one.
+        The outermost value counts; of several the first one that is not of training. From later records, only the value
+        under the same full name is added.
         """
         for lower_name, name in self.requested.items():
             if name in metrics:
