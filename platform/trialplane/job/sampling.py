@@ -250,6 +250,8 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     if value is None and option.nullable:
         return
     kind = option.kind
+    is_auto = kind is ValueKind.INT_OR_AUTO and value == "auto"
+    is_parameter_name = kind is ValueKind.AMOUNT and isinstance(value, str)  # `Study.check` checks the name
     if kind in options.TABLES:
         yield from check(kind, value)
         name = _algorithm_name(value)
@@ -274,12 +276,14 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     elif kind is ValueKind.BOOL:
         if not isinstance(value, bool):
             yield Issue((), f"must be {kind.value}, not {value!r}")
-    elif kind is ValueKind.INT_OR_AUTO and value == "auto":
-        return
-    elif kind is ValueKind.AMOUNT and isinstance(value, str):
-        return  # it is the name of a parameter, which `Study.check` checks
-    # All other kinds are numbers, and all but NUMBER are whole ones.
-    elif not _is_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
+    elif not is_auto and not is_parameter_name:
+        yield from _check_number(option, value)
+
+
+def _check_number(option: Option, value: Any) -> Iterator[Issue]:
+    """Yield issues of a value that must be a number within the bounds; a whole one unless the kind is NUMBER."""
+    kind = option.kind
+    if not _is_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
         yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:
         yield Issue((), f"{value} must be at least {option.minimum:g}")

@@ -194,9 +194,9 @@ def page(
     Args:
         select: Function that runs a SELECT.
         run: Name of the run.
-        after: Value of that column in the last attempt of the page before; -1 for the first page.
+        after: Value of the column `order` in the last attempt of the page before; -1 for the first page.
         size: Number of bytes.
-        order: Column that the attempts are ordered by, and that `after` is a value of.
+        order: Column by which the attempts are ordered.
         where: SQL of a further condition, beginning with AND; "" for none.
         optuna: Whether to read Optuna's view of the attempts.
         **values: Values in `where`, by name.
