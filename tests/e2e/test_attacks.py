@@ -214,11 +214,12 @@ def test_a_team_cannot_fill_the_database_of_all(cluster: Cluster, two: tuple[str
 
 
 def platform_restarts(cluster: Cluster) -> dict[str, int]:
-    """How often each container of the platform's own pods has started again."""
+    """Restarts of each container of the platform's own pods; without pods that are being replaced."""
     pods = json.loads(cluster.control.kubectl("get", "pods", "-o", "json"))["items"]
     return {
         f"{pod['metadata']['name']}/{container['name']}": container["restartCount"]
         for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
         for container in pod["status"].get("containerStatuses", [])
     }
 

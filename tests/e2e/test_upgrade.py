@@ -42,7 +42,9 @@ def test_studies_outlive_upgrade_and_uninstall(cluster: Cluster) -> None:
     cluster.platform("submit", "hpo", job, "--name", "kept")
     before = cluster.check_exact("kept", 2)
 
-    install("--set", "teams[0].quota.pods=90", "--set", "priorityClasses.enabled=false", "--set", "mlflow.workers=2")
+    # A second worker of MLflow needs more connections than the values for kind allow.
+    connections = "postgresql.parameters.max_connections=160"
+    install("--set", "teams[0].quota.pods=90,priorityClasses.enabled=false,mlflow.workers=2", "--set-string", connections)
     assert cluster.check_exact("kept", 2) == before
 
     claims = _claims(cluster)
