@@ -138,7 +138,7 @@ def export(target: Target, run: str, url: str) -> None:
     if process.returncode == errors.EXIT_PLATFORM:
         raise TargetError(process.stderr.strip())
     if process.returncode:
-        raise _export_error(run, process)
+        raise TargetError(f"{run} was not exported: {_last_line(process)}")
 
 
 def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> None:
@@ -189,12 +189,7 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
             check=False,
         )
     if process.returncode:
-        raise _export_error(run, process)
-
-
-def _export_error(run: str, process: subprocess.CompletedProcess[str]) -> TargetError:
-    """Return the error for a process that failed, with the last line of its output."""
-    return TargetError(f"{run} was not exported: {_last_line(process)}")
+        raise TargetError(f"{run} was not exported: {_last_line(process)}")
 
 
 def _last_line(process: subprocess.CompletedProcess[str]) -> str:

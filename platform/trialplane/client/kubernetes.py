@@ -415,4 +415,4 @@ def _plan(run: str, job: Job, submission: Submission) -> tuple[Plan, float]:
 
 def _names(objects: list[dict[str, Any]] | None) -> frozenset[str] | None:
     """Return the names of objects. None for None."""
-    return None if objects is None else preflight.names(objects)
+    return None if objects is None else frozenset(item["metadata"]["name"] for item in objects)

@@ -72,8 +72,10 @@ def submit(to_target: Target, plan: Plan) -> SubmissionOutcome:
     if state is RunState.SUCCEEDED:
         return SubmissionOutcome.FINISHED
     if state.is_ended:
-        end = "failed" if state is RunState.FAILED else "was cancelled"
-        raise RunExists(f"the run {name} {end}; `platform resume {name}` continues it, {changing.other_name_advice(name)}")
+        how_ended = "failed" if state is RunState.FAILED else "was cancelled"
+        raise RunExists(
+            f"the run {name} {how_ended}; `platform resume {name}` continues it, {changing.other_name_advice(name)}"
+        )
     RunHandle(name, to_target).resume()
     return SubmissionOutcome.RESUMED
 

@@ -156,7 +156,7 @@ class Population(models.Model):
         return self
 
     def scheduled(self, step: int) -> Scheduled | None:
-        """Return the entry of the schedule for a step. None if it changes nothing there."""
+        """Return the entry of the schedule for a step. None if the schedule has none."""
         return next((entry for entry in self.schedule if entry.step == step), None)
 
     def seed_trial(self, trial: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -297,7 +297,7 @@ def _check_nodes(job: Job, ray_cluster: KubeObject, nodes: Sequence[KubeObject] 
     issues: list[Issue] = []
     warnings: list[str] = []
     checked: list[tuple[Resources, Cluster]] = []  # roles with equal pods get an issue only once
-    for role, group in _groups(job, ray_cluster):
+    for role, group in zip(job.roles(), ray_cluster["spec"]["workerGroupSpecs"], strict=True):
         if (role.resources, role.cluster) in checked:
             continue
         checked.append((role.resources, role.cluster))
@@ -364,11 +364,6 @@ def _pods_that_fit(node: KubeObject, requested: Mapping[str, decimal.Decimal]) -
     return min(counts, default=0)
 
 
-def _groups(job: Job, ray_cluster: KubeObject) -> Iterator[tuple[Role, KubeObject]]:
-    """Yield the roles of a job, each with its worker group."""
-    yield from zip(job.roles(), ray_cluster["spec"]["workerGroupSpecs"], strict=True)
-
-
 def _priority_class(ray_cluster: KubeObject) -> str:
     """Return the name of the PriorityClass of a RayCluster's pods, or ""."""
     head = ray_cluster["spec"]["headGroupSpec"]
@@ -389,8 +384,3 @@ def _format(resource: str, value: decimal.Decimal) -> str:
     if resource == "cpu":
         return f"{number} core" if value == 1 else f"{number} cores"
     return f"{number} {resource}"
-
-
-def names(objects: Iterable[KubeObject]) -> frozenset[str]:
-    """Return the names of objects."""
-    return frozenset(item["metadata"]["name"] for item in objects)

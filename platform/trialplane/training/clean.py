@@ -76,8 +76,8 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
             if worker.poll() is None:
                 worker.kill()
     if code:
-        end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        raise errors.CacheError(f"{name} (pid {worker.pid}) {end}; its output is above; {MEMORY_HINT}")
+        how_ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        raise errors.CacheError(f"{name} (pid {worker.pid}) {how_ended}; its output is above; {MEMORY_HINT}")
 
 
 def main(module: str, parent: str) -> int:

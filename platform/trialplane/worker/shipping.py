@@ -35,7 +35,7 @@ def localized_config(config: SlotConfig) -> SlotConfig:
 
 
 def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
-    """Unpack the job's code, unless another slot of this machine has unpacked the same code there.
+    """Unpack the job's code, unless another slot of this machine has unpacked the same code.
 
     Args:
         archive: First part of the archive; further parts are in the same folder.

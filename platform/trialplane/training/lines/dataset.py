@@ -131,7 +131,7 @@ class LineDataset:
         if not self._manifest and len(pickle.dumps(self._recipe)) <= INLINE:
             return {**state, "recipe": self._recipe}
         if not self._manifest:
-            self._manifest = str(_write_manifest(self._recipe, self._own_cache()))
+            self._manifest = str(_write_manifest(self._recipe, self._cache or line_index.default_cache()))
         return {**state, "manifest": self._manifest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -176,9 +176,6 @@ class LineDataset:
         if not self._recipe:
             self._recipe = _read_manifest(Path(self._manifest))
         return self._recipe
-
-    def _own_cache(self) -> Path:
-        return self._cache or line_index.default_cache()
 
 
 def _refuse_empty(indexed_files: Iterable[line_index.IndexedText]) -> None:

@@ -137,14 +137,12 @@ class Writer:
             segment = _map_new(self._spare / name, size)
             if segment is not None:
                 return segment
-        folders = [f"{shutil.disk_usage(folder).free / 1e6:,.0f} MB free in {folder}" for folder in self._folders()]
+        folders = [self._folder] if self._spare is None else [self._folder, self._spare]
+        free_texts = [f"{shutil.disk_usage(folder).free / 1e6:,.0f} MB free in {folder}" for folder in folders]
         raise errors.TransportError(
-            f"there is no room for a result of {size / 1e6:,.1f} MB: {' and '.join(folders)}; one result may take at most "
-            "half of the shared memory; give smaller results, or raise resources.shm"
+            f"there is no room for a result of {size / 1e6:,.1f} MB: {' and '.join(free_texts)}; one result may take at "
+            "most half of the shared memory; give smaller results, or raise resources.shm"
         )
-
-    def _folders(self) -> list[Path]:
-        return [self._folder] if self._spare is None else [self._folder, self._spare]
 
 
 def read(path: str | Path, on_release: Callable[[], object] | None = None) -> Bytes:

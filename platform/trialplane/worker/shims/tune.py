@@ -80,7 +80,7 @@ class Session:
             self.ctx.note("", self._iteration, numbers, waits=True)
 
     def get_checkpoint(self) -> Any:
-        """Return the newest checkpoint of this trial, or if there is none, of the run that `--resume` names; None without.
+        """Return the newest checkpoint of this trial, or else of the run that `--resume` names; None if there is neither.
 
         It is unpacked into a folder, and returned as Ray's `Checkpoint`.
 

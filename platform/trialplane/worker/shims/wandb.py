@@ -36,7 +36,7 @@ class Error(Exception):
 
 @functools.cache  # logs each line once
 def _log_once(subject: str, message: str) -> None:
-    """Write a line to the trial's log, unless it is there already."""
+    """Write a line to the trial's log, unless the log has it already."""
     sys.stderr.write(f"trialplane: {subject} {message}\n")
 
 
