@@ -41,14 +41,12 @@ def listed(steps: list[int], size: int = 10) -> list[Snapshot]:
     return [Snapshot(step, f"step-{step:010d}", "", size, {}) for step in steps]
 
 
-def at_the_end(
-    steps: list[int], keep: int, max_bytes: int | None = None, spacing: snapshots.Spacing = "geometric"
-) -> list[int]:
+def at_the_end(steps: list[int], keep: int, max_bytes: int | None = None) -> list[int]:
     """The steps that are left when snapshots were taken at `steps`, one after the other."""
     there: list[Snapshot] = []
     for one in listed(steps):
         there.append(one)
-        gone = snapshots.surplus_snapshots(there, keep, max_bytes, spacing)
+        gone = snapshots.surplus_snapshots(there, keep, max_bytes)
         there = [other for other in there if other not in gone]
     return [one.step for one in there]
 
@@ -71,9 +69,6 @@ def test_steps_that_stay_lie_like_a_geometric_series() -> None:
     gaps = [math.log1p(after) - math.log1p(before) for before, after in itertools.pairwise(left)]
     assert len(left) == 8
     assert max(gaps[1:]) < 3 * min(gaps[1:]), left  # the first gap is given: 0 to 10 or so
-    even = at_the_end(list(range(0, 10_001, 10)), 8, spacing="even")
-    widths = [after - before for before, after in itertools.pairwise(even)]
-    assert max(widths) < 3 * min(widths), even
 
 
 def test_when_one_is_due() -> None:
@@ -82,7 +77,7 @@ def test_when_one_is_due() -> None:
     assert [step for step in range(11) if snapshots.is_due(step, 10)] == [0, 10]
 
 
-@pytest.mark.parametrize("wrong", [{"keep": 1}, {"max_bytes": 0}, {"spacing": "odd"}])
+@pytest.mark.parametrize("wrong", [{"keep": 1}, {"max_bytes": 0}])
 def test_a_budget_that_keeps_nothing_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(errors.InputError, match="keep is at least 2"):
         Snapshots(tmp_path, **wrong)  # type: ignore[arg-type]

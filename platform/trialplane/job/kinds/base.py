@@ -80,7 +80,7 @@ class Input(models.Model):
         default="table",
         description="table: CSV, TSV or JSON Lines. dataset: these, or Parquet. lines: UTF-8 text with one sample per line.",
     )
-    columns: tuple[str, ...] = Field(default=(), description="Required columns (CSV, TSV, Parquet) or keys (JSON Lines).")
+    columns: tuple[str, ...] = Field(default=(), description="Required columns (CSV, TSV) or keys (JSON Lines).")
     columns_of: tuple[str, ...] = Field(
         default=(), description="Parameters whose values are required columns: [label_column]."
     )

@@ -18,7 +18,7 @@ import itertools
 import json
 import operator
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class LineDataset:
     Args:
         files: One file or several, as UTF-8 text.
         max_samples: Maximum number of lines, from the first. Default: all.
-        empty: Treatment of empty lines: "skip" them, "keep" them as "", or raise an "error".
+        empty: Treatment of empty lines: "skip" them, or "keep" them as "".
         cache: Folder for the index. Default: beside the text, or in trialplane's cache if that folder is read-only.
 
     Raises:
@@ -61,12 +61,10 @@ class LineDataset:
             raise errors.DataError("no text file was named; give LineDataset one, or a list of them")
         if max_samples is not None and max_samples < 1:
             raise errors.DataError(f"max_samples is {max_samples}; it must be at least 1, or None for all lines")
-        if empty not in ("skip", "keep", "error"):
-            raise errors.DataError(f"empty is {empty!r}; it must be skip, keep or error")
+        if empty not in ("skip", "keep"):
+            raise errors.DataError(f"empty is {empty!r}; it must be skip or keep")
         self._cache = None if cache is None else Path(cache).expanduser().absolute()
         indexed_files = [line_index.find(file, empty, self._cache) for file in text_files]
-        if empty == "error":
-            _refuse_empty(indexed_files)
         self._recipe: dict[str, Any] = {
             "empty": empty,
             "files": [
@@ -106,11 +104,6 @@ class LineDataset:
         count = len(recipe["files"])
         where = recipe["files"][0][0] if count == 1 else f"{count} files"
         return f"LineDataset({self._length:,} lines of {where})"
-
-    def where(self, index: int) -> tuple[Path, int]:
-        """Return the file of a line, and the line's number in it, from 1."""
-        text, row = self._locate(index)
-        return Path(text.text.path), text.number(row)
 
     @property
     def content(self) -> str:
@@ -176,16 +169,6 @@ class LineDataset:
         if not self._recipe:
             self._recipe = _read_manifest(Path(self._manifest))
         return self._recipe
-
-
-def _refuse_empty(indexed_files: Iterable[line_index.IndexedText]) -> None:
-    """Raise DataError if one of the texts has an empty line."""
-    for file in indexed_files:
-        if file.header.empty:
-            raise errors.DataError(
-                f"text file {file.text.path}, line {file.header.first_empty:,}: an empty line, one of "
-                f'{file.header.empty:,}; remove them (`sed -i "/^\\r\\?$/d"`), or pass empty="skip"'
-            )
 
 
 def _write_manifest(recipe: dict[str, Any], folder: Path) -> Path:

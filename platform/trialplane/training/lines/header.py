@@ -36,7 +36,6 @@ class Header:
         width: Size of a number in the index, in bytes.
         skipped: Whether empty lines are left out.
         empty: Number of empty lines in the text.
-        first_empty: Number of the first empty line, from 1; 0 without an empty line.
     """
 
     version: int
@@ -47,7 +46,6 @@ class Header:
     width: int
     skipped: bool
     empty: int
-    first_empty: int
 
 
 def read_header(index: Path) -> Header | None:

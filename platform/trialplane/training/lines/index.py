@@ -27,7 +27,7 @@ from trialplane.training.lines import header as headers
 from trialplane.training.lines.header import HEADER, VERSION, Header, Text
 from trialplane.wire import env, paths
 
-Empty = Literal["skip", "keep", "error"]
+Empty = Literal["skip", "keep"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def find(path: Path, empty: Empty, cache: Path | None) -> IndexedText:
     """
     text = text_of(path)
     write_errors: list[OSError] = []
-    candidates = _candidates(path, "skip" if empty == "skip" else "keep", cache)
+    candidates = _candidates(path, empty, cache)
     for candidate in candidates:  # all are checked before one is built, because an existing index may be in the cache
         header = _matching_header(candidate, text)
         if header is not None:

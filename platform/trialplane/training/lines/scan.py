@@ -35,17 +35,13 @@ class _Span(NamedTuple):
 
     Attributes:
         starts: For each indexed line that ends in the span, the offset of the next line.
-        lines: Number of lines that end in the span, indexed or not.
-        empty: Number of empty lines among them.
-        first_empty: Index of the first empty line among them, from 0; -1 without one.
+        empty: Number of empty lines that end in the span, indexed or not.
         last: Offset after the last newline; -1 without a newline.
         nul: Offset of a NUL byte; -1 without one.
     """
 
     starts: npt.NDArray[np.int64]
-    lines: int
     empty: int
-    first_empty: int
     last: int
     nul: int
 
@@ -63,24 +59,19 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
         offset_type = np.dtype("<u4" if text.size + 1 < 1 << 32 else "<u8")
         file.seek(HEADER)
         file.write(np.array([begin], offset_type).tobytes())
-        indexed = lines = empty = first_empty = 0
+        indexed = empty = 0
         last = begin  # offset after the last newline
         spans = range(begin, text.size, SPAN)
         for span in _map_in_threads(lambda low: _scan(descriptor, text, begin, low, skip=skip), spans):
             if span.nul >= 0:
                 raise _nul_error(text, span.nul)
-            if span.first_empty >= 0 and not first_empty:
-                first_empty = lines + span.first_empty + 1
             indexed += len(span.starts)
-            lines += span.lines
             empty += span.empty
             last = max(last, span.last)
             file.write(span.starts.astype(offset_type).tobytes())
         if last < text.size:  # the last line has no newline
             is_empty = os.pread(descriptor, 2, last) == b"\r"
-            if is_empty:
-                empty += 1
-                first_empty = first_empty or lines + 1
+            empty += is_empty
             if not (is_empty and skip):
                 indexed += 1
                 file.write(np.array([text.size + 1], offset_type).tobytes())  # as if a newline followed
@@ -93,7 +84,6 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
         width=offset_type.itemsize,
         skipped=skip,
         empty=empty,
-        first_empty=first_empty,
     )
     headers.write_header(file, header)
     return header
@@ -137,8 +127,7 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
     mask = np.empty(BLOCK, np.bool_)  # reused for all blocks: new memory costs a page fault per 4 KiB
     high = min(low + SPAN, text.size)
     starts: list[npt.NDArray[np.int64]] = []
-    lines = empty = 0
-    first_empty = last = -1
+    empty, last = 0, -1
     for offset in range(low, high, BLOCK):
         count = min(BLOCK, high - offset)
         if offset == begin:
@@ -151,7 +140,7 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         block = buffer[2 : 2 + count]
         if block.min() == 0:
             nul = offset + int(np.flatnonzero(block == 0)[0])
-            return _Span(np.empty(0, np.int64), lines, empty, first_empty, last, nul)
+            return _Span(np.empty(0, np.int64), empty, last, nul)
         ends = np.flatnonzero(np.equal(block, LF, out=mask[:count]))  # offsets of the newlines in the block
         if not len(ends):
             continue
@@ -161,16 +150,12 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         if before.min() <= CR:  # otherwise no line is empty or ends with a carriage return
             two_before = buffer[ends]
             is_empty = (before == LF) | ((before == CR) & (two_before == LF))
-            empty_lines = np.flatnonzero(is_empty)
-            if first_empty < 0 and len(empty_lines):
-                first_empty = lines + int(empty_lines[0])
-            empty += len(empty_lines)
+            empty += int(np.count_nonzero(is_empty))
             starts.append(next_starts[~is_empty] if skip else next_starts)
         else:
             starts.append(next_starts)
-        lines += len(ends)
         last = int(next_starts[-1])
-    return _Span(np.concatenate(starts) if starts else np.empty(0, np.int64), lines, empty, first_empty, last, -1)
+    return _Span(np.concatenate(starts) if starts else np.empty(0, np.int64), empty, last, -1)
 
 
 def _map_in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:

@@ -8,6 +8,6 @@
 
 # Importing this must not import torch.
 
-from trialplane.training.snapshots.snapshots import Snapshot, Snapshots, Spacing, is_due, surplus_snapshots
+from trialplane.training.snapshots.snapshots import Snapshot, Snapshots, is_due, surplus_snapshots
 
-__all__ = ["Snapshot", "Snapshots", "Spacing", "is_due", "surplus_snapshots"]
+__all__ = ["Snapshot", "Snapshots", "is_due", "surplus_snapshots"]

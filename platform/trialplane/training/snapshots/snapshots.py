@@ -20,7 +20,7 @@ import math
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.training.steps import record, stores
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1
-Spacing = Literal["geometric", "even"]
-"""Spacing of snapshots over a training: denser at its start, or even."""
 _PIECE = 8 << 20
 
 
@@ -62,22 +60,19 @@ class Snapshots:
         keep: Maximum number of snapshots, at least 2. The first and the last are always kept.
         max_bytes: Maximum size of all weights, in bytes. The first and the last are kept even if they are larger. Default:
             no limit.
-        spacing: "geometric" for steps that are denser at the start, or "even".
 
     Raises:
         InputError: An argument is out of range, or `location` cannot be used.
     """
 
-    def __init__(
-        self, location: str | Path, *, keep: int = 12, max_bytes: int | None = None, spacing: Spacing = "geometric"
-    ) -> None:
-        if keep < 2 or (max_bytes is not None and max_bytes < 1) or spacing not in ("geometric", "even"):
+    def __init__(self, location: str | Path, *, keep: int = 12, max_bytes: int | None = None) -> None:
+        if keep < 2 or (max_bytes is not None and max_bytes < 1):
             raise errors.InputError(
-                f"snapshots: keep={keep}, max_bytes={max_bytes}, spacing={spacing!r}: keep is at least 2, the first and the "
-                "last; max_bytes is at least 1 or null; spacing is geometric or even"
+                f"snapshots: keep={keep}, max_bytes={max_bytes}: keep is at least 2, the first and the last; max_bytes is "
+                "at least 1 or null"
             )
         self._store = stores.open_store(str(location))
-        self._keep, self._max_bytes, self._spacing = keep, max_bytes, spacing
+        self._keep, self._max_bytes = keep, max_bytes
 
     @property
     def location(self) -> str:
@@ -126,7 +121,7 @@ class Snapshots:
             for older in existing:
                 if record.order(older)[0] == step:
                     store.remove(older)
-            for surplus in surplus_snapshots(self.all(), self._keep, self._max_bytes, self._spacing):
+            for surplus in surplus_snapshots(self.all(), self._keep, self._max_bytes):
                 store.remove(surplus.name)
             store.sweep()
         except OSError as error:
@@ -163,22 +158,20 @@ def is_due(step: int, last: int, *, every: int | None = None, steps: Collection[
     return step in (0, last) or step in steps or (every is not None and step % every == 0)
 
 
-def surplus_snapshots(
-    snapshots: Sequence[Snapshot], keep: int, max_bytes: int | None, spacing: Spacing = "geometric"
-) -> list[Snapshot]:
-    """Return the snapshots to delete, so that the others are within the limits and spaced as evenly as possible.
+def surplus_snapshots(snapshots: Sequence[Snapshot], keep: int, max_bytes: int | None) -> list[Snapshot]:
+    """Return the snapshots to delete, so that the others are within the limits.
 
-    Again and again, the snapshot whose two neighbors are nearest to each other is deleted. The first and the last stay.
+    Again and again, the snapshot whose two neighbors are nearest to each other is deleted, on a logarithmic scale. The first
+    and the last stay.
 
     Args:
         snapshots: All snapshots, by step.
         keep: Maximum number of snapshots to keep.
         max_bytes: Maximum size of the weights to keep, in bytes. None: no limit.
-        spacing: "geometric" or "even" spacing of the steps to keep.
     """
 
     def position(snapshot: Snapshot) -> float:
-        return math.log1p(snapshot.step) if spacing == "geometric" else snapshot.step
+        return math.log1p(snapshot.step)
 
     def exceeds_limits() -> bool:
         size = sum(snapshot.size for snapshot in remaining)

@@ -80,11 +80,6 @@ class TokenDataset:
     def __repr__(self) -> str:
         return f"TokenDataset({self._lines:,} lines, {self.tokens:,} tokens, in {self.folder})"
 
-    @property
-    def lengths(self) -> npt.NDArray[np.int32]:
-        """Number of tokens of each line, shape (lines,). All shards are read at each call."""
-        return np.concatenate([self._open(number).lengths for number in range(_shard_count(self._lines))])
-
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": str(self.folder), "lines": self._lines, "tokens": self.tokens, "dtype": self.dtype.str}
 

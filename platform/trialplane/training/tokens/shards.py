@@ -89,8 +89,3 @@ class Shard:
     def row(self, number: int) -> npt.NDArray[Any]:
         """Return the tokens of one line: a read-only view of the file."""
         return self._tokens[self._offsets[number] : self._offsets[number + 1]]
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int32]:
-        """Number of tokens of each line."""
-        return np.diff(np.asarray(self._offsets)).astype(np.int32)
