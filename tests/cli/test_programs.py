@@ -521,7 +521,9 @@ def test_a_search_of_another_tool_is_imported(platform, written: Path) -> None:
     write(written, {"fit.py": PRINTS, "sweep.yaml": sweep})
     result = platform("init", "--from", str(written / "sweep.yaml"))
     assert result.exit_code == 0 and job_in("jobs/sweep").search.parameters.keys() == {"lr"}, result.output
-    assert "is not a Python script" in platform("init", "--from", str(written / "conf" / "config.yaml")).stderr
+    told = "config.yaml is no search that can be read, which are those of katib"
+    assert told in platform("init", "--from", str(written / "conf" / "config.yaml")).stderr
+    assert "becomes a job by `platform init --from FILE`" in platform("import", "optuna", "fit.py").stderr
 
 
 @pytest.mark.parametrize(
@@ -634,6 +636,21 @@ def test_the_commands_in_loops_run_once_with_the_variables_of_the_script(
     assert made().command == command
     parameters = made().search.parameters
     assert {name: parameters[name].choices for name in choices} == choices  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "source", ["for lr in 0.1 0.01; do python fit.py --lr $lr; done", "bash sweep.sh", "cd own && bash sweep.sh"]
+)
+def test_a_loop_that_the_user_types_or_whose_script_bash_starts_is_that_of_its_values(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    folder = written / "own" if source.startswith("cd") else written
+    write(folder, {"fit.py": PRINTS, "sweep.sh": "for lr in 0.1 0.01; do\n  python fit.py --lr $lr > out.txt\ndone\n"})
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", source, "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert job_in(folder).search.parameters["lr"].choices == (0.1, 0.01)
+    assert "for" not in job_in(folder).command
 
 
 def test_options_of_the_program_in_a_loop_are_searched_too(platform, written: Path) -> None:

@@ -53,6 +53,17 @@ def test_a_sweep_of_optuna_is_a_job(loaded) -> None:
     assert not any(field.startswith(("lr", "model", "defaults")) for field in found)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "name"), [("random", "random"), ("cmaes", "cmaes"), ("nsgaii", "nsgaii"), ("tpe", "tpe"), ("", "tpe")]
+)
+def test_the_sampler_of_the_list_of_defaults_is_the_jobs(loaded, chosen: str, name: str) -> None:
+    override = f"  - override hydra/sweeper/sampler: {chosen}\n" if chosen else ""
+    text = f"defaults:\n  - override hydra/sweeper: optuna\n{override}"
+    made = read(f"{text}hydra: {{sweeper: {{sampler: {{seed: 3}}, params: {{lr: 'interval(0, 1)'}}}}}}\n")
+    assert (loaded(made, app=APP).sampler.name, made.job["seed"]) == (name, 3)
+    assert not any("has no counterpart" in reason for reason in reasons(made).values())
+
+
 def test_the_basic_sweeper_tries_all(loaded) -> None:
     made = read(
         "hydra: {sweeper: {params: {a: '1,2,3', b: 'range(0, 4)', +c: 'choice(x, y)'}}}", "config.yaml", **{"app.py": APP}

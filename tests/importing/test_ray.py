@@ -495,6 +495,32 @@ def test_a_metric_that_the_search_does_not_name_is_that_of_the_rest_of_the_file(
     assert "names no metric" in str(reasons(imported))
 
 
+@pytest.mark.parametrize(
+    ("body", "parameter"),
+    [
+        ("2 ** np.random.randint(2, 5)", {"type": "categorical", "choices": [4, 8, 16]}),
+        ("int(random.choice([1, 2]) * 8)", {"type": "categorical", "choices": [8, 16]}),
+        ("random.randint(1, 3)", {"type": "categorical", "choices": [1, 2, 3]}),
+        ("10 ** np.random.uniform(-3, -1)", {"type": "float", "low": 0.001, "high": 0.1, "log": True}),
+        ("np.random.uniform(0.1, 0.5)", {"type": "float", "low": 0.1, "high": 0.5}),
+        ("spec.config.y * 2", None),
+        ("np.random.uniform(0, 1) + np.random.uniform(0, 1)", None),
+        ("9 ** np.random.uniform(1, 10**9)", None),
+    ],
+)
+def test_a_random_number_of_sample_from_is_a_parameter(body: str, parameter: dict[str, Any] | None) -> None:
+    config = f"{{'y': tune.uniform(0, 1), 'x': tune.sample_from(lambda spec: {body})}}"
+    imported = read(f"def f(c): ...\ntune.run(f, config={config}, metric='m')\n")
+    assert imported.job["space"].get("x") == parameter
+    assert ("a function of the other values cannot be read" in str(reasons(imported))) == (parameter is None)
+
+
+def test_resources_leave_no_remark() -> None:
+    config = "config={'x': tune.uniform(0, 1)}, metric='m'"
+    imported = read(f"def f(c): ...\ntune.run(tune.with_resources(f, {{'cpu': 2}}), {config})\n")
+    assert imported.job["resources"] == {"cpus": 2} and not reasons(imported)
+
+
 PARTIAL_HEAD = """
 import argparse
 from functools import partial

@@ -40,6 +40,7 @@ _LONGEST_TITLE = 50  # characters of a command in a message
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
 # Variables that torchrun sets, in the failure of a script that lacks them.
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
+_DATA_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _RUNNERS = {
     ".r": "Rscript {name}",
     ".jl": "julia {name}",
@@ -131,6 +132,12 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
         new_files = (_notebook_code(file),)
         file = new_files[0].path
     elif not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
+        if file.suffix.lower() in _DATA_SUFFIXES:
+            raise InputError(
+                f"{file} is no search that can be read, which are those of {', '.join(importing.SOURCES)}; give the "
+                f"command that you type today, in quotes, with its numbers: `{_INIT} 'python train.py --lr 0.1'`; nothing "
+                "was changed"
+            )
         runner = _RUNNERS.get(file.suffix.lower(), "./{name}").format(name=file.name)
         raise InputError(
             f"{file} is not a Python script, a notebook, a shell script, a Makefile or an MLproject; for another program, "
@@ -256,6 +263,8 @@ def make_of_command(text: str, request: Request) -> int:
         words, folder = shlex.join([shell_call.script, *shell_call.arguments]), shell_call.folder
         shell_text = script_folder.source(Path(folder, shell_call.script))
         call = wrapper.wrapped_call(shell_text, shell_call)
+        if call is None and not shell_call.arguments:  # the same as its script
+            return make(Path(shell_call.folder, shell_call.script), request)
         started_commands = functools.partial(wrapper.python_commands, shell_text, shell_call)
     if call is not None:
         call = _existing_call(call)

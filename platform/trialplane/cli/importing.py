@@ -36,8 +36,27 @@ _MAX_CONFIGS = 1000  # YAML files of a folder that are copied
 _MAX_NAME = 63
 
 
+class _Tool(click.Choice[str]):
+    """Name of a tool. The message for another one names the command for searches in Python scripts."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name.
+
+        Raises:
+            click.UsageError: It is none of the tools.
+        """
+        if value not in self.choices:
+            self.fail(
+                f"{value!r} is none of {', '.join(self.choices)}; a search in a Python script, by Optuna, hyperopt, "
+                "scikit-learn or another library, becomes a job by `platform init --from FILE`",
+                param,
+                ctx,
+            )
+        return value
+
+
 @click.command("import")
-@click.argument("source", type=click.Choice(list(SOURCES)))
+@click.argument("source", type=_Tool(list(SOURCES)))
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--into",

@@ -125,6 +125,16 @@ def _sweeper(source: Source) -> str:
     return "optuna" if "optuna" in description or source.look(*_SWEEPER, "n_trials") is not None else "basic"
 
 
+def _chosen_sampler(source: Source) -> str:
+    """Return the sampler of the list of defaults, as in `override hydra/sweeper/sampler: random`; "tpe" without one."""
+    entries = source.look("defaults")
+    for entry in entries if isinstance(entries, list) else ():
+        for key, value in entry.items() if isinstance(entry, dict) else ():
+            if str(key).endswith("hydra/sweeper/sampler"):
+                return str(value)
+    return "tpe"
+
+
 def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
     """Return the script that Hydra starts, and whether it is in the parent of the file's folder.
 
@@ -178,10 +188,8 @@ def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
             source.note(f"{optimizer} becomes the sampler {name}", *_NEVERGRAD, "optimizer")
         return {"name": name}, source.integer(*_NEVERGRAD, "seed")
     field = (*_SWEEPER, "sampler")
-    if source.look(*field) is None:
-        return {"name": "tpe"}, None
-    class_name = source.text(*field, "_target_").rpartition(".")[2]
-    sampler = search.sampler(class_name)
+    class_name = source.text(*field, "_target_").rpartition(".")[2] or _chosen_sampler(source)
+    sampler = search.sampler(class_name) or search.sampler(f"{class_name}sampler")
     if sampler is None:
         source.note(f"{class_name!r} has no counterpart; tpe is used", *field, "_target_")
         sampler = {"name": "tpe"}

@@ -293,6 +293,8 @@ def parse_command_line(
     Raises:
         SpecError: There are no parameters, and no script that could declare some.
     """
+    if loops := _loop_values(text):  # typed as `for lr in 0.1 0.01; do python train.py --lr $lr; done`
+        return _loop_script(text, PurePath("command"), loops)
     passes_arguments = call is not None and bool(_SHELL_SYNTAX.search(text))
     if call is not None and passes_arguments:  # the shell gets the further arguments, and passes them on as "$@"
         text = f'{text[: call.end]} "$@"{text[call.end :]}'

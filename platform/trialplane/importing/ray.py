@@ -39,6 +39,8 @@ _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
 }
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_RANDOM = re.compile(r"(?:np\.random|numpy\.random|random)\.(?:randint|uniform|choice)")
+_MOST_DRAWN = 100  # choices for a random number, and the largest exponent
 _BINDERS = ("partial", "with_parameters")  # functions that bind arguments to a trainable
 _SCRIPT = "script"  # name of the imported file in the module with its trainable
 # Function → names of its arguments, in their order.
@@ -407,12 +409,56 @@ class _Reader:
         if function in _BINDERS and node.args:
             trainable = self.data(node.args[0], (*field, "function"), depth + 1)
             return {CALL: function, "function": trainable, "text": self._bound_text(node)}
+        body = node.args[0].body if node.args and isinstance(node.args[0], ast.Lambda) else None
+        if function == "sample_from" and body and (domain := self._sampled_domain(body, field, depth)):
+            return domain
         if any(word.arg is None for word in node.keywords):  # `**unknown`
             return _unknown_value(node)
         names = [*_ARGUMENTS.get(function, ()), *(f"argument {index + 1}" for index in range(len(node.args)))]
         arguments = [*zip(names, node.args, strict=False)]
         arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
         return {CALL: function, **{key: self.data(value, (*field, key), depth + 1) for key, value in arguments}}
+
+    def _sampled_domain(self, body: ast.expr, field: Place, depth: int) -> dict[str, Any] | None:
+        """Return the domain of an expression with one random number, such as `2 ** np.random.randint(2, 9)`.
+
+        It is in the form of a call of `tune.choice`, `uniform` or `loguniform`. None for any other expression.
+        """
+        calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
+        calls = [call for call in calls if _RANDOM.fullmatch(naming.dotted(call.func))]
+        if len(calls) != 1:
+            return None
+        call, name = calls[0], naming.dotted(calls[0].func)
+        function = name.rpartition(".")[2]
+        bounds = [self.data(argument, field, depth + 1) for argument in call.args]
+        if function == "choice" and len(bounds) == 1 and isinstance(bounds[0], list):
+            values = bounds[0]
+        elif not all(type(bound) in (int, float) for bound in bounds) or not 1 <= len(bounds) <= 2:
+            return None
+        elif function == "randint":
+            is_inclusive = name.startswith("random.")  # of the standard library, and not numpy's
+            low, high = (0, bounds[0]) if len(bounds) == 1 else bounds
+            values = list(range(low, min(high + is_inclusive, low + _MOST_DRAWN)))
+        elif body is call:
+            return {CALL: "uniform", "lower": bounds[0], "upper": bounds[-1]}
+        elif isinstance(body, ast.BinOp) and isinstance(body.op, ast.Pow) and body.right is call:
+            base = self.data(body.left, field, depth + 1)
+            is_base = type(base) in (int, float) and base > 1 and max(map(abs, bounds)) < _MOST_DRAWN
+            return {CALL: "loguniform", "lower": base ** bounds[0], "upper": base ** bounds[-1]} if is_base else None
+        else:
+            return None
+        categories = []
+        for value in values:
+            evaluator = constants.Evaluator(
+                lambda inner, value=value: value if inner is call else self._constant(inner, field, depth),  # type: ignore[misc]
+                self._work,
+                self._module_names,
+            )
+            try:
+                categories.append(evaluator.value(body))
+            except constants.NotConstant:
+                return None
+        return {CALL: "choice", "categories": categories}
 
     def _bound_text(self, node: ast.Call) -> str:
         """Return the text of a call that binds arguments to a function, as one of `partial`; "" if that is not possible."""
@@ -923,6 +969,7 @@ def _trainable(source: Source, field: Place) -> tuple[str, str, dict[str, Any]]:
     """
     resources = _resources(source, ("resources_per_trial",))
     while isinstance(source.look(*field), dict) and source.look(*field, CALL) == "with_resources":
+        source.take(*field, CALL)
         resources |= _resources(source, (*field, "resources"))
         field = (*field, "trainable")
     value = source.take(*field)
