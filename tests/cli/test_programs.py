@@ -206,6 +206,51 @@ def test_values_of_a_makefile_may_be_in_another_or_in_a_recipe(
     assert made().command == command
 
 
+@pytest.mark.parametrize(
+    ("makefile", "command"),
+    [
+        ("LR ?= 0.5\nN := 2\nfit:\n\tpython fit.py --lr $(LR) --layers $(N)\n", "make fit LR={LR} N={N}"),
+        (
+            "PY = python\nfit: data\n\t$(PY) fit.py --lr 0.1 --layers 2\n",
+            "python fit.py --lr {lr} --layers {layers}",
+        ),
+    ],
+)
+def test_a_target_of_make_stands_for_the_command_with_parameters(
+    platform, written: Path, makefile: str, command: str
+) -> None:
+    write(Path(), {"fit.py": PRINTS, "Makefile": makefile})
+    result = platform("init", "--from", "make fit", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert " ".join(job_in(".").command) == command
+
+
+def test_a_settings_file_that_a_commands_script_names_is_searched(platform, written: Path) -> None:
+    text = "import argparse, json\np = argparse.ArgumentParser()\np.add_argument('data')\np.add_argument('--n', type=int)\n"
+    text += "p.parse_args()\nprint('loss=%f' % json.load(open('params.json'))['train']['lr'])\n"
+    write(Path(), {"fit.py": text, "params.json": '{"train": {"lr": 0.1, "layers": 2}}'})
+    spaces = ("--space", "lr=0.1..1", "--space", "train.layers=1..4", "--space", "n=1..3")
+    result = platform("init", "--from", "python fit.py data", *spaces)
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    job = job_in(".")
+    assert job.arguments is not None and job.arguments.file == "params.json"
+    assert set(job.search.parameters) == {"train.lr", "train.layers", "n"}
+
+
+def test_a_requested_value_of_an_imported_module_comes_before_other_values_of_the_script(platform, written: Path) -> None:
+    text = "from config import CFG\ndef split(shuffle=True, batch_size=8): ...\nprint('loss=%f' % CFG.depth)\n"
+    write(written, {"fit.py": text, "config.py": "class CFG:\n    depth = 4\n    rounds = 9\n"})
+    result = platform("init", "--from", "src/fit.py", "--space", "depth=2..8")
+    assert result.exit_code == 0 and made().arguments.file == "config.py", result.output  # type: ignore[union-attr]
+
+
+def test_a_shell_script_without_numbers_may_have_variables_with_defaults(platform, written: Path) -> None:
+    write(Path(), {"fit.py": PRINTS, "runs/fit.sh": "python fit.py --lr ${LR:-0.1} --layers ${LAYERS:-2}\n"})
+    result = platform("init", "--from", "bash runs/fit.sh", "--space", "LR=0.1..1")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    assert job_in(".").command == ("env", "LR={LR}", "LAYERS={LAYERS}", "bash", "runs/fit.sh")
+
+
 def test_a_shell_script_passes_on_the_arguments_that_it_gets(platform, written: Path) -> None:
     other = (
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--size', type=int)\nparser.parse_args()\n"

@@ -247,6 +247,22 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["code"]
 
 
+def test_folders_without_packed_files_travel(tmp_path: Path) -> None:
+    """A script writes to them: a repository keeps such a folder by a `.gitignore` in it, which is hidden."""
+    folder = fill(tmp_path / "one")
+    files = pack.pack(folder).files
+    for name in ("models/best", "results/.git", "lib/__pycache__"):
+        (folder / name).mkdir(parents=True)
+    (folder / "results" / ".gitignore").write_text("*\n")
+    (folder / ".jobignore").write_text("lib/\n")
+    packed = pack.pack(folder)
+    assert packed.files == files
+    pack.unpack(packed.data, tmp_path / "code")
+    folders = {path.relative_to(tmp_path / "code").as_posix() for path in (tmp_path / "code").rglob("*") if path.is_dir()}
+    assert folders == {"data", "models", "models/best", "results"}
+    assert pack.pack(tmp_path / "code").sha256 == packed.sha256
+
+
 def test_a_bad_archive_leaves_nothing(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:

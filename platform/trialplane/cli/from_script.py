@@ -256,6 +256,10 @@ def make_of_command(text: str, request: Request) -> int:
         return make(Path(script_file), request, script.Call(script_file, ".", "", (), 0))
     if notebook_file := launcher.executed_notebook(text):
         return make(Path(notebook_file), request)
+    makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
+    if made_command := launcher.made_command(text, makefile_text):
+        output.note(f"`{text}` runs `{made_command}`, which is the command of the job")
+        return make_of_command(made_command, request)
     call, words, folder = launcher.find_call(text), text, "."
     started_commands: Callable[[], Sequence[str]] = tuple
     shell_call = _existing_shell_call(text) if call is None else None
@@ -277,6 +281,10 @@ def make_of_command(text: str, request: Request) -> int:
     is_of_hydra = call is not None and "hydra" in script_folder.source(Path(call.folder, call.script))  # which has groups
     by_stem = call is not None and not is_of_hydra
     config, values = settings_file.named(words, Path(folder), request.space, by_stem=by_stem)
+    if not config and by_stem and call is not None:
+        config, values = settings_file.named_in_script(Path(folder, call.script), Path(folder), request.space)
+    if call is None and not config and shell_call is not None and shlex.split(text)[1:] == [shell_call.script]:
+        return make(Path(shell_call.script), request)  # its variables may have defaults
     config = os.path.normpath(Path(folder, config)) if config else ""  # relative to the working directory
     parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
@@ -384,7 +392,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         InputError, SpecError: See `make`.
     """
     title, real = origin.short_title, origin.real
-    start, file_with_values = _find_start(origin, parsed_script)
+    start, file_with_values = _find_start(origin, parsed_script, request.space)
     folder = start.folder
     call = parsed_script.call
     if call is not None and (start.cwd != "." or not (folder / call.folder / call.script).is_file()):
@@ -463,13 +471,21 @@ def _print_remarks(
         )
 
 
-def _find_start(origin: _Origin, parsed_script: Script) -> tuple[script_folder.Start, settings_file.SettingsFile | None]:
+def _find_start(
+    origin: _Origin, parsed_script: Script, requested: Collection[str]
+) -> tuple[script_folder.Start, settings_file.SettingsFile | None]:
     """Return the start of a script in its job's folder, and its settings file, or None without one.
 
     The job's folder contains the script, its modules, its settings file and its Hydra configuration.
+
+    Args:
+        origin: File from which the job is made.
+        parsed_script: Content of the script.
+        requested: Names of the parameters that the user wants to search.
     """
     real = origin.real
-    file_with_values = settings_file.find(real, parsed_script) if parsed_script.style in _WITH_SETTINGS else None
+    has_file = parsed_script.style in _WITH_SETTINGS
+    file_with_values = settings_file.find(real, parsed_script, requested) if has_file else None
     is_shell = bool(origin.text) and parsed_script.style is Style.COMMAND and real.suffix in settings.SHELLS
     find_start = script_folder.shell_start if is_shell else script_folder.start
     if origin.call is not None and parsed_script.style is not Style.WANDB:  # whose job has a script in its own folder

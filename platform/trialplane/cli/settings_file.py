@@ -57,7 +57,7 @@ class SettingsFile:
         return dataclasses.replace(self, folder=folder, name=file.relative_to(folder).as_posix())
 
 
-def find(file: Path, parsed_script: Script) -> SettingsFile | None:
+def find(file: Path, parsed_script: Script, requested: Collection[str] = ()) -> SettingsFile | None:
     """Return the settings file of a script, from its folder or else from the nearest folder above that has one.
 
     A pipeline of DVC decides if there is one. Otherwise the names and patterns in the script do.
@@ -65,6 +65,7 @@ def find(file: Path, parsed_script: Script) -> SettingsFile | None:
     Args:
         file: The script.
         parsed_script: Content of the script.
+        requested: Names of the parameters that the user wants to search; a file with one of them is preferred.
 
     Returns:
         The file; None if there is no file with values that a pipeline uses or that are worth a search.
@@ -81,10 +82,11 @@ def find(file: Path, parsed_script: Script) -> SettingsFile | None:
         options_by_name: dict[str, tuple[Option, ...]] = {}
         for name in names:
             options = _section_options(folder / name, sections)
-            if options and (stage is not None or _is_worth_search(name, options, parsed_script)):
+            has_requested = _has_requested(options, set(requested) - {option.name for option in parsed_script.values})
+            if options and (stage is not None or has_requested or _is_worth_search(name, options, parsed_script)):
                 options_by_name[name] = options
         if options_by_name:
-            first, *others = options_by_name
+            first, *others = sorted(options_by_name, key=lambda name: not _has_requested(options_by_name[name], requested))
             if arguments is None and parsed_script.takes_file:
                 arguments = (first,)
             return SettingsFile(folder, first, options_by_name[first], arguments, tuple(others[:_MOST_OTHERS]))
@@ -131,10 +133,31 @@ def named(command: str, folder: Path, requested: Collection[str] = (), *, by_ste
             values_by_name[name] = _options(folder / name)
     if not values_by_name and by_stem:
         values_by_name = {name: _options(folder / name) for name in _named_by_stem(words, folder)}
-    with_requested = (name for name, values in values_by_name.items() if any(value.name in requested for value in values))
+    with_requested = (name for name, values in values_by_name.items() if _has_requested(values, requested))
     worth_search = (name for name, values in values_by_name.items() if guess.space(values))
     name = next(with_requested, None) or next(worth_search, "")
     return name, values_by_name.get(name, [])
+
+
+def named_in_script(file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:
+    """Return the settings file that a script or its modules name, with a parameter that the user wants to search.
+
+    Args:
+        file: The script.
+        folder: Folder in which it is started.
+        requested: Names of the parameters that the user wants to search.
+
+    Returns:
+        The name of the file and its values, see `named`.
+    """
+    texts = [text for text, _ in script_folder.modules(file.resolve()).values()]
+    name, values = named(" ".join(re.findall(r"[\w./-]+", "\n".join(texts))), folder, requested, by_stem=False)
+    return (name, values) if _has_requested(values, requested) else ("", [])
+
+
+def _has_requested(options: Sequence[Option], requested: Collection[str]) -> bool:
+    """Return whether a settings file has a parameter that the user wants to search, by its name or the end of it."""
+    return any(option.name == name or option.name.endswith(f".{name}") for option in options for name in requested)
 
 
 def _named_by_stem(words: Sequence[str], folder: Path) -> Iterator[str]:

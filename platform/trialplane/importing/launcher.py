@@ -27,10 +27,11 @@ from trialplane.job import arguments, credentials, document, settings
 from trialplane.wire.declared import Option
 
 _MLPROJECT = "MLproject"
-_MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
+MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 _TARGETS = ("train", "fit", "training", "run", "main", "all")
 _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)
 _MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)
+_MAKE_REFERENCE = re.compile(r"\$[({](\w+)[)}]")
 _PATH = re.compile(r"(?<![\w./$-])\w[\w.-]*/[\w./-]*\w")  # src/train.py
 _LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)
 _ARRAY = re.compile(r"^\s*(\w+)=\(([^()]*)\)", re.MULTILINE)  # rates=(0.1 0.01)
@@ -76,7 +77,7 @@ def is_launcher(file: PurePath) -> bool:
 
 def is_makefile(file: PurePath) -> bool:
     """Return whether a file is a Makefile, by its name."""
-    return file.name in _MAKEFILES or file.suffix == ".mk"
+    return file.name in MAKEFILES or file.suffix == ".mk"
 
 
 def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = tuple) -> Script:
@@ -100,7 +101,7 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
         if not options:
             target = command[-1]
             if line := _recipe_command(text, target):
-                return parse_command_line(line)
+                return parse_command_line(line, call=find_call(line))
         remedy = (
             "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
             "`platform init --from 'make train LR=0.1'`"
@@ -503,13 +504,45 @@ def _text_options(text: str, name: str) -> Iterator[Option]:
         yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
 
 
+def made_command(command: str, makefile: str) -> str:
+    """Return the command with parameters that `make` or `make TARGET` stands for; "" for another command, or without one.
+
+    These are the numeric variables of the Makefile, given to make, or else the arguments of a command in the recipe.
+    """
+    words = command.split()
+    if words[:1] != ["make"] or len(words) > 2 or "=" in command or words[1:2] == ["-"]:
+        return ""
+    targets = [target for target in _TARGET.findall(makefile) if not target.startswith(".")]
+    target = words[1] if len(words) == 2 else next(iter(targets), "")
+    if target not in targets:
+        return ""
+    variables = [option for option in _make_variables(makefile) if f"$({option.name})" in makefile]
+    if variables:
+        return shlex.join(["make", target, *(f"{option.name}={option.default}" for option in variables)])
+    return _recipe_command(makefile, target)
+
+
+def _make_variables(text: str) -> list[Option]:
+    """Return the numeric variables of a Makefile."""
+    options = [_option(name, value) for name, value in _first_values(_MAKE_VARIABLE.findall(text)).items()]
+    return [option for option in options if option.kind in ("int", "float")]
+
+
 def _recipe_command(text: str, target: str) -> str:
-    """Return the first command in a Makefile target's recipe with named numbers and without variables; "" without one."""
+    """Return the first command in a Makefile target's recipe with named numbers, or else the last one of a Python script.
+
+    The values of variables are filled in. "" if there is no such command, or it has other variables.
+    """
+    values = _first_values(_MAKE_VARIABLE.findall(text))
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     start = next((index for index, line in enumerate(lines) if re.match(rf"{re.escape(target)}\s*:", line)), len(lines))
     recipe_lines = itertools.takewhile(lambda line: line.startswith("\t"), lines[start + 1 :])
     recipe = (line.strip().lstrip("@-") for line in recipe_lines)  # make removes these marks, too
-    return next((line for line in recipe if "$" not in line and list(settings.named_numbers(line))), "")
+    filled = [_MAKE_REFERENCE.sub(lambda match: values.get(match[1], match[0]), line) for line in recipe]
+    commands = [line for line in filled if "$" not in line]
+    with_numbers = (line for line in commands if list(settings.named_numbers(line)))
+    calls = (line for line in reversed(commands) if find_call(line) is not None)
+    return next(with_numbers, None) or next(calls, "")
 
 
 def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
@@ -526,9 +559,7 @@ def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
         raise SpecError(
             [Issue(("script",), f"has no target {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}{choice}; {remedy}", name)]
         )
-    value_by_name = _first_values(_MAKE_VARIABLE.findall(text))
-    options = [_option(name, value) for name, value in value_by_name.items()]
-    options = [option for option in options if option.kind in ("int", "float")]
+    options = _make_variables(text)
     return options, ["make", target, *(f"{option.name}={{{option.name}}}" for option in options)]
 
 

@@ -75,9 +75,10 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
             too large, which is checked before files are read.
     """
     try:
-        paths = dict(_walk(folder, _ignore_rule(folder)))
+        entries = dict(_walk(folder, _ignore_rule(folder)))
         for package in packages:
-            paths |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignore_rule(package))}
+            entries |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignore_rule(package))}
+        paths = {name: path for name, path in entries.items() if not name.endswith("/")}
         sizes = {name: path.stat().st_size for name, path in paths.items()}
         sizes |= {name: len(content) for name, content in additions.items()}
         total_size = sum(sizes.values())
@@ -87,7 +88,10 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
         files |= {name: _File(content) for name, content in additions.items()}
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
-    tar = _tar(files)
+    names = sorted((*entries, *files))
+    # A script may write to a folder that exists, such as one with a `.gitignore` alone, which is hidden and so not packed.
+    empty_folders = [name for name, next_name in zip(names, (*names[1:], ""), strict=True) if _is_empty(name, next_name)]
+    tar = _tar(files | {name: _File(b"") for name in empty_folders})
     data = gzip.compress(tar, compresslevel=9, mtime=0)
     if len(tar) > MAX_UNPACKED:  # the tar also has the names of the files, which may be very many
         raise InputError(_too_large_message(folder, f"{_mib(len(tar))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
@@ -107,11 +111,17 @@ def files(folder: Path) -> dict[str, Path]:
         InputError: See `pack`.
     """
     try:
-        paths = dict(_walk(folder, _ignore_rule(folder)))
+        entries = _walk(folder, _ignore_rule(folder))
+        paths = {name: path for name, path in entries if not name.endswith("/")}
         size = sum(path.stat().st_size for path in paths.values())
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
     return paths if size <= MAX_UNPACKED else {}
+
+
+def _is_empty(name: str, next_name: str) -> bool:
+    """Return whether a name is that of a folder without entries, by the next name in the order of all names."""
+    return name.endswith("/") and not next_name.startswith(name)
 
 
 class _File(NamedTuple):
@@ -125,7 +135,7 @@ def _tar(files: Mapping[str, _File]) -> bytes:
     """Return a tar that is the same for the same files: sorted, with owner 0 and time 0.
 
     Args:
-        files: Files by their paths.
+        files: Files by their paths. A path that ends with / is that of an empty folder.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -134,6 +144,8 @@ def _tar(files: Mapping[str, _File]) -> bytes:
             info = tarfile.TarInfo(name)  # its owner and its time are 0
             info.size = len(file.content)
             info.mode = 0o755 if file.is_executable else 0o644
+            if name.endswith("/"):
+                info.type = tarfile.DIRTYPE
             archive.addfile(info, io.BytesIO(file.content))
     return buffer.getvalue()
 
@@ -259,17 +271,20 @@ def _decompress(data: bytes) -> bytes:
 
 
 def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Write one file of an archive below `target`.
+    """Write one file or folder of an archive below `target`.
 
     The checks are those of tarfile's own filters, which need Python 3.11.4.
 
     Raises:
-        tarfile.TarError: The member is not a file, or is outside of `target`.
+        tarfile.TarError: The member is not a file or folder, or is outside of `target`.
     """
     path = target / member.name
     content = archive.extractfile(member) if member.isfile() else None
-    if content is None or ".." in path.parts or not path.is_relative_to(target):
+    if (content is None and not member.isdir()) or ".." in path.parts or not path.is_relative_to(target):
         raise tarfile.TarError(f"{member.name!r} is not a file inside of it")
+    if content is None:
+        path.mkdir(parents=True, exist_ok=True)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.read())
     path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
@@ -335,7 +350,9 @@ def _ignore_lines(file: Path) -> list[str]:
 
 
 def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
-    """Yield the relative path and the full path of each file to pack. Links within the folder are followed.
+    """Yield the relative path and the full path of each file to pack, and of each folder, whose relative path ends with /.
+
+    Links within the folder are followed.
 
     Args:
         folder: The folder.
@@ -369,6 +386,7 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
                 if resolved in ancestors:
                     raise InputError(f"{path} is a link to a parent folder; name it in {IGNORE_FILE}")
                 pending.append((path, (*ancestors, resolved)))
+                yield f"{name}/", path
             elif resolved.is_file():
                 yield name, path
             else:
