@@ -225,6 +225,26 @@ def test_a_target_of_make_stands_for_the_command_with_parameters(
     assert " ".join(job_in(".").command) == command
 
 
+@pytest.mark.parametrize("head", ["", "LR=0.1 ", "cd src && "])
+def test_environment_variables_that_a_commands_script_reads_are_searched(platform, written: Path, head: str) -> None:
+    text = "import os, sys\ndef getenv(key, default): return type(default)(os.environ.get(key, default))\n"
+    text += "LR, DEPTH = getenv('LR', 0.5), int(os.environ.get('DEPTH', '3'))\nprint(f'loss={LR * DEPTH}')\n"
+    write(Path("src") if "src" in head else Path(), {"fit.py": text})
+    result = platform("init", "--from", f"{head}python fit.py -v", "--space", "LR=0.1..1", "--space", "DEPTH=1..4")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    job = job_in(".")
+    assert job.search.enqueue == ({"LR": 0.1 if head.startswith("LR") else 0.5, "DEPTH": 3},)
+    assert job.command[0] == "env" and {"LR={LR}", "DEPTH={DEPTH}"} <= set(job.command)
+
+
+@pytest.mark.parametrize("typed", ["--work-dir=/data/out", "--output_dir /data/out"])
+def test_trials_that_share_an_output_of_the_command_do_not_run_at_the_same_time(platform, written: Path, typed: str) -> None:
+    write(Path(), {"fit.py": "print('loss=1')\n"})
+    result = platform("init", "--from", f"python fit.py {typed} --lr 0.1 --data-dir /data/in", "--no-smoke")
+    assert result.exit_code == 0 and "writes to /data/out, which all trials share" in result.stderr, result.output
+    assert job_in(".").parallel == 1
+
+
 def test_a_settings_file_that_a_commands_script_names_is_searched(platform, written: Path) -> None:
     text = "import argparse, json\np = argparse.ArgumentParser()\np.add_argument('data')\np.add_argument('--n', type=int)\n"
     text += "p.parse_args()\nprint('loss=%f' % json.load(open('params.json'))['train']['lr'])\n"

@@ -528,7 +528,10 @@ def _pruner_line(job: ScriptJob, result: smoke.Smoke | None) -> str:
     source, objective, _ = chosen
     metric = objective["metric"]
     if result is not None and source.source == "stdout" and metric not in result.series:
-        return f"# pruner: asha # not used: {metric} was printed once or twice, without a step, as at the end of a phase"
+        reason = f"{metric} was printed once or twice, without a step, as at the end of a phase"
+        if metric not in result.metrics.get(source, ()):
+            reason = f"one run did not show {metric}, which may have no value per step"
+        return f"# pruner: asha # not used: {reason}"
     return "pruner: asha"
 
 

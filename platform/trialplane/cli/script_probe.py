@@ -175,6 +175,9 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
     command = launcher.with_positions(command, _positions(called_script, declared, call, requested))
+    known_names = {option.name for option in (*command.options, *declared.options)}
+    variables = [option for option in called_script.variables if option.name in set(requested) - known_names]
+    command = launcher.with_variables(command, variables)
     # First, the parameters that the command line or a file has: the settings file, or else the script itself.
     in_command = _options_in_command(command, declared)
     in_file = {option.name: option for option in command.options if option.name not in in_command}
@@ -206,7 +209,8 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
         raise launcher.without_parameters(str(copy.file))
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
-    command = dataclasses.replace(command, shared_paths=called_script.shared_paths)
+    shared_paths = tuple(dict.fromkeys((*script.shared_outputs(call.arguments), *called_script.shared_paths)))
+    command = dataclasses.replace(command, shared_paths=shared_paths)
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 

@@ -353,6 +353,15 @@ def with_positions(command: Script, options: Mapping[int, Option]) -> Script:
     return dataclasses.replace(command, command=tuple(words), options=(*others, *options.values()))
 
 
+def with_variables(command: Script, options: Sequence[Option]) -> Script:
+    """Return a command that also sets environment variables, which are parameters."""
+    words = list(command.command)
+    start = 1 if words[:1] == ["env"] else 0
+    assignments = [f"{option.name}={{{option.name}}}" for option in options]
+    words = ["env", *assignments, *words[start:]] if options else words
+    return dataclasses.replace(command, command=tuple(words), options=(*command.options, *options))
+
+
 def typed_value(option: Option, text: str) -> Option:
     """Return an option whose default is the value that a text in a command stands for, with the option's kind if it fits."""
     default = _option(option.name, text).default

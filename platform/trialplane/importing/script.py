@@ -62,7 +62,9 @@ _ABSOLUTE = re.compile(r"/[\w.-][\w./ {}:-]*")
 _WRITES = re.compile(
     r"save|write|dump|makedirs|mkdir|checkpoint|filehandler|^to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
 )
-_OUTPUT = re.compile(r"(?:\w+_)?(?:out|output|save|log|logging|checkpoint|ckpt)_?(?:dir|path|file|folder)")
+_OUTPUT = re.compile(
+    r"(?:\w+_)?(?:out|output|save|log|logging|checkpoint|ckpt|work|result|results)_?(?:dir|path|file|folder)"
+)
 _PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")
 _LOADS = re.compile(
     r"\b(?:safe_load|full_load|yaml\.load|tomllib\.load|toml\.load|OmegaConf\.load|json\.load|ConfigParser)\("
@@ -147,6 +149,7 @@ class Script:
         in_file: With COMMAND, options that the settings file `config` has.
         compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
         shared_paths: Literal absolute paths in its text to which it writes, and which trials at the same time would share.
+        variables: Environment variables that it reads.
         searching: With TUNE, STUDY and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
     """
 
@@ -173,6 +176,7 @@ class Script:
     compared: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     shared_paths: tuple[str, ...] = ()
     searching: str = ""
+    variables: tuple[Option, ...] = ()
 
 
 def read(
@@ -266,6 +270,7 @@ def read(
         compared=_compared_texts(all_text),
         shared_paths=tuple(dict.fromkeys(_shared_paths(tree, calls))),
         searching=_searching_command(tree, calls) if style in OWN_SEARCHES else "",
+        variables=variables,
     )
 
 
@@ -310,6 +315,13 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
             path = _literal(assigned.get(ast.unparse(node), node))
             if isinstance(path, str) and _ABSOLUTE.fullmatch(path) and not path.startswith("/dev/"):
                 yield path
+
+
+def shared_outputs(words: Sequence[str]) -> Iterator[str]:
+    """Yield the absolute paths to which the arguments of a command, as `--output_dir /data/out`, let it write."""
+    for flag, value in re.findall(r"(?<!\S)--?([A-Za-z][\w-]*)[ =](/[^\s]+)", " ".join(words)):
+        if _OUTPUT.fullmatch(flag.replace("-", "_")) and not value.startswith("/dev/"):
+            yield value
 
 
 def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
