@@ -6,6 +6,7 @@ and what samplers do with it (tests/controller/test_earlier.py).
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trialplane.client.sdk import Platform, PreparedRun
 from trialplane.controller.ledger import Ledger
 from trialplane.wire import earlier
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import TrialRequest
+from trialplane.wire.records import BestReport, CheckpointSummary, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
 
@@ -186,3 +187,171 @@ def test_duplicates_are_answered(runs: Runs) -> None:
     assert len(answered) == 4
     rows = runs.target.rows("small")
     assert all(row.state is TrialState.COMPLETE and row.values == (row.params["lr"],) for row in rows)
+
+
+def unfinished(request: TrialRequest) -> TrialOutcome:
+    """The outcome of a trial that is complete if its number is even, and otherwise pruned after four steps; it has saved."""
+    summary = CheckpointSummary(2, 100, f"digest of {request.trial}")
+    if request.trial % 2 == 0:
+        return dataclasses.replace(complete(request), checkpoints=summary, step=7)
+    metrics = {"loss": 0.5}
+    return TrialOutcome(request.number, TrialState.PRUNED, metrics=metrics, step=3, checkpoints=summary, ended=11.0)
+
+
+def with_epochs(runs: Runs) -> None:
+    """The job demo, with a parameter for the number of epochs, and code that continues."""
+    job, code = runs.jobs / "demo" / "job.yaml", runs.jobs / "demo" / "train.py"
+    job.write_text(f"{job.read_text()}\nparams: {{epochs: 8}}\n")
+    code.write_text(f"{code.read_text()}\n# continues from ctx.restored\n")
+
+
+def test_a_trial_that_was_not_complete_is_continued(runs: Runs) -> None:
+    with_epochs(runs)
+    runs.make("first", tell=unfinished)
+    earlier_seeds = {attempt.request.trial: attempt.request.seed for attempt in runs.target.attempts("first", 0)[0]}
+    assert prepared(runs, "second", reuse=True).warnings[:2] == (
+        "reuse: 3 results of earlier runs with the same code, data and seed",
+        "reuse: 3 checkpoints of earlier runs to start trials from",
+    )
+    points = [dict(row.params) for row in sorted(runs.target.rows("first"), key=lambda row: -row.trial)]
+    trained, answered = driven(made(runs, "second", reuse=True, enqueue=points, trials=7))
+    assert len(answered) == 3
+    begun = [(request.trial, request.resume, request.start) for request in trained]
+    assert [(trial, run, start and (start.trial, start.step, start.digest)) for trial, run, start in begun] == [
+        (0, "first", (5, -1, "digest of 5")),
+        (2, "first", (3, -1, "digest of 3")),
+        (4, "first", (1, -1, "digest of 1")),
+        (6, "", None),
+    ]
+    assert [request.seed for request in trained[:3]] == [earlier_seeds[trial] for trial in (5, 3, 1)]
+
+
+@pytest.mark.parametrize(("epochs", "continued"), [(16, 6), (8, 3), (4, 0)])
+def test_a_shorter_trial_is_continued_if_the_job_says_what_sets_its_length(runs: Runs, epochs: int, continued: int) -> None:
+    with_epochs(runs)
+    runs.make("first", tell=unfinished)
+    fields = {"params.epochs": epochs}
+    plain = earlier.read(made(runs, "plain", reuse=True, **fields).code)
+    assert len(plain.beginnings) == (3 if epochs == 8 else 0)
+    trained, _ = driven(made(runs, "second", reuse={"steps": "epochs"}, **fields))
+    assert sum(request.resume == "first" for request in trained) == continued
+
+
+def test_what_has_begun_is_the_same_after_a_kill(runs: Runs) -> None:
+    """The step is in the ledger with the first report, and a retry keeps it."""
+    with_epochs(runs)
+    runs.make("first", tell=unfinished)
+    second = made(runs, "second", reuse=True)
+
+    def opened() -> Ledger:
+        return Ledger(f"sqlite:///{second.ledger}", folder.load_job(second), "second", second.code, second.lock)
+
+    with opened() as ledger:
+        for _ in range(2):
+            request = ledger.ask()
+            assert request is not None
+            if answer := ledger.answer(request):
+                ledger.tell(answer)
+        first = request
+        assert first.start is not None
+        ledger.report(TrialReport(first.number, 4, {"loss": 0.4}, 5.0, begun=3))  # and the controller dies
+    with opened() as ledger:
+        retry = ledger.ask()
+        assert retry is not None
+        assert (retry.trial, retry.attempt, retry.seed) == (first.trial, 2, first.seed)
+        assert (retry.resume, retry.start) == ("first", dataclasses.replace(first.start, step=3))
+        outcome = ledger.tell(dataclasses.replace(complete(retry), begun_from="a lie", spared_steps=99))
+        assert outcome is not None
+        assert (outcome.begun_from, outcome.spared_steps) == ("first:1", 3)
+        assert outcome.message == "continued from step 3 of trial 1 of first"
+    with opened() as ledger:
+        assert ledger.spared_steps == {1: 3}
+
+
+def test_the_best_report_before_counts(runs: Runs) -> None:
+    with_epochs(runs)
+    objective = [{"metric": "loss", "direction": "minimize", "of": "best"}]
+    first = made(runs, "first", objectives=objective)
+
+    def stopped(request: TrialRequest) -> TrialOutcome:
+        return dataclasses.replace(unfinished(request), state=TrialState.PRUNED, best={})
+
+    with Ledger(f"sqlite:///{first.ledger}", folder.load_job(first), "first", first.code, first.lock) as ledger:
+        while request := ledger.ask():
+            ledger.report(TrialReport(request.number, 0, {"loss": -1.0}, 5.0))
+            ledger.report(TrialReport(request.number, 1, {"loss": 3.0}, 5.0))
+            ledger.tell(stopped(request))
+    second = made(runs, "second", objectives=objective, reuse=True)
+    assert earlier.read(second.code).beginnings[0].best == {"loss": BestReport(-1.0, 0)}
+    assert {beginning.offset for beginning in earlier.read(second.code).beginnings} == {1}, "it counts from 0"
+    driven(second)
+    assert {row.values for row in runs.target.rows("second")} == {(-1.0,)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "note"),
+    [
+        ({}, {"checkpoints.url": "memory://new"}, "reuse: no checkpoints of first: first saved checkpoints in"),
+        (
+            {"keep": {"best": 2}},
+            {},
+            "reuse: 3 unfinished trials of first cannot be continued, because no checkpoint is left",
+        ),
+    ],
+    ids=["elsewhere", "removed"],
+)
+def test_checkpoints_that_cannot_be_used_are_reported(
+    runs: Runs, old: dict[str, Any], new: dict[str, Any], note: str
+) -> None:
+    with_epochs(runs)
+    first = made(runs, "first", **old)
+    runs.drive(first, unfinished)
+    second = prepared(runs, "second", reuse=True, **new)
+    assert any(text.startswith(note) for text in second.warnings), second.warnings
+    assert not any("to start trials from" in text for text in second.warnings)
+
+
+def test_only_the_best_of_keep_are_continued(runs: Runs) -> None:
+    with_epochs(runs)
+    first = made(runs, "first", keep={"best": 2})
+    runs.drive(first, unfinished)
+    best = sorted((row for row in runs.target.rows("first") if row.values), key=lambda row: row.values)[:2]
+    second = made(runs, "second", reuse={"steps": "epochs"}, **{"params.epochs": 16})
+    continued = {beginning.trial for beginning in earlier.read(second.code).beginnings}
+    assert continued == {row.trial for row in best}
+
+
+def test_a_study_with_rungs_takes_over_results_only(runs: Runs) -> None:
+    with_epochs(runs)
+    runs.make("first", tell=unfinished)
+    promote = {"name": "asha", "promote": True, "max_resource": "epochs"}
+    second = made(runs, "second", reuse=True, pruner=promote)
+    content = earlier.read(second.code)
+    assert (len(content.results), len(content.beginnings)) == (3, 0)
+
+
+def test_a_job_without_checkpoints_continues_nothing(runs: Runs) -> None:
+    runs.make("first", tell=lambda request: dataclasses.replace(unfinished(request), checkpoints=None))
+    texts = prepared(runs, "second", reuse=True).warnings
+    assert "reuse: 3 unfinished trials of first cannot be continued, because no checkpoint is left" in texts
+    with pytest.raises(errors.SpecError, match=r"needs checkpoints to continue trials from.* or write reuse: true"):
+        prepared(runs, "third", reuse={"steps": "epochs"}, params={"epochs": 3})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"reuse": {"steps": "epoch"}}, "epoch is no parameter in params; did you mean epochs"),
+        ({"reuse": {"steps": "epochs"}, "params": {"epochs": "many"}}, "must be a whole number"),
+        (
+            {"reuse": {"steps": "epochs"}, "pruner": {"name": "asha", "promote": True, "max_resource": "epochs"}},
+            "rungs count from step 0",
+        ),
+        ({"reuse": "yes"}, "reuse"),
+    ],
+    ids=["unknown", "a word", "promote", "no flag"],
+)
+def test_a_wrong_parameter_of_reuse_is_refused(runs: Runs, overrides: dict[str, Any], message: str) -> None:
+    with_epochs(runs)
+    with pytest.raises(errors.SpecError, match=message):
+        prepared(runs, "second", **overrides)

@@ -7,6 +7,7 @@ Not checked here: when the controller pauses and promotes trials (tests/controll
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,34 @@ def test_a_trial_starts_from_a_checkpoint_of_another_trial(bench: Bench) -> None
     outcome, _ = bench.reported(missing)
     assert outcome.state is TrialState.FAILED
     assert "there is no checkpoint of ctx.save of step 2" in outcome.message
+
+
+@pytest.mark.parametrize("what", ["obeys", "forgets"])
+@pytest.mark.parametrize("fate", ["there", "changed", "damaged", "gone"])
+def test_a_trial_continues_an_equal_one_of_another_run(bench: Bench, what: str, fate: str) -> None:
+    _, undisturbed = ended(bench, "forgets")
+    first, _ = ended(bench, "obeys", segment=RUNG)
+    assert first.checkpoints is not None
+    location = bench.root.parent / "other" / "checkpoints" / "other" / "trial-5"
+    location.parent.mkdir(parents=True)
+    shutil.move(bench.root / "checkpoints" / "toy" / "trial-3", location)
+    (checkpoint,) = location.iterdir()
+    if fate == "changed":
+        shutil.copytree(checkpoint, location / "step-0000000001")
+    elif fate == "damaged":
+        (checkpoint / "state.packed").write_bytes(b"x" * (checkpoint / "state.packed").stat().st_size)
+    elif fate == "gone":
+        shutil.rmtree(location)
+    start = Parent(5, -1, first.checkpoints.digest)
+    outcome, reports = ended(bench, what, resume="other", start=start)
+    assert outcome.state is TrialState.COMPLETE, outcome
+    begun = 2 if (fate, what) == ("there", "obeys") else -1
+    assert [report.begun for report in reports] == [begun, *[None] * (len(reports) - 1)]
+    expected = losses(undisturbed)
+    assert losses(reports) == {step: loss for step, loss in expected.items() if step > begun}, "to the last bit"
+    missing = "the checkpoint of trial 5 of other is missing or was changed, so trial 3 has begun at step 0"
+    unread = (
+        "the checkpoint of other has no effect: the job has read neither ctx.restored nor ctx.resume_from, so it started "
+    )
+    remark = "" if begun == 2 else missing if fate in ("changed", "gone") or what == "obeys" else f"{unread}from scratch"
+    assert [report.remark for report in reports] == [remark, *[""] * (len(reports) - 1)]

@@ -1,19 +1,25 @@
-"""Trials of earlier runs for a new study: its history, and results to reuse. Read with the submitting user's rights."""
+"""Trials of earlier runs for a new study: its history, and results and checkpoints to reuse.
+
+They are read with the submitting user's rights.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trialplane import errors
 from trialplane.client.target import Target
 from trialplane.errors import Issue, LedgerError, RunDamaged, RunNotFound, TargetError
 from trialplane.job.kinds import Job, Study
 from trialplane.plan import datasets, earlier
 from trialplane.plan.plan import Plan
+from trialplane.wire import earlier as keys
 from trialplane.wire import rows
-from trialplane.wire.earlier import Earlier, EarlierTrial
+from trialplane.wire.earlier import Beginning, Earlier, EarlierTrial
 
 MAX_TRIALS = 20_000  # of the history, which is sent with the code
 MAX_RUNS = 100  # newest runs that are searched for results
+_FIRST_REPORTS = 1000  # of a run, which show whether its code counts steps from 0
 
 
 def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]:
@@ -46,26 +52,32 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
         notes += mapper.notes()
     if len(history) > MAX_TRIALS:
         issues.append(Issue(("history",), f"has {len(history):,} trials, and {MAX_TRIALS:,} are the most; name fewer runs"))
-    results = _results(target, plan, notes) if job.reuse else []
-    return Earlier(tuple(history), tuple(results)), issues, notes
+    results, beginnings = _reusable(target, plan, job, notes) if job.reuse else ([], [])
+    return Earlier(tuple(history), tuple(results), tuple(beginnings)), issues, notes
 
 
-def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]:
-    """Return the complete trials of earlier runs from which the plan's run can reuse results, newest run first.
+def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple[list[EarlierTrial], list[Beginning]]:
+    """Return the trials of earlier runs that the plan's run need not train again, newest run first.
 
-    These are the newest `MAX_RUNS` runs that have the same code, data, seed and other fields that affect results.
+    These are of the newest `MAX_RUNS` runs that have the same code, data, seed and other fields that affect results.
 
     Args:
         target: Target of the earlier runs.
         plan: Plan of the new run.
+        job: Its job.
         notes: List to which this adds notes for the user.
+
+    Returns:
+        The complete trials, whose results are reused; and the checkpoints from which trials start, one for the same
+        parameters: that of the most steps.
     """
     unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
     if unreadable:
         notes.append(f"reuse: nothing, because the data in {unreadable[0]} cannot be read here to check it for changes")
-        return []
-    training_digest, code_digest = earlier.training_digest(plan.job), plan.pack.identity
+        return [], []
+    training_digest, code_digest = earlier.training_digest(job), plan.pack.identity
     results: list[EarlierTrial] = []
+    beginnings: list[Beginning] = []
     for run in target.runs()[:MAX_RUNS]:
         if run == plan.run:
             continue
@@ -80,11 +92,42 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
             if parameter := _changed_data(submission.get("data") or {}, plan.data):
                 notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
                 continue
-            results += earlier.results(run, old_job, rows.newest_attempts(target.rows(run)), plan.job.required_metrics)
+            results += earlier.results(run, old_job, rows.newest_attempts(target.rows(run)), job)
+            if not job.pruner.promotes:  # rungs count from step 0
+                beginnings += _beginnings(target, run, old_job, job, notes)
         except (RunNotFound, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
-    return results
+    longest: dict[str, Beginning] = {}
+    for beginning in sorted(beginnings, key=lambda beginning: beginning.step, reverse=True):
+        longest.setdefault(keys.key(beginning.params), beginning)
+    if longest:
+        notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
+    return results, list(longest.values())
+
+
+def _beginnings(target: Target, run: str, old_job: Job, job: Study, notes: list[str]) -> list[Beginning]:
+    """Return the checkpoints of an earlier run from which trials of a new one can start, and add notes for the user.
+
+    Args:
+        target: Target of both runs.
+        run: Name of the earlier run.
+        old_job: Its job.
+        job: Job of the new run.
+        notes: List to which this adds notes for the user.
+    """
+    attempts, is_active = target.attempts(run, 0)
+    counts_from_0 = any(report.step == 0 for report in target.curves(run, 0, _FIRST_REPORTS))
+    pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
+    beginnings, lacking_count = earlier.beginnings(run, old_job, pairs, job, int(counts_from_0))
+    if lacking_count:
+        trials = errors.counted(lacking_count, "unfinished trial")
+        notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left")
+    obstacle = "it is active, and its checkpoints may change" if is_active else target.checkpoint_obstacle(run, old_job, job)
+    if beginnings and obstacle:
+        notes.append(f"reuse: no checkpoints of {run}: {obstacle}")
+        return []
+    return beginnings
 
 
 def _trains_alike(job: Job, digest: str) -> bool:

@@ -103,12 +103,10 @@ class KubernetesTarget:
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
         defaults, old_job = self.objects.site.checkpoints, self.job(run)
-        old_saving, new_saving = saving.Saving.of(old_job, defaults), saving.Saving.of(job, defaults)
-        if old_saving is None or new_saving is None:
-            return saving.no_checkpoint_message(run)
-        if old_saving.location != new_saving.location:
-            return saving.other_location_message(run, old_saving.location, new_saving.location, old_job.checkpoints.url)
-        if not new_saving.is_volume:
+        if obstacle := saving.obstacle(run, old_job, job, defaults):
+            return obstacle
+        new_saving = saving.Saving.of(job, defaults)
+        if new_saving is None or not new_saving.is_volume:
             return ""
         if not new_saving.claim:
             return f"the checkpoints of {run} were lost with its pods, because the chart has no volume for them"
@@ -119,6 +117,18 @@ class KubernetesTarget:
             return saving.no_checkpoint_message(run) if is_missing else ""
         except TargetError:
             return ""
+
+    def checkpoint_obstacle(self, run: str, old_job: Job, job: Job) -> str:
+        """See `Target`."""
+        defaults = self.objects.site.checkpoints
+        new_saving = saving.Saving.of(job, defaults)
+        if new_saving is not None and new_saving.is_volume:
+            return "a pod sees only its own run on a volume; with checkpoints.url, runs keep them in an object store"
+        return saving.obstacle(run, old_job, job, defaults)
+
+    def checkpoint_users(self, run: str) -> list[str]:
+        """See `Target`."""
+        return []
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""

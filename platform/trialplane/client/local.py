@@ -5,6 +5,7 @@ A folder can be damaged or vanish at any moment. This affects only its own run, 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -27,7 +28,7 @@ from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
 from trialplane.training.steps import record
-from trialplane.wire import logs, paths, records
+from trialplane.wire import earlier, logs, paths, records
 from trialplane.wire.logs import Piece
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
@@ -81,11 +82,9 @@ class LocalTarget:
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
         files = self._find(run)
-        old_url, new_url = folder.load_job(files).checkpoints.url, job.checkpoints.url
-        if old_url != new_url:
-            new_location = new_url or f"a folder of {paths.runs(self.home)}"
-            return saving.other_location_message(run, old_url or str(files.checkpoints), new_location, old_url)
-        if new_url:
+        if obstacle := self.checkpoint_obstacle(run, folder.load_job(files), job):
+            return obstacle
+        if job.checkpoints.url:
             return ""  # an object store, or a folder of the job, is not checked
         start = job.start if isinstance(job, Study) else None  # trial and step from which the trials of a study start
         trial = 0 if start is None else start.trial  # a training has one trial, 0
@@ -97,6 +96,28 @@ class LocalTarget:
         if start is None or start.step is None or start.step in steps:
             return ""
         return f"trial {start.trial} of {run} has no checkpoint of step {start.step}; it has {', '.join(map(str, steps))}"
+
+    def checkpoint_obstacle(self, run: str, old_job: Job, job: Job) -> str:
+        """See `Target`."""
+        old_url, new_url = old_job.checkpoints.url, job.checkpoints.url
+        if old_url == new_url:
+            return ""
+        old_location = old_url or str(RunPaths.of(self.home, run).checkpoints)
+        new_location = new_url or f"a folder of {paths.runs(self.home)}"
+        return saving.other_location_message(run, old_location, new_location, old_url)
+
+    def checkpoint_users(self, run: str) -> list[str]:
+        """See `Target`."""
+        names = []
+        for other in self.runs():
+            files = RunPaths.of(self.home, other)
+            with contextlib.suppress(RunDamaged, OSError):  # `platform list` shows them
+                if other == run or process.active_controller(files) is None:
+                    continue
+                sources = {beginning.run for beginning in earlier.read(files.code).beginnings}
+                if run in {*sources, folder.load_job(files).origin}:
+                    names.append(other)
+        return names
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""

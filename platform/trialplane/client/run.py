@@ -442,7 +442,16 @@ class RunHandle:
         return observed
 
     def delete(self) -> None:
-        """Delete the run, and cancel it first if it is active. Records in MLflow are kept."""
+        """Delete the run, and cancel it first if it is active. Records in MLflow are kept.
+
+        Raises:
+            InputError: Trials of an active run start from its checkpoints.
+        """
+        if users := self.target.checkpoint_users(self.name):
+            raise InputError(
+                f"{' and '.join(users)} may still start trials from checkpoints of {self.name}, so it is not deleted; "
+                f"`platform cancel {users[0]}`, or wait for its end"
+            )
         if self.is_active():
             self.cancel()
         with contextlib.suppress(RunNotFound):  # the run had never started

@@ -108,6 +108,21 @@ class Target(Protocol):
         "" if it would find one, or if that cannot be checked: in an object store, or while the gateway does not answer.
         """
 
+    def checkpoint_obstacle(self, run: str, old_job: Job, job: Job) -> str:
+        """Return the reason why trials of a new run cannot read checkpoints of an earlier one; "" if they can.
+
+        Args:
+            run: Name of the earlier run.
+            old_job: Its job.
+            job: Job of the new run.
+        """
+
+    def checkpoint_users(self, run: str) -> list[str]:
+        """Return the active runs whose trials start from checkpoints that are deleted with a run.
+
+        On a cluster there are none, as checkpoints in an object store are not deleted.
+        """
+
     def describe(self, plan: Plan) -> dict[str, Any]:
         """Return the objects that `apply` would write and start, as plain values to print."""
 

@@ -212,6 +212,11 @@ class BestReports:
         if not self._keeps_checkpoints:
             self._reports.pop(trial, None)
 
+    def begin_with(self, trial: int, reports: Mapping[str, BestReport]) -> None:
+        """Add the best reports of an earlier run's trial that this trial continues, unless it has some already."""
+        if reports:
+            self._reports[trial] = {**reports, **self._reports.get(trial, {})}
+
     def take_over(self, trial: int, reports: Mapping[str, BestReport]) -> None:
         """Replace the best reports of a trial by those of another one, whose state it takes over."""
         self._reports[trial] = dict(reports)

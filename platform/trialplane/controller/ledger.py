@@ -42,7 +42,7 @@ from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import earlier, labels, messages, records, rows
 from trialplane.wire.costs import JobDemand, Prices, Usage
-from trialplane.wire.earlier import EarlierTrial
+from trialplane.wire.earlier import Beginning, EarlierTrial
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import (
     Desired,
@@ -106,6 +106,8 @@ class Ledger:
         newest: Row of the newest attempt of each trial, by trial.
         best: Row of the best trial; None before one is complete.
         saved: Number and size of the checkpoints that are still needed.
+        spared_steps: Number of steps that were not trained again, of each ended trial that has begun from a checkpoint of an
+            earlier run.
         status: Last status of the run in the database when it was opened; None without one.
         promotion: Rule by which paused trials continue; None if trials are not paused.
         pruning: Pruner of the study.
@@ -163,6 +165,10 @@ class Ledger:
         self._earlier = samplers.earlier_trials(job, earlier_trials.history)
         # Parameters → an earlier trial with these parameters, whose result answers a new trial.
         self._answers = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
+        # Parameters → checkpoint of an earlier run from which a new trial starts. Rungs count from step 0, so without them.
+        beginnings = () if self.promotion is not None else earlier_trials.beginnings
+        self._beginnings = {earlier.key(beginning.params): beginning for beginning in reversed(beginnings)}
+        self.spared_steps: dict[int, int] = {}
         self._points: set[str] = set()  # parameters of all trials if none may repeat another, see `_point`
         self._memory = history.History(job, self._earlier)
         self.pruning = Pruning(job, self._code)
@@ -324,6 +330,8 @@ class Ledger:
         if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and could send any number
             report = dataclasses.replace(report, time=now)
         self._curves.add(attempt.request, report)
+        if report.begun is not None:
+            self._record_beginning(attempt, min(report.begun, records.MAX_STEP))
         self._update_offset(attempt.request.trial, report.step)
         return self._evaluate_report(attempt, report.step, report.metrics)
 
@@ -335,6 +343,23 @@ class Ledger:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of a step that is reported twice
             return self.pruning.report(attempt.trial, step, metrics)
+
+    def _record_beginning(self, attempt: _Attempt, step: int) -> None:
+        """Record the step of the checkpoint from which an attempt has begun, so that a later controller can count it.
+
+        Args:
+            attempt: Running attempt.
+            step: Step of the checkpoint that `_beginning` has selected; -1 if the attempt has begun at step 0 instead.
+        """
+        start, number = attempt.request.start, attempt.request.number
+        if start is None or not start.digest or start.step == step:
+            return
+        start = dataclasses.replace(start, step=step)
+        attempt.request = dataclasses.replace(attempt.request, start=start)
+        stored_request, _ = self._attempts[number]
+        self._attempts[number] = dataclasses.replace(stored_request, start=start), None
+        with contextlib.suppress(errors.LedgerFull, errors.LedgerRefused):  # a missing number must not stop the run
+            self._write(self.storage.write_draw, number)
 
     def write_reports(self, *, patient: bool = False) -> None:
         """Write new reports to the database, unless the last write was less than `_REPORT_SECONDS` ago.
@@ -397,7 +422,7 @@ class Ledger:
         if workers is None:  # the attempt began under a controller that was killed, so the mean is not known
             workers = request.workers
         outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended, workers=workers)
-        outcome = self._best_reports.apply_to(request.trial, outcome)
+        outcome = self._add_beginning(request, self._best_reports.apply_to(request.trial, outcome))
         self._tell_memory(attempt, outcome)
         stored_request, _ = self._attempts[outcome.number]
         self._attempts[outcome.number] = stored_request, outcome
@@ -568,6 +593,24 @@ class Ledger:
             answered_by=f"{result.run}:{result.trial}",
         )
 
+    def _beginning(self, params: Mapping[str, Any]) -> Beginning | None:
+        """Return the checkpoint of an earlier run from which a trial with these parameters starts; None without one."""
+        return self._beginnings.get(earlier.key({**self.job.params, **params})) if self._beginnings else None
+
+    def _add_beginning(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
+        """Return an outcome with the checkpoint of an earlier run from which its trial has begun, if any."""
+        beginning, start = self._beginning(request.params), request.start
+        if beginning is None or start is None or start.step < 0:
+            return dataclasses.replace(outcome, begun_from="", spared_steps=0)
+        text = f"continued from step {start.step} of trial {start.trial} of {request.resume}"
+        return dataclasses.replace(
+            outcome,
+            begun_from=f"{request.resume}:{start.trial}",
+            spared_steps=start.step + beginning.offset,
+            # Failures are compared by their messages.
+            message=outcome.message if outcome.failure else "; ".join(filter(None, (outcome.message, text))),
+        )
+
     @property
     def _is_replayed(self) -> bool:
         """Whether the sampler may store in memory what it has learned, so that a new one must replay the study.
@@ -715,19 +758,29 @@ class Ledger:
         """
         population = self._search.population
         seed_trial = trial if population is None else population.seed_trial(trial)
-        start = self.job.start if isinstance(self.job, Study) else None
+        seed = samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED  # not the seed of the trial's sampler
+        job_start = self.job.start if isinstance(self.job, Study) else None
+        resume = self.job.origin or ""
+        # Step -1 is the newest.
+        start = None if job_start is None else Parent(job_start.trial, -1 if job_start.step is None else job_start.step)
+        params = {**self.job.params, **sampled}
+        if (beginning := self._beginning(params)) is not None:
+            # The trial continues the earlier one, so it has its seed, too: code may split its data by the seed.
+            seed, resume, start = beginning.seed, beginning.run, Parent(beginning.trial, -1, beginning.digest)
+            if retry_of is not None:
+                start = self._attempts[retry_of][0].start  # with the step from which the trial has begun
         request = TrialRequest(
             run=self.run,
             trial=trial,
             attempt=attempt,
             number=len(self._attempts),
-            params={**self.job.params, **sampled},
-            seed=samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED,  # not the seed of the trial's sampler
+            params=params,
+            seed=seed,
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,
-            resume=self.job.origin or "",
-            start=None if start is None else Parent(start.trial, -1 if start.step is None else start.step),  # -1: newest
+            resume=resume,
+            start=start,
             retry_of=retry_of,
             reported=self._best_reports.metrics,
             stop=self._stop,
@@ -768,6 +821,8 @@ class Ledger:
         """Count the end of an attempt. It has ended now, or under an earlier controller when the ledger is opened."""
         if outcome.checkpoints is not None:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
+        if outcome.begun_from:
+            self.spared_steps[request.trial] = outcome.spared_steps
         self.counts.add_end(request.trial, outcome)
         self._hours.add(outcome.seconds or 0.0, outcome.workers)
         self.pruning.record_end(outcome)
@@ -802,6 +857,8 @@ class Ledger:
     def _count_start(self, request: TrialRequest) -> None:
         """Count the start of an attempt. It starts now, or has under an earlier controller when the ledger is opened."""
         self._best_reports.record_start(request.trial)
+        if (beginning := self._beginning(request.params)) is not None:
+            self._best_reports.begin_with(request.trial, beginning.best)
         segment = request.segment
         if self.promotion is None or segment is None:
             return

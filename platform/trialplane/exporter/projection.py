@@ -162,6 +162,11 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
             # An empty message must replace the message of an earlier segment.
             **({labels.MESSAGE: outcome.message} if outcome.message or request.segment else {}),
             **({labels.ANSWERED_BY: outcome.answered_by} if outcome.answered_by else {}),
+            **(
+                {labels.BEGUN_FROM: outcome.begun_from, labels.SPARED_STEPS: outcome.spared_steps}
+                if outcome.begun_from
+                else {}
+            ),
         }
     )
     return batch

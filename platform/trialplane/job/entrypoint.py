@@ -15,8 +15,9 @@ from pathlib import Path
 from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.job import arguments, notebook, reach, settings
-from trialplane.job.kinds import Job
+from trialplane.job.kinds import Job, Study
 from trialplane.job.kinds.base import Function
+from trialplane.job.kinds.study import Reuse
 
 # Code with one of these names probably saves checkpoints, through the platform or a library.
 _CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
@@ -74,17 +75,25 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     """Yield an issue if trials continue from checkpoints, but the job's code cannot do that or seems to save none.
 
-    Only trials that are paused at rungs, and members of a population, continue from checkpoints. A command, and a script
-    that gets the folder of its checkpoints as an argument, save them in ways of their own, so their code is not searched.
-    But they cannot be members of a population, which also continue from other members' checkpoints.
+    These are trials that are paused at rungs, members of a population, and trials with `reuse.steps`. A command, and a
+    script that gets the folder of its checkpoints as an argument, save them in ways of their own, so their code is not
+    searched. But they cannot continue from checkpoints of other trials, as a population and `reuse.steps` need it.
     """
     program_arguments, command = getattr(job, "arguments", None), getattr(job, "command", None)
     gets_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
-    if job.search.population is not None and (command or gets_folder):
-        reason = "needs ctx.restored, or an integration, to continue from the checkpoint of another trial"
-        yield Issue(("population",), f"{reason}; write an entrypoint, or a script without {{checkpoints}}")
+    field: Place
+    if job.search.population is not None:
+        field, other = ("population",), "drop population"
+    elif isinstance(job, Study) and isinstance(job.reuse, Reuse):
+        field, other = ("reuse", "steps"), "write reuse: true"
+    elif job.search.ladder is not None:
+        field, other = ("pruner", "promote"), "write pruner: asha"
+    else:
         return
-    if job.search.ladder is None or command or gets_folder:
+    if command or gets_folder:
+        if job.search.ladder is None or job.search.population is not None:
+            reason = "needs ctx.restored, or an integration, to continue from the checkpoint of another trial"
+            yield Issue(field, f"{reason}; write an entrypoint, or a script without {{checkpoints}}")
         return
     for root in (folder, *packages(job, folder)):
         for file in root.glob("**/*.py"):
@@ -92,9 +101,6 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
                 if _CHECKPOINTS.search(file.read_text(encoding="utf-8", errors="replace")):
                     return
     advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored"
-    is_population = job.search.population is not None
-    other = "drop population" if is_population else "write pruner: asha"
-    field = ("population",) if is_population else ("pruner", "promote")
     yield Issue(field, f"needs checkpoints to continue trials from, and the job's code saves none: {advice}; or {other}")
 
 

@@ -1,7 +1,7 @@
-"""Trials of earlier runs for a new one: history for its sampler, and results that it takes over. Pure.
+"""Trials of earlier runs for a new one: history for its sampler, results that it takes over, and checkpoints. Pure.
 
-A trial of an earlier study is mapped to the space of the new one. Results are taken over only from a job with the same
-`training_digest`, whose trials would be trained in the same way.
+A trial of an earlier study is mapped to the space of the new one. Results and checkpoints are taken over only from a job
+with the same `training_digest`, whose trials would be trained in the same way.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trialplane import errors
 from trialplane.job import space
-from trialplane.job.kinds import Job
-from trialplane.wire.earlier import EarlierTrial
-from trialplane.wire.records import TrialRow
+from trialplane.job.kinds import Job, Study
+from trialplane.job.kinds.study import Reuse
+from trialplane.wire import rows as wire_rows
+from trialplane.wire.earlier import Beginning, EarlierTrial
+from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FAILURE_RULES, TrialState
 
 # Fields that do not affect a trial with given parameters: they choose the trials, their number, and where they run.
@@ -147,19 +149,19 @@ class HistoryMapper:
         )
 
 
-def results(run: str, job: Job, rows: Iterable[TrialRow], metrics: Iterable[str]) -> Iterator[EarlierTrial]:
+def results(run: str, job: Job, rows: Iterable[TrialRow], new: Job) -> Iterator[EarlierTrial]:
     """Yield the complete trials of an earlier run. A new run uses their results for trials with the same parameters.
 
     Args:
         run: Name of the run.
         job: Job of the run.
         rows: Newest attempt of each trial.
-        metrics: Metrics that a result must have.
+        new: Job of the new run.
     """
-    required = set(metrics)
+    required = set(new.required_metrics)
     for row in rows:
-        if row.state is TrialState.COMPLETE and required <= row.metrics.keys():
-            params: Mapping[str, Any] = {**job.params, **row.params}
+        params: Mapping[str, Any] = {**job.params, **row.params}
+        if row.state is TrialState.COMPLETE and required <= row.metrics.keys() and _has_fixed_params(params, new):
             yield EarlierTrial(
                 run=run,
                 trial=row.trial,
@@ -169,3 +171,64 @@ def results(run: str, job: Job, rows: Iterable[TrialRow], metrics: Iterable[str]
                 step=row.step or 0,
                 returned=row.returned,
             )
+
+
+def beginnings(
+    run: str, job: Job, attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]], new: Study, offset: int
+) -> tuple[list[Beginning], int]:
+    """Return the checkpoints of an earlier run from which trials of a new run can start.
+
+    They are the newest ones of trials that have ended or are paused, if all parameters that the new job fixes are the same.
+    Of the parameter in `reuse.steps`, a smaller number is accepted as well. Complete trials count only with a smaller one.
+
+    Args:
+        run: Name of the earlier run.
+        job: Its job.
+        attempts: Its attempts, with only the sampled parameters, in the order of their numbers.
+        new: Job of the new run.
+        offset: 1 if the code counts its steps from 0, otherwise 0.
+
+    Returns:
+        The checkpoints, and the number of other trials that could be continued but have none.
+    """
+    newest = {request.trial: (request, outcome) for request, outcome in attempts}
+    rows = [wire_rows.row(job, request, request.params, outcome) for request, outcome in newest.values()]
+    trials_with_checkpoints = _trials_with_checkpoints(job, rows)
+    steps = new.reuse.steps if isinstance(new.reuse, Reuse) else ""
+    selected: list[Beginning] = []
+    lacking_count = 0
+    for row, (request, outcome) in zip(rows, newest.values(), strict=True):
+        params = {**job.params, **request.params}
+        is_shorter = False
+        if steps and isinstance(params.get(steps), int):
+            is_shorter = params[steps] < new.params[steps]
+            params[steps] = new.params[steps] if is_shorter else params[steps]
+        if outcome is None or not _has_fixed_params(params, new) or (row.state is TrialState.COMPLETE and not is_shorter):
+            continue
+        if outcome.checkpoints is None or row.trial not in trials_with_checkpoints:
+            lacking_count += 1
+            continue
+        digest = outcome.checkpoints.digest
+        selected.append(
+            Beginning(run, request.trial, params, request.seed, digest, outcome.step, offset, dict(outcome.best))
+        )
+    return selected, lacking_count
+
+
+def _has_fixed_params(params: Mapping[str, Any], job: Job) -> bool:
+    """Return whether the parameters of a trial have the values that a job fixes."""
+    return all(name in params and params[name] == value for name, value in job.params.items())
+
+
+def _trials_with_checkpoints(job: Job, rows: Sequence[TrialRow]) -> Collection[int]:
+    """Return the trials whose checkpoints the controller does not remove.
+
+    With `keep` or promotion, these are paused trials and complete ones; with `keep`, only the best of the latter.
+    """
+    assert isinstance(job, Study)
+    if job.keep is None and job.search.ladder is None:
+        return {row.trial for row in rows}
+    complete = [row for row in wire_rows.rank(job, list(rows)) if row.state is TrialState.COMPLETE]
+    if job.keep is not None:
+        complete = [row for row in complete if row.feasible][: job.keep.best]
+    return {row.trial for row in complete} | {row.trial for row in rows if row.state is TrialState.PAUSED}

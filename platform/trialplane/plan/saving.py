@@ -84,6 +84,23 @@ class Saving:
         return {"name": _VOLUME, "mountPath": f"{self.location}/{run}", **({"subPath": run} if self.claim else {})}
 
 
+def obstacle(run: str, old_job: Job, job: Job, chart: CheckpointDefaults) -> str:
+    """Return the reason why a new run would not find the checkpoints of an earlier one on a cluster; "" if it would.
+
+    Args:
+        run: Name of the earlier run.
+        old_job: Its job.
+        job: Job of the new run.
+        chart: Defaults of the chart.
+    """
+    old_saving, new_saving = Saving.of(old_job, chart), Saving.of(job, chart)
+    if old_saving is None or new_saving is None:
+        return no_checkpoint_message(run)
+    if old_saving.location != new_saving.location:
+        return other_location_message(run, old_saving.location, new_saving.location, old_job.checkpoints.url)
+    return ""
+
+
 def other_location_message(run: str, other_location: str, own_location: str, url: str | None) -> str:
     """Return the message for a new run that would search the checkpoints of another run in the wrong location.
 

@@ -1,6 +1,6 @@
-"""Trials of earlier runs that are part of a submission: history for its sampler, and results that need no new trial.
+"""Trials of earlier runs that are part of a submission: history for its sampler, results, and checkpoints to start from.
 
-The submitter reads both with the rights of the user and sends them with the job's code, because a run's token opens no other
+The submitter reads them with the rights of the user and sends them with the job's code, because a run's token opens no other
 run's ledger. So a run sees earlier runs as they were at its submission.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane.wire import records
+from trialplane.wire.records import BestReport
 
 FILE = ".trialplane-earlier.json"  # hidden, because hidden files of a job's own folder are not packed by default
 
@@ -43,16 +44,43 @@ class EarlierTrial:
 
 
 @dataclasses.dataclass(frozen=True)
+class Beginning:
+    """The newest checkpoint of an earlier run's trial, up to which a trial of the new run would be trained in the same way.
+
+    Attributes:
+        run: Name of the earlier run.
+        trial: Number of the trial in that run.
+        params: All parameters of a trial of the new run that starts from it.
+        seed: Seed of the earlier trial.
+        digest: Digest of the trial's checkpoints, see `CheckpointSummary`.
+        step: Last step that the trial has reported. The checkpoint may be of an earlier one.
+        offset: 1 if the code counts its steps from 0, so that a checkpoint of step 3 is of four steps; 0 if from 1.
+        best: Best reports of the trial, for objectives with `of: best`.
+    """
+
+    run: str
+    trial: int
+    params: Mapping[str, Any]
+    seed: int
+    digest: str
+    step: int = 0
+    offset: int = 0
+    best: Mapping[str, BestReport] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class Earlier:
     """Trials of earlier runs.
 
     Attributes:
         history: Trials that the sampler learns from.
         results: Complete trials of the same code, data and seed. The run takes over their results instead of repeating them.
+        beginnings: Checkpoints of trials of the same code, data and seed, from which trials of the run start.
     """
 
     history: tuple[EarlierTrial, ...] = ()
     results: tuple[EarlierTrial, ...] = ()
+    beginnings: tuple[Beginning, ...] = ()
 
     def pack(self) -> bytes:
         """Return the content of `FILE`. Empty if there are no earlier trials."""
@@ -60,9 +88,14 @@ class Earlier:
 
 
 def read(code: Path) -> Earlier:
-    """Return the earlier trials of a submission, from the folder with its code. Both tuples are empty without the file."""
+    """Return the earlier trials of a submission, from the folder with its code. All tuples are empty without the file."""
     file = code / FILE
-    return records.from_json(Earlier, file.read_bytes()) if file.is_file() else Earlier()
+    return parse(file.read_bytes()) if file.is_file() else Earlier()
+
+
+def parse(content: bytes) -> Earlier:
+    """Return the earlier trials in the content of `FILE`."""
+    return records.from_json(Earlier, content)
 
 
 def key(params: Mapping[str, Any]) -> str:

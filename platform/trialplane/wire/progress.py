@@ -37,12 +37,16 @@ class StudyProgress:
         rungs: Progress at each rung, from the lowest. Empty without promotion.
         checkpoints: Number of checkpoints of its trials.
         checkpoint_bytes: Size of these checkpoints, in bytes.
+        begun: Number of ended trials that have begun from a checkpoint of an earlier run.
+        spared_steps: Number of steps of these checkpoints, which were not trained again.
     """
 
     steps: int = 0
     rungs: tuple[RungProgress, ...] = ()
     checkpoints: int = 0
     checkpoint_bytes: int = 0
+    begun: int = 0
+    spared_steps: int = 0
     kind: Literal["hpo"] = dataclasses.field(default="hpo", init=False)
     slots_aside = 0
 

@@ -48,7 +48,7 @@ class Parent:
     Attributes:
         trial: Number of the trial that saved it.
         step: Last step that this trial had reported.
-        digest: Digest of the checkpoints. "" in a retry that may have newer checkpoints of its own.
+        digest: Digest of the checkpoints. "" in a retry that may have newer checkpoints of its own, and for a job's `start`.
         number: Number of the attempt that saved it.
         folder: Folder of the checkpoint, as of `Segment`.
     """
@@ -128,7 +128,8 @@ class TrialRequest:
             other trial.
         segment: Part of the training that this attempt does. None if trials are not paused at rungs.
         start: Checkpoint of the run `resume` to start from, with step -1 for the newest. None for the newest of the trial
-            with the same number.
+            with the same number. With a digest, it is one that `reuse` has selected: it is used only if it is unchanged, and
+            its step is set once the trial has continued from it.
         workers: Number of a collection's workers when it starts. 0 for any other trial.
         begun: Time at which it was written to the ledger, in seconds since the epoch.
         slot: Number of the slot for which it was written to the ledger. None if it is not to run in a slot.
@@ -247,6 +248,8 @@ class TrialReport:
         metrics: Metrics, by name.
         time: Time of the report, in seconds since the epoch.
         remark: Note on the trial for the user, or "".
+        begun: Step of the checkpoint that `reuse` has selected, from which the attempt has begun; -1 if it has begun at step
+            0 instead. None in later reports, and if there was nothing to decide.
     """
 
     number: int
@@ -254,6 +257,7 @@ class TrialReport:
     metrics: Mapping[str, float]
     time: float
     remark: str = ""
+    begun: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,6 +326,9 @@ class TrialOutcome:
         certain: Whether every other trial would fail in the same way.
         checkpoints: Summary of its checkpoints at its end. None without checkpoints.
         answered_by: Trial of an earlier run whose result it has, as run:trial. "" if it was trained.
+        begun_from: Trial of an earlier run from whose checkpoint the trial has begun, as run:trial. "" if it has begun at
+            step 0. The ledger sets it.
+        spared_steps: Number of steps of this checkpoint, which were not trained again. The ledger sets it.
         workers: Mean number of a collection's workers while it ran. The ledger sets it.
     """
 
@@ -353,6 +360,8 @@ class TrialOutcome:
     certain: bool = False
     checkpoints: CheckpointSummary | None = None
     answered_by: str = ""
+    begun_from: str = ""
+    spared_steps: int = 0
     workers: float = 0.0
 
     @property

@@ -96,6 +96,9 @@ class Origin:
         is_exact: Whether only the newest checkpoint there may be used, even if it is damaged. An older one has fewer steps
             of training than the segment that continues it expects.
         is_restart: Whether a population restarts with this checkpoint.
+        is_shared: Whether it is a checkpoint that `reuse` has selected, and the trial has none of its own yet. The trial
+            starts at step 0 if it is missing.
+        begun: Step of this checkpoint, once `restored` has read it; None before.
     """
 
     location: str | None = None
@@ -105,6 +108,8 @@ class Origin:
     is_changed: bool = False
     is_exact: bool = False
     is_restart: bool = False
+    is_shared: bool = False
+    begun: int | None = None
 
 
 class MetricSources:
@@ -348,8 +353,11 @@ class Context:
         """
         return self._saving.is_restart
 
-    def _restore_other(self, location: str) -> Restored:
+    def _restore_other(self, location: str) -> Restored | None:
         """Return the state at the location of another run or trial, and restore the random generators.
+
+        Returns:
+            None if there is none, and the trial may start at step 0 then.
 
         Raises:
             CheckpointDamaged: The checkpoint is damaged.
@@ -358,6 +366,13 @@ class Context:
         from trialplane.training.states import States  # imports numpy
 
         states, requested_step = States(location, self.rank, self.world_size), self._origin.step
+        if self._origin.is_shared:
+            try:
+                restored = states.restore(lambda _: True)
+            except errors.CheckpointDamaged:
+                restored = None
+            self._origin.begun = -1 if restored is None else restored.step
+            return restored
         if self._origin.is_exact:
             restored = states.restore_newest()
         else:

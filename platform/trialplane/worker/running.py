@@ -218,7 +218,7 @@ class RunningTrial:
         report = dataclasses.replace(report, **_bounded_fields(report, self.request))
         reported_at = self._clamp_time(report.time)
         self.reports.append(
-            records.TrialReport(self.request.number, report.step, report.metrics, reported_at, report.remark)
+            records.TrialReport(self.request.number, report.step, report.metrics, reported_at, report.remark, report.begun)
         )
         self._schedule_hand_over()
         self.last_metrics, self.report_sent_at = ranks.without_seconds(report.metrics), report.sent

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from trialplane import errors, policies
 from trialplane.job import program
 from trialplane.training import mlflow_runs, process, progress
-from trialplane.training.steps import folders
+from trialplane.training.steps import folders, record, stores
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.states import TrialState
 from trialplane.worker import advice, context, environment, outcomes, pausing, programs, stopping
@@ -39,6 +39,7 @@ from trialplane.worker.shims import capture, objective, tune
 RoleFunction = Callable[[context.JobFunction | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
 # A way to call the job's function, with the fields of its context.
 CallJob = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
+_NOT_SHARED = "the checkpoint of trial {trial} of {run} is missing or was changed, so trial {own} has begun at step 0"
 _UNREAD = (
     "the checkpoint of {run} has no effect: the job has read neither ctx.restored nor ctx.resume_from, so it started from "
     "scratch"
@@ -244,7 +245,9 @@ def run_job(
     saving = context.Saving()
     is_first = request.attempt == 1 and config.role == "trial"  # later attempts have checkpoints of their own
     if request.resume and is_first:
-        reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
+        reporter.remark = lambda: _origin_remark(request, origin)
+    if origin.is_shared:
+        reporter.begun = functools.partial(_begun_step, origin)
     imports = advice.LateImports()
     # If this process imports the function itself, all of its imports would count as late.
     is_imported_in_template = job_function is not None and config.program is None
@@ -421,7 +424,39 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
         return context.Origin()
     start = request.start or records.Parent(request.trial, -1)  # by default, the newest checkpoint of the same trial
     step = start.step if start.step >= 0 else None
-    return context.Origin(checkpoint_folder(config, request.resume, start.trial), step=step)
+    other_location = checkpoint_folder(config, request.resume, start.trial)
+    if not start.digest:
+        return context.Origin(other_location, step=step)
+    if _has_checkpoints(location):  # an earlier attempt has continued from the origin, if it was there
+        return context.Origin()
+    is_unchanged = False
+    with contextlib.suppress(errors.CheckpointError):
+        summary = folders.summary(other_location)
+        is_unchanged = summary is not None and summary.digest == start.digest
+    return context.Origin(other_location if is_unchanged else None, is_shared=True)
+
+
+def _begun_step(origin: context.Origin, first_step: int) -> int:
+    """Return the step of the checkpoint that `reuse` has selected, from which an attempt has begun; -1 for step 0.
+
+    Args:
+        origin: The checkpoint.
+        first_step: First step that the attempt has reported. The one before stands for the step of a checkpoint that a
+            library has read in a format of its own.
+    """
+    if origin.location is None or not origin.was_read:
+        return -1
+    if origin.begun is not None:
+        return origin.begun
+    names = stores.open_store(origin.location).complete()
+    return record.order(names[-1])[0] if names else max(0, first_step - 1)
+
+
+def _origin_remark(request: records.TrialRequest, origin: context.Origin) -> str:
+    """Return the remark on a trial that has not begun from the checkpoint of another run, as it should; "" if it has."""
+    if origin.is_shared and request.start is not None and (origin.location is None or origin.begun == -1):
+        return _NOT_SHARED.format(run=request.resume, trial=request.start.trial, own=request.trial)
+    return "" if origin.was_read else _UNREAD.format(run=request.resume)
 
 
 def _has_checkpoints(location: str) -> bool:
@@ -471,6 +506,7 @@ class Reporter:
         last: Metrics of the newest report.
         newest: Newest value of each metric, from any report.
         remark: Returns a warning about the trial, or ""; called at the first report.
+        begun: Returns the step from which the attempt has begun, see `TrialReport`; called with the first report's step.
         is_quiet: Whether reports are not printed, because the slot reads metrics from a program's output.
         attributes: Attributes that an objective of Optuna has set for its trial.
     """
@@ -481,6 +517,7 @@ class Reporter:
         self.last: Mapping[str, float] = {}
         self.newest: dict[str, float] = {}
         self.remark: Callable[[], str] = str  # `str()` is ""
+        self.begun: Callable[[int], int | None] = lambda _: None
         self.is_quiet = False
         self.attributes: dict[str, Any] = {}
 
@@ -497,7 +534,7 @@ class Reporter:
         Raises:
             Finished: A stop rule is met. Only with `waits`; without it the slot ends the trial.
         """
-        remark = "" if self.newest else self.remark()
+        remark, begun = ("", None) if self.newest else (self.remark(), self.begun(step))
         self.last = metrics
         for name, value in metrics.items():
             # Of a metric whose best report counts, the last finite value stays if the training diverges at the end.
@@ -509,7 +546,7 @@ class Reporter:
                 print(f"warning: {remark}")  # noqa: T201  into the trial's log
             if not self.is_quiet:
                 print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
-        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark, waits))
+        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark, waits, begun))
         if not waits:
             return False
         is_pruned = False

@@ -98,6 +98,7 @@ class StudyPresenter(Presenter):
             "speed": _speed(status),
             "rungs": _rungs(status),
             "checkpoints": _checkpoints(status),
+            "reuse": _reuse(status),
         }
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
@@ -151,6 +152,15 @@ def _checkpoints(status: RunStatus) -> str:
     if not isinstance(progress, StudyProgress) or not progress.checkpoints:
         return ""
     return f"{progress.checkpoints}, {output.size(progress.checkpoint_bytes)}"
+
+
+def _reuse(status: RunStatus) -> str:
+    """Return a text with the number of trials that have begun from checkpoints of earlier runs; "" without such trials."""
+    progress = status.progress
+    if not isinstance(progress, StudyProgress) or not progress.begun:
+        return ""
+    trials = errors.counted(progress.begun, "trial")
+    return f"{trials} begun from earlier checkpoints, {errors.counted(progress.spared_steps, 'step')} spared"
 
 
 def _speed(status: RunStatus) -> str:

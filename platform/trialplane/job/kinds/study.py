@@ -41,12 +41,27 @@ Space = Annotated[
 ]
 
 
+def _reuse_form(value: Any) -> str:
+    """Return the tag of the form in which `reuse` is written: a flag, or the parameter with the number of steps."""
+    return "steps" if isinstance(value, (dict, Reuse)) else "flag"
+
+
 class Start(models.Model):
     """A checkpoint of another run's trial."""
 
     run: Annotated[str, Field(pattern=base.RUN)] = Field(description="Name of the run.")
     trial: values.Integer = Field(ge=0, description="Number of its trial.")
     step: values.Integer | None = Field(default=None, ge=0, description="Step of the checkpoint. Default: the newest.")
+
+
+class Reuse(models.Model):
+    """Reuse of earlier trials that were trained for fewer steps."""
+
+    steps: str = Field(
+        description="Parameter in `params` that sets the number of steps of a trial, and nothing else: up to its last step, "
+        "a trial with a smaller number is the same. A trial starts from the checkpoint of an earlier one with a smaller "
+        "number."
+    )
 
 
 class Study(Ranked):
@@ -101,10 +116,12 @@ class Study(Ranked):
     history: tuple[str, ...] = Field(
         default=(), description="Earlier studies with the same objectives, from whose trials the sampler learns: [RUN]."
     )
-    reuse: bool = Field(
+    reuse: Annotated[
+        Annotated[bool, Tag("flag"), Field(strict=True)] | Annotated[Reuse, Tag("steps")], Discriminator(_reuse_form)
+    ] = Field(
         default=False,
-        strict=True,
-        description="Take the result of an earlier run for a trial with the same parameters, code, data and seed.",
+        description="Take the result of an earlier run for a trial with the same parameters, code, data and seed, or start "
+        "from its newest checkpoint if it is not complete. {steps: epochs}: also if it had fewer epochs.",
     )
     duplicates: Literal["redraw", "allow", "answer"] = Field(
         default="allow",
@@ -646,6 +663,15 @@ def _history_issues(job: Study) -> Iterator[Issue]:
 def _duplicates_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of the treatment of repeated parameters, `duplicates` and `reuse`, that the search does not support."""
     name = job.sampler.name
+    if isinstance(job.reuse, Reuse):
+        steps = job.reuse.steps
+        if steps not in job.params:
+            yield Issue(("reuse", "steps"), _missing_steps_problem(job, steps))
+        elif type(job.params[steps]) is not int:
+            yield Issue(("params", steps), f"must be a whole number, not {job.params[steps]!r}: reuse.steps needs it")
+        elif job.pruner.promotes:
+            problem = "continues trials, and rungs count from step 0; write reuse: true, or drop promote"
+            yield Issue(("reuse", "steps"), problem)
     if job.duplicates == "redraw" and (name in ("grid", "bruteforce") or job.sampler.is_tune_searcher):
         reason = "draws by itself" if job.sampler.is_tune_searcher else "draws no point twice"
         yield Issue(("duplicates",), f"cannot be redraw: {name} {reason}; drop it")

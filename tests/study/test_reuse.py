@@ -1,0 +1,105 @@
+"""A real run whose trials continue earlier ones: their metrics are those of trials that were never interrupted, to the last
+bit, and no step is trained twice, also if trials and controller are killed.
+
+Not checked here: which checkpoints are selected (tests/client/test_earlier_runs.py, tests/plan/test_earlier.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tests.study.conftest import Study, wait_until
+
+from trialplane import errors
+from trialplane.wire.states import RunState
+
+CODE = """
+import random
+import time
+
+import numpy  # so that its generator, which is saved too, is seeded
+
+
+def run(ctx):
+    walk = list(state["walk"]) if (state := ctx.restored) else []
+    for epoch in range(len(walk), ctx.params["epochs"]):
+        walk.append(random.random() + float(numpy.random.rand()) + ctx.params["x"])
+        time.sleep(ctx.params["pause"])
+        ctx.report(epoch, loss=sum(walk))
+        ctx.save(epoch, {"walk": walk}, every=0)
+    return {"loss": sum(walk), "seed": ctx.seed}
+"""
+SPEC = """
+kind: hpo
+params: {epochs: 8, pause: 0.1}
+space:
+  x: {type: float, low: 0.0, high: 1.0}
+objective: {metric: loss, direction: minimize}
+sampler: random
+trials: 4
+seed: 3
+parallel: 2
+retries: {crashed: 9, lost: 9}
+"""
+TRIALS, SHORT, WHOLE = 4, 3, 8
+GONE = 2  # trial whose checkpoint is removed
+
+
+@pytest.mark.slow
+def test_trials_continue_shorter_ones(study: Study) -> None:
+    study.write(CODE, SPEC)
+    whole = study.submit("whole")
+    assert whole.wait(600).state is RunState.SUCCEEDED
+    undisturbed, losses = study.curves("whole"), {row.trial: row.values for row in whole.rows()}
+    whole.delete()  # or it would answer
+    short = study.submit("short", **{"params.epochs": SHORT})
+    assert short.wait(600).state is RunState.SUCCEEDED
+    seeds = {row.trial: row.metrics["seed"] for row in short.rows()}
+    shutil.rmtree(study.files("short").checkpoints / "short" / f"trial-{GONE}")
+
+    run = study.submit("long", reuse={"steps": "epochs"}, trials=TRIALS + 1)
+    with pytest.raises(errors.InputError, match="long may still start trials from checkpoints of short"):
+        short.delete()
+    status = run.wait(600)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    curves, new_trial = study.curves("long"), TRIALS
+    expected = {key: values for key, values in undisturbed.items() if key[1] >= SHORT or key[0] == GONE}
+    assert {key: values for key, values in curves.items() if key[0] != new_trial} == expected, "to the last bit"
+    assert [step for trial, step in sorted(curves) if trial == new_trial] == list(range(WHOLE))
+    assert {row.trial: row.values for row in run.rows() if row.trial != new_trial} == losses
+    assert {row.trial: row.metrics["seed"] for row in run.rows() if row.trial != new_trial} == seeds
+    assert (status.progress.begun, status.progress.spared_steps) == (TRIALS - 1, (TRIALS - 1) * SHORT)
+    messages = {row.trial: row.message for row in run.rows()}
+    assert messages[1] == f"continued from step {SHORT - 1} of trial 1 of short"
+    assert messages[new_trial] == ""
+    missing = f"the checkpoint of trial {GONE} of short is missing or was changed, so trial {GONE} has begun at step 0"
+    assert messages[GONE] == missing
+    assert missing in status.warnings
+    tags = {one["tags"]["trialplane.trial"]: one["tags"] for one in study.mlflow_runs("long")}
+    assert (tags["1"]["trialplane.begun_from"], tags["1"]["trialplane.spared_steps"]) == ("short:1", str(SHORT))
+    assert "trialplane.begun_from" not in tags[str(GONE)]
+    short.delete()  # the other run has ended
+
+
+@pytest.mark.slow
+def test_kills_change_neither_beginnings_nor_metrics(study: Study) -> None:
+    study.write(CODE, SPEC)
+    whole = study.submit("whole")
+    assert whole.wait(600).state is RunState.SUCCEEDED
+    undisturbed, losses = study.curves("whole"), {row.trial: row.values for row in whole.rows()}
+    whole.delete()
+    stopped = study.submit("stopped", parallel=TRIALS)
+    wait_until(lambda: len(study.curves("stopped")) >= 2 * TRIALS, "some steps are reported")
+    stopped.cancel()
+    trained = study.curves("stopped")
+
+    run = study.submit("killed", reuse=True)
+    study.kill_between_reports(run, ["trials", "controller", "trials", "slot_workers", "controller"], range(2, 5))
+    status = run.wait(600)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert status.retried >= 1
+    curves = study.curves("killed")
+    assert curves == {key: undisturbed[key] for key in curves}, "to the last bit"
+    assert not trained.keys() & curves.keys(), "no step is trained twice"
+    assert {row.trial: row.values for row in run.rows()} == losses
