@@ -324,7 +324,7 @@ def test_only_named_users_are_bound(render: Render, sets: dict[str, dict[str, An
     ]
     reader = named(objects, "ClusterRole", "control-platform-user")
     assert {verb for rule in reader["rules"] for verb in rule["verbs"]} == {"get", "list"}
-    for kind in (kinds.NODE, kinds.STORAGE_CLASS, kinds.PRIORITY_CLASS, ADMISSION_POLICY):
+    for kind in (kinds.NODE, kinds.STORAGE_CLASS, ADMISSION_POLICY):
         assert allowed(reader, kind.group, kind.plural, "list"), kind.plural
     assert allowed(reader, CRD.group, CRD.plural, "get", "rayclusters.ray.io")
     assert allowed(reader, CRD.group, CRD.plural, "get", "runs.trialplane.io")

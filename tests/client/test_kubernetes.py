@@ -348,8 +348,7 @@ def test_nodes_that_may_not_be_listed_are_a_warning(target, namespace, planned):
 def test_a_resumed_run_must_fit(target, namespace, planned):
     handle = submitted(target, planned())
     handle.pause()
-    namespace.cluster.put("priorityclasses", {"metadata": {"name": "low"}})
-    with pytest.raises(SpecError, match=r"there is no PriorityClass high; there are: low(.|\n)*does not allow .* high here"):
+    with pytest.raises(SpecError, match="does not allow .* high here"):
         handle.resume(sets=["cluster.priority_class=high"])
 
 

@@ -1,4 +1,4 @@
-"""Whether a run fits a cluster: nodes, priority class and queue, on manifests as `plan` makes them."""
+"""Whether a run fits a cluster: nodes and queue, on manifests as `plan` makes them."""
 
 from __future__ import annotations
 
@@ -142,14 +142,13 @@ def test_a_toleration_is_allowed_that_tolerates_no_more(workplace, wanted, gpus,
     assert (preflight.placement_issues(job, site) == []) is allowed
 
 
-def test_a_priority_class_and_a_queue_must_be_there(look):
-    seen = ClusterSnapshot(priority_classes=frozenset({"low"}), queues=frozenset())
-    issues, _ = look(seen, cluster__priority_class="high", cluster__queue="gpus")
+def test_a_queue_must_be_there(look):
+    seen = ClusterSnapshot(queues=frozenset())
+    issues, _ = look(seen, cluster__queue="gpus")
     assert issues == [
-        "cluster.priority_class: there is no PriorityClass high; there are: low",
         "cluster.queue: there is no LocalQueue gpus in the namespace; there is none (is Kueue installed?)",
     ]
-    assert look(seen, cluster__priority_class="low")[0] == []
+    assert look(seen)[0] == []
 
 
 BIG = {"cpu": "64", "memory": "512Gi"}

@@ -89,11 +89,9 @@ class KubernetesTarget:
         ray_cluster = raycluster.raycluster(plan, site)
         # Objects that this user may not list are not checked. The status of a waiting run shows the reason later.
         list_objects = self._list_if_allowed
-        priority_class = job.cluster.priority_class or site.priority_class
         queue = job.cluster.queue or site.queue
         snapshot = preflight.ClusterSnapshot(
             nodes=list_objects(kinds.NODE),
-            priority_classes=_names(list_objects(kinds.PRIORITY_CLASS)) if priority_class else None,
             queues=_names(list_objects(kinds.LOCAL_QUEUE)) if queue else None,
         )
         issues, warnings = preflight.check(job, ray_cluster, snapshot)

@@ -36,17 +36,15 @@ class ClusterSnapshot:
 
     Attributes:
         nodes: All nodes.
-        priority_classes: Names of the PriorityClasses.
         queues: Names of Kueue's LocalQueues in the namespace. Empty without Kueue.
     """
 
     nodes: Sequence[KubeObject] | None = None
-    priority_classes: frozenset[str] | None = None
     queues: frozenset[str] | None = None
 
 
 def check(job: Job, ray_cluster: KubeObject, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
-    """Return the issues and the warnings of a run with regard to nodes, priority class and queue.
+    """Return the issues and the warnings of a run with regard to nodes and queue.
 
     Args:
         job: Resolved job.
@@ -54,10 +52,6 @@ def check(job: Job, ray_cluster: KubeObject, snapshot: ClusterSnapshot) -> tuple
         snapshot: Resources of the cluster.
     """
     issues, warnings = _check_nodes(job, ray_cluster, snapshot.nodes)
-    priority_class = _priority_class(ray_cluster)
-    if priority_class and snapshot.priority_classes is not None and priority_class not in snapshot.priority_classes:
-        text = f"there is no PriorityClass {priority_class}; there are: {', '.join(sorted(snapshot.priority_classes))}"
-        issues.append(Issue(("cluster", "priority_class"), text))
     queue = (ray_cluster["metadata"].get("labels") or {}).get(raycluster.QUEUE_LABEL)
     if queue and snapshot.queues is not None and queue not in snapshot.queues:
         existing_queues = ", ".join(sorted(snapshot.queues))
@@ -362,12 +356,6 @@ def _pods_that_fit(node: KubeObject, requested: Mapping[str, decimal.Decimal]) -
     allocatable = node["status"].get("allocatable") or {}
     counts = (int(amount(allocatable.get(name, 0)) / needed) for name, needed in requested.items() if needed)
     return min(counts, default=0)
-
-
-def _priority_class(ray_cluster: KubeObject) -> str:
-    """Return the name of the PriorityClass of a RayCluster's pods, or ""."""
-    head = ray_cluster["spec"]["headGroupSpec"]
-    return str(head["template"]["spec"].get("priorityClassName") or "")
 
 
 def _selects(selector: Mapping[str, str], node: KubeObject) -> bool:
