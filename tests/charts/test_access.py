@@ -55,7 +55,6 @@ def allowed(role: Thing, group: str, resource: str, verb: str, name: str = "") -
         (kinds.POD, "get list"),  # why it does not run
         (kinds.EVENT, "list"),
         (kinds.SERVICE, "get list"),
-        (kinds.QUOTA, "list"),
         (kinds.CLAIM, "get list"),
         (DEPLOYMENT, "get list"),
         (kinds.LOCAL_QUEUE, "list"),

@@ -348,7 +348,7 @@ def test_nodes_that_may_not_be_listed_are_a_warning(target, namespace, planned):
 def test_a_resumed_run_must_fit(target, namespace, planned):
     handle = submitted(target, planned())
     handle.pause()
-    with pytest.raises(SpecError, match="does not allow .* high here"):
+    with pytest.raises(SpecError, match=r"does not allow .* high here"):
         handle.resume(sets=["cluster.priority_class=high"])
 
 
