@@ -825,6 +825,63 @@ def test_a_search_of_another_library_is_the_job(platform, written: Path, text: s
     assert [(one.metric, one.direction) for one in job.objectives] == [(metric, direction)]
 
 
+SEARCH_MODULE = """
+import optuna
+def objective(trial): return trial.suggest_float("x", 0, 1)
+def search(count, direction="maximize"): optuna.create_study(direction=direction).optimize(objective, n_trials=count)
+def unused(): optuna.create_study().optimize(objective, n_trials=99)
+"""
+TUNE_MODULE = """
+from ray import tune
+def fit(config): tune.report({"loss": config["lr"]})
+def search(samples=6): tune.run(fit, config={"lr": tune.uniform(0, 1)}, num_samples=samples, metric="loss", mode="min")
+"""
+
+
+def test_a_search_in_a_module_that_the_script_calls_is_the_job(platform, written: Path) -> None:
+    (written / "fit.py").write_text("from tuning import search\nlr = 0.1\nsearch(7)\n")
+    (written / "tuning.py").write_text(SEARCH_MODULE)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert (job.entrypoint, job.trials) == ("optuna:fit_objective:objective", 7)
+    assert job.objectives[0].direction == "maximize"
+    (written / "job.yaml").unlink()
+    (written / "fit.py").write_text("from tuning import objective\nlr = 0.1\nprint('loss:', lr)\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0 and set(made().search.parameters) == {"lr"}, "which the script does not start"
+    (written / "tuning.py").write_text(TUNE_MODULE)
+    (written / "fit.py").write_text("import tuning\nlr = 0.1\ntuning.search()\n")
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "the search that fit.py starts is in tuning.py" in result.stderr, result.output
+    job = load.load_job(Path("jobs/tuning"))
+    assert (job.entrypoint, job.trials) == ("ray:tuning:fit", 6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for m in (1, 2):\n    GridSearchCV(m, {'a': [1, 2]}).fit(x, y)",
+        "GridSearchCV(m, {'a': [1, 2]}).fit(x, y)\nGridSearchCV(n, {'a': [1]}).fit(x, y)",
+    ],
+)
+def test_further_searches_of_a_script_are_told(platform, written: Path, text: str) -> None:
+    (written / "fit.py").write_text(f"from sklearn.model_selection import GridSearchCV\n{text}\n")
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "only the search that starts first is taken" in result.stderr, result.output
+
+
+def test_a_sweep_of_wandb_may_be_in_a_file_that_the_script_names(platform, written: Path) -> None:
+    text = "import wandb, yaml\ndef fit(): ...\nsweep = yaml.safe_load(open('sweep.yaml'))\n"
+    (written / "fit.py").write_text(f"{text}wandb.agent(wandb.sweep(sweep), function=fit, count=4)\n")
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 2 and "neither in its text nor in a file that it names" in result.stderr
+    (written / "sweep.yaml").write_text("metric: {name: loss}\nparameters: {lr: {min: 0.1, max: 0.5}}\n")
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "the sweep is that of src/sweep.yaml" in result.stderr, result.output
+    assert (made().script, made().trials, set(made().search.parameters)) == ("fit.py", 4, {"lr"})
+
+
 def test_values_of_a_script_that_asks_and_tells_a_study_are_not_searched(platform, written: Path) -> None:
     (written / "fit.py").write_text("import optuna\nbatch_size = 8\nstudy = optuna.create_study()\nstudy.ask()\n")
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")

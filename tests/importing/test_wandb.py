@@ -56,12 +56,14 @@ def test_a_sweep_is_a_job(loaded) -> None:
         ("{distribution: log_uniform, min: 0, max: 1}", {"low": 1.0, "high": 2.718281828459045, "log": True}, ""),
         ("{distribution: normal, mu: 1, sigma: 0.5}", {"type": "normal", "mean": 1.0, "std": 0.5, "log": False}, ""),
         ("{distribution: log_normal, mu: 1, sigma: 0.5}", {"type": "normal", "log": True}, ""),
+        ("{distribution: q_uniform, min: 8, max: 32, q: 8}", {"type": "int", "low": 8, "high": 32, "step": 8}, ""),
+        ("{distribution: q_uniform, min: 1, max: 9}", {"type": "int", "low": 1, "high": 9}, ""),
         ("{distribution: q_normal, mu: 1, sigma: 0.5, q: 0.5}", {"low": -0.5, "high": 2.5, "step": 0.5}, "3 sigma"),
         ("{distribution: beta, min: 0, max: 1}", {"low": 0.0, "high": 1.0}, "no counterpart"),
         ("{min: 0.5, max: 2}", {"low": 0.5, "high": 2.0, "type": "float"}, ""),
         (
             "{distribution: q_log_uniform_values, min: 1, max: 8, q: 2}",
-            {"low": 1.0, "log": True, "step": None},
+            {"type": "int", "low": 1, "high": 8, "log": True},
             "no step here",
         ),
         ("{values: [[1, 2], 3]}", {"choices": ("[1, 2]", 3)}, "JSON text"),
@@ -194,3 +196,14 @@ def test_what_is_refused(text: str, part: str) -> None:
     except errors.SpecError as error:
         found = str(error)
     assert part in found
+
+
+def test_a_sweep_without_a_program_is_that_of_the_only_agent() -> None:
+    text = "metric: {name: loss}\nparameters: {x: {min: 0.1, max: 2.0}}\n"
+    agent = "import wandb\nwandb.agent('id', function=print)\n"
+    scripts = {"fit.py": agent, "nets.py": "", "../other.py": agent}
+    made = wandb.read(text, "sweep.yaml", scripts)
+    assert (made.job["script"], made.job["arguments"], made.copies) == ("fit.py", "none", ("fit.py",))
+    made = wandb.read(text, "sweep.yaml", {**scripts, "more.py": agent})
+    assert "script" not in made.job and "command" not in made.job
+    assert "not exactly one script" in str(made.notes)

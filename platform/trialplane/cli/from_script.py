@@ -24,7 +24,7 @@ from trialplane.cli import importing, output, script_folder, script_job, script_
 from trialplane.cli.script_job import ScriptJob
 from trialplane.cli.script_probe import ScriptCopy
 from trialplane.errors import InputError, SpecError
-from trialplane.importing import guess, hydra, launcher, script, wandb, wrapper
+from trialplane.importing import guess, hydra, launcher, ray, script, wandb, wrapper
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, document, load, notebook, settings
 from trialplane.plan import pack as packing
@@ -209,6 +209,12 @@ def _import_tune(file: Path, request: Request, *, is_notebook: bool) -> int:
         raise InputError(f"the notebook has a search of Ray Tune: {remedy}; nothing was changed")
     if not request.with_smoke:
         output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
+    for path, (text, _) in script_folder.modules(file.resolve()).items():  # the script first
+        if ray.has_search(text):
+            if path.name != file.name:
+                output.note(f"the search that {file.name} starts is in {path}")
+            file = file.parent / path
+            break
     return importing.create_job("ray", file, Path(load.FOLDER, importing.job_name(file)))
 
 
@@ -682,9 +688,25 @@ def _write_own_search(origin: _Origin, parsed_script: Script, start: script_fold
 
 
 def _write_wandb_job(origin: _Origin, parsed_script: Script, folder: Path) -> int:
-    """Write the job of a script with a sweep of W&B; return the exit code."""
-    title, name = origin.title, origin.real.name
-    imported = wandb.read(json.dumps({**parsed_script.search, "program": name}), str(origin.file), {name: origin.text})
+    """Write the job of a script with a sweep of W&B, which is in its text or in a file; return the exit code.
+
+    Raises:
+        InputError: It is in neither of them.
+    """
+    title, name, sweep = origin.title, origin.real.name, dict(parsed_script.search)
+    if not sweep.get("parameters"):
+        files = [origin.real.parent / setting for setting in parsed_script.settings]
+        file = next((file for file in files if importing.source_of(file) == "wandb"), None)
+        if file is None:
+            raise InputError(
+                f"{title} starts a sweep of W&B that is neither in its text nor in a file that it names: write it into a "
+                "YAML file, with `program`, and give that, as in `platform import wandb sweep.yaml`; nothing was changed"
+            )
+        output.note(f"the sweep is that of {importing.shell_path(file)}")
+        sweep = document.parse(file.read_text(encoding="utf-8"), file.name).data | {
+            key: value for key, value in sweep.items() if key != "parameters"
+        }
+    imported = wandb.read(json.dumps({**sweep, "program": name}), str(origin.file), {name: origin.text})
     fields = {field: value for field, value in imported.job.items() if field != "command"}
     fields |= {"script": name, "arguments": "none", "capture": "wandb"}
     for note in imported.notes:

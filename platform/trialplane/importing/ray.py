@@ -214,16 +214,30 @@ def _saves_checkpoints(tree: ast.Module) -> bool:
 def is_search(text: str) -> bool:
     """Return whether a text is a script that may start a search of Ray Tune, as `starts_search` does."""
     try:
-        return starts_search(_parse(text, ""))
+        tree = _parse(text, "")
+        return starts_search(tree, tree.body)
     except SpecError:
         return False
 
 
-def starts_search(tree: ast.Module) -> bool:
-    """Return whether a run of a file may start a search of Ray Tune. One in a function that it does not use is ignored."""
+def has_search(text: str) -> bool:
+    """Return whether a text is Python code with a search of Ray Tune, also in a function that it does not use."""
+    try:
+        return any(True for _ in searches(_parse(text, "")))
+    except SpecError:
+        return False
+
+
+def starts_search(tree: ast.Module, statements: Sequence[ast.stmt]) -> bool:
+    """Return whether statements may start a search of Ray Tune. One in a function that they do not use is ignored.
+
+    Args:
+        tree: Tree with the functions that they may use.
+        statements: The statements.
+    """
     names = naming.imported(tree)
     called_names = (
-        naming.full(node.func, names) for node in naming.executed_nodes(tree, tree.body) if isinstance(node, ast.Call)
+        naming.full(node.func, names) for node in naming.executed_nodes(tree, statements) if isinstance(node, ast.Call)
     )
     return any(name.startswith("ray.") and (_is_search(name) or name.endswith(".run_experiments")) for name in called_names)
 

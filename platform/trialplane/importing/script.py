@@ -212,7 +212,7 @@ def read(
     own_search: Mapping[str, Any] = {}
     notes: list[str] = []
     # The first style of which the text has signs, from a search of its own to plain arguments.
-    if with_search and ray.starts_search(tree):
+    if with_search and ray.starts_search(tree, tree.body):
         style = Style.TUNE
     elif with_search and (own_search := study.read(tree, calls, name, notes, given_arguments)):
         style = Style.STUDY
@@ -231,6 +231,8 @@ def read(
     elif "sys.argv" in all_text and (options := tuple(_attribute_options(tree))):
         style = Style.ATTRIBUTES
     values = tuple(_text_options(tree, requested))
+    if with_search and style is Style.UNKNOWN:
+        style, own_search = _search_in_modules(tree, module_text, name, notes)
     # The remaining styles are for scripts without arguments: GLOBALS, and those that replace it.
     if style is Style.UNKNOWN and not ARGUMENTS.search(all_text):
         style, options = Style.GLOBALS, values
@@ -505,8 +507,34 @@ def _config_path(call: ast.Call) -> str:
     return f"{prefix}{name.removesuffix('.yaml')}".lstrip("/")
 
 
+def _search_in_modules(tree: ast.Module, module_text: str, name: str, notes: list[str]) -> tuple[Style, dict[str, Any]]:
+    """Return the style of a search that a script starts by a function of its modules, and with STUDY the fields of its job.
+
+    The style is UNKNOWN without such a search.
+
+    Args:
+        tree: Tree of the script.
+        module_text: Text of the modules that it imports from its own folder.
+        name: Name of the script.
+        notes: Remarks for the user; see `study.read`.
+    """
+    try:
+        modules = notebook.parse(module_text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Style.UNKNOWN, {}
+    if ray.starts_search(modules, tree.body):
+        return Style.TUNE, {}
+    imported = naming.imported(modules)
+    calls = [node for node in naming.executed_nodes(modules, tree.body) if isinstance(node, ast.Call)]
+    search_calls = [call for call in calls if study.is_search(call, imported)]
+    fields = study.read(modules, calls, name, notes) if search_calls else {}
+    return (Style.STUDY, {**fields, "entrypoint": ""}) if fields else (Style.UNKNOWN, {})
+
+
 def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]) -> dict[str, Any]:
-    """Return the sweep that a script starts with `wandb.sweep` and runs with `wandb.agent`; {} without a readable one.
+    """Return the sweep that a script starts with `wandb.sweep` and runs with `wandb.agent`; {} without one.
+
+    One that is not in the text, such as that of a YAML file, has no parameters.
 
     Args:
         tree: Tree of the script.
@@ -520,14 +548,15 @@ def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed: Collecti
     assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     values = {ast.unparse(node.targets[0]): node.value for node in reversed(assignments)}  # the first value of each name
     values = {name: value for name, value in values.items() if name not in changed}
-    try:
-        sweep_fields = _literal_value(sweep, values) if sweep and agent else {}
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return {}
-    if not isinstance(sweep_fields, dict):
+    if sweep is None or not agent:
         return {}
     count = _literal(agent.get("count"))
-    return {**sweep_fields, "run_cap": count} if isinstance(count, int) else sweep_fields
+    cap = {"run_cap": count} if isinstance(count, int) else {}
+    try:
+        sweep_fields = _literal_value(sweep, values)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return {"parameters": {}, **cap}
+    return {**sweep_fields, **cap} if isinstance(sweep_fields, dict) else {}
 
 
 def _literal_value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:

@@ -84,16 +84,21 @@ def read(
         notes: Remarks for the user. Those on settings of the search that the job lacks are appended.
         arguments: Arguments of the script, which may set what its flags have as defaults.
     """
+    calls = sorted(calls, key=lambda call: (call.lineno, call.col_offset))
     imported = naming.imported(tree)
     values = _Values(tree, calls, arguments)
     if "optuna" in {full_name.partition(".")[0] for full_name in imported.values()} and (
         optimize_calls := [call for call in calls if _is_method(call, "optimize") and (call.args or call.keywords)]
     ):
         return _study_job(tree, calls, optimize_calls, name, values, notes)
-    for call in calls:
-        if library := _library(call, imported):
-            return _library_job(call, library, calls, values, notes)
-    return {}
+    library_calls = [call for call in calls if _library(call, imported)]
+    library = _library(library_calls[0], imported) if library_calls else None
+    if library is None:
+        return {}
+    loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While))]
+    if len(library_calls) > 1 or any(node is library_calls[0] for loop in loops for node in ast.walk(loop)):
+        notes.append(f"only the search that starts first is taken (line {library_calls[0].lineno}), and not further ones")
+    return _library_job(library_calls[0], library, calls, values, notes)
 
 
 def is_search(call: ast.Call, imported: Mapping[str, str]) -> bool:

@@ -55,6 +55,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     trials = search.trials(cap, sampler, space)
     if cap is None and sampler["name"] != "grid":
         source.note(f"is missing, but a study must end: trials is set to {trials}", "run_cap")
+    program |= _only_program(source, scripts)
     file = program.get("script") or source.text("program").removeprefix("./")
     source.note("what it logs to W&B is reported (`capture: wandb`), and W&B gets nothing", "program")
     if not metric:
@@ -75,6 +76,22 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "budget": {} if (target := source.number("metric", "target")) is None else {"target": target},
     }
     return source.result(job, _REASONS, copies=[file] if file.endswith(".py") else [])
+
+
+def _only_program(source: Source, scripts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields for the program of a sweep that names none: the only script beside it that calls `wandb.agent`.
+
+    The agent calls a function of the script, which gets its parameters from `wandb.config`. {} if the sweep names a program.
+    """
+    if source.look("program") is not None or source.look("command") is not None:
+        return {}
+    programs = [name for name, text in scripts.items() if "wandb.agent(" in text and "/" not in name]
+    if len(programs) != 1:
+        remark = "is missing, and not exactly one script beside the file calls wandb.agent: write `script` into job.yaml"
+        source.note(remark, "program")
+        return {"command": None, "arguments": None}
+    source.note(f"is missing: {programs[0]} is the only script beside the file that calls wandb.agent", "program")
+    return {"script": programs[0], "command": None, "arguments": "none"}
 
 
 def _guess_objective(source: Source, text: str, direction: str) -> tuple[str, str]:
@@ -241,7 +258,10 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
             *field,
             "q" if source.look(*field, "q") is not None else "distribution",
         )
-    return search.span("int" if kind == "int_uniform" else "float", low, high, log="log" in kind, step=step)
+    exact_step = source.look(*field, "q")  # 1 by default
+    are_whole = all(isinstance(value, int) for value in (*bounds, 1 if exact_step is None else exact_step))
+    is_integer = kind == "int_uniform" or (step is not None and are_whole)  # as W&B draws them
+    return search.span("int" if is_integer else "float", low, high, log="log" in kind, step=step)
 
 
 def _choices(source: Source, field: Place) -> list[Any]:
@@ -293,8 +313,6 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
             argument_items.append(_json_argument(source, parameters, field))
         elif macro[1] != "env":  # which a trial does not need: W&B's `env` starts the program
             source.note(f"{item} has no counterpart; write the argument into job.yaml", *field)
-    if not program:
-        source.note("is missing: write the script into job.yaml", "program")
     program_arguments: Any = "none"
     if argument_items:
         program_arguments = {"items": argument_items, "booleans": booleans, "lists": "literal"}
