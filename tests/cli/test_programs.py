@@ -718,6 +718,16 @@ def test_a_loop_that_the_user_types_or_whose_script_bash_starts_is_that_of_its_v
     assert "for" not in job_in(folder).command
 
 
+def test_the_python_commands_of_a_shell_script_are_named_with_its_variables_and_the_typed_options(
+    platform, written: Path
+) -> None:
+    write(written, {"fit.py": PRINTS, "run.sh": "python fit.py --name a\npython fit.py --name b\n"})
+    words = ("--space", "lr=0.1..1", "--space", "layers=1..4", "--objective", "val_loss:min")
+    result = platform("init", "--from", "cd src && PYTHONPATH=.. bash run.sh", *words)
+    command = "platform init --from 'cd src && PYTHONPATH=.. python fit.py --name b' " + " ".join(words)
+    assert result.exit_code == 2 and f"`{command}`" in result.stderr, result.output
+
+
 def test_options_of_the_program_in_a_loop_are_searched_too(platform, written: Path) -> None:
     text = "name=a\nfor rate in 0.1 0.01; do\n  python fit.py --lr $rate --layers 2 --id ${name}_$rate > $rate.log\ndone\n"
     more = "parser.add_argument('--id')\nparser.add_argument('--dropout', type=float, default=0.5)\nargs ="

@@ -79,6 +79,7 @@ class Request:
         secrets: Secrets that the user's command had, by the environment variable that stands for each one in the job.
         smoke_seconds: Maximum duration of that run; None for `smoke.LONGEST`.
         objective: Metric to optimize in place of a guessed one, with its direction; None to guess.
+        typed: The options as the user types them, for messages.
     """
 
     with_smoke: bool = True
@@ -86,6 +87,7 @@ class Request:
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
     smoke_seconds: float | None = None
     objective: Mapping[str, str] | None = None
+    typed: str = ""
 
     @property
     def typed_options(self) -> str:
@@ -157,7 +159,7 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
             text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
         shell_call = script.Call(file.name, os.path.relpath(file.parent), "", (), 0)
         is_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder
-        started_commands = functools.partial(wrapper.python_commands, text, shell_call) if is_below else tuple
+        started_commands = functools.partial(_started_commands, text, shell_call, request) if is_below else tuple
         parsed_script = launcher.read(text, str(file), started_commands)
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
@@ -273,9 +275,9 @@ def make_of_command(text: str, request: Request) -> int:
         words, folder = shlex.join([shell_call.script, *shell_call.arguments]), shell_call.folder
         shell_text = script_folder.source(Path(folder, shell_call.script))
         call = wrapper.wrapped_call(shell_text, shell_call)
-        if call is None and not shell_call.arguments:  # the same as its script
+        if call is None and not shell_call.arguments and not shell_call.variables:  # the same as its script
             return make(Path(shell_call.folder, shell_call.script), request)
-        started_commands = functools.partial(wrapper.python_commands, shell_text, shell_call)
+        started_commands = functools.partial(_started_commands, shell_text, shell_call, request)
     if call is not None:
         call = _existing_call(call)
     if call is not None and not request.space and shell_call is None and _starts_study(call):
@@ -289,8 +291,6 @@ def make_of_command(text: str, request: Request) -> int:
     config, values = settings_file.named(words, Path(folder), request.space, by_stem=by_stem)
     if not config and by_stem and call is not None:
         config, values = settings_file.named_in_script(Path(folder, call.script), Path(folder), request.space)
-    if call is None and not config and shell_call is not None and shlex.split(text)[1:] == [shell_call.script]:
-        return make(Path(shell_call.script), request)  # its variables may have defaults
     config = os.path.normpath(Path(folder, config)) if config else ""  # relative to the working directory
     parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
     origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
@@ -303,6 +303,18 @@ def _starts_study(call: script.Call) -> bool:
     parsed_script = script.read(script_folder.source(file), str(file))
     subcommand = script_probe.subcommand(call.arguments)
     return parsed_script.style is Style.STUDY and subcommand in ("", parsed_script.searching)
+
+
+def _started_commands(text: str, shell_call: script.Call, request: Request) -> list[str]:
+    """Return the command that makes the job of each Python command of a shell script, with the options that the user typed.
+
+    Args:
+        text: Text of the shell script.
+        shell_call: Its call in the command line.
+        request: Options of the user.
+    """
+    commands = wrapper.python_commands(text, shell_call)
+    return [" ".join(filter(None, (_INIT, shlex.quote(command), request.typed))) for command in commands]
 
 
 def _refuse_files_above(text: str, words: str, folder: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -85,7 +86,11 @@ def init_command(
             raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
         space = dict(short_forms.parameter(text, "--space") for text in spaces)
         objective_fields = None if objective is None else short_forms.objective(objective, "--objective")
-        request = from_script.Request(not no_smoke, space, smoke_seconds=smoke_seconds, objective=objective_fields)
+        words = [word for text in spaces for word in ("--space", text)]
+        words += [] if objective is None else ["--objective", objective]
+        request = from_script.Request(
+            not no_smoke, space, smoke_seconds=smoke_seconds, objective=objective_fields, typed=shlex.join(words)
+        )
         return _create_from(source, request)
     if spaces:
         raise click.UsageError("--space needs --from: write the space of a new job into its job.yaml")

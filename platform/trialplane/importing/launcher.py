@@ -86,7 +86,8 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
     Args:
         text: Text of the file.
         name: Path of the file. Its last part shows the kind of the file.
-        started_commands: Function that returns the Python commands that it starts if it is a shell script, for messages.
+        started_commands: Function that returns a command for each Python command that it starts if it is a shell script,
+            with which the user can make the job of that one, for messages.
 
     Raises:
         SpecError: The file has no parameters that a job could set, is a Makefile without a target that trains, or cannot be
@@ -288,8 +289,7 @@ def parse_command_line(
         config: Settings file that it names.
         values: Values in that file.
         call: Call of a Python script in the command line.
-        started_commands: Function that returns the Python commands that a shell script in the command line starts, for
-            messages.
+        started_commands: See `read`, for a shell script in the command line.
 
     Raises:
         SpecError: There are no parameters, and no script that could declare some.
@@ -370,7 +370,7 @@ def typed_value(option: Option, text: str) -> Option:
 
 
 def without_parameters(command: str, started_commands: Sequence[str] = ()) -> SpecError:
-    """Return the error for a command line without parameters; `started_commands` are those of a shell script in it."""
+    """Return the error for a command line without parameters; for `started_commands` see `read`."""
     example = "python train.py --lr 0.1"
     remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
     remedy = _started_remedy(started_commands) or remedy
@@ -378,8 +378,8 @@ def without_parameters(command: str, started_commands: Sequence[str] = ()) -> Sp
 
 
 def _started_remedy(commands: Sequence[str]) -> str:
-    """Return the clause that names Python commands of a shell script as commands to type; "" without any."""
-    shown_commands = (f"`platform init --from {shlex.quote(command)}`" for command in commands[:_MOST_COMMANDS])
+    """Return the clause that names commands for the Python commands of a shell script; "" without any."""
+    shown_commands = (f"`{command}`" for command in commands[:_MOST_COMMANDS])
     return f"give a Python command that its shell script starts: {' or '.join(shown_commands)}" if commands else ""
 
 
