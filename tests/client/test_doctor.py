@@ -193,18 +193,3 @@ def test_without_a_kubeconfig_it_says_what_to_choose(tmp_path, monkeypatch) -> N
     code, found = examined()
     assert code == 3
     assert found["kubeconfig"]["verdict"] == "fail"
-
-
-@pytest.mark.services
-@pytest.mark.slow
-def test_this_machine_alone_starts_ray(tmp_path, monkeypatch) -> None:
-    """In a folder with files that are named as modules are, and that nothing imports."""
-    monkeypatch.setenv("TRIALPLANE_HOME", str(tmp_path / "home"))
-    for name in ("ray", "mlflow", "json", "trialplane", "yaml"):
-        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
-    monkeypatch.chdir(tmp_path)
-    code, found = examined("--local")
-    assert not (tmp_path / "imported").exists()
-    assert code == 0, found
-    assert "starts and runs a task" in found["Ray"]["message"]
-    assert not (tmp_path / "home").exists()

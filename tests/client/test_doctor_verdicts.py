@@ -99,7 +99,6 @@ BAD = {
     ),
     "little shared memory": (doctor.check_shared_memory(2**26), Verdict.FAIL, "64 MiB free", "--shm-size"),
     "no shared memory": (doctor.check_shared_memory(None), Verdict.WARN, "there is none", "Linux"),
-    "no Ray": (doctor.check_ray("", "no port"), Verdict.FAIL, "does not start: no port", "ulimit -u"),
     "no credentials": (doctor_verdicts.server(answer(401, {}), "lab"), Verdict.FAIL, "answers 401", "auth whoami"),
     "an old Kubernetes": (doctor_verdicts.server(version("29+"), "lab"), Verdict.FAIL, "v1.29", "1.30"),
     "no KubeRay": (
@@ -244,7 +243,6 @@ GOOD = [
     doctor.check_libraries(HERE),
     doctor.check_disk(HERE, Path("/home/ann")),
     doctor.check_shared_memory(2**30),
-    doctor.check_ray("2.60.0", ""),
     doctor_verdicts.server(version("34"), "lab"),
     doctor_verdicts.resources(RAY_API, SCHEMA),
     doctor_verdicts.operator([operator("quay/operator:v1.6.2")]),

@@ -8,12 +8,8 @@ the user lacks a permission becomes a warning.
 from __future__ import annotations
 
 import dataclasses
-import os
-import secrets
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,16 +34,6 @@ from trialplane.wire.findings import Finding, Verdict
 LAPTOP, CLUSTER, POD = "laptop", "cluster", "trial pod"
 _MIB = 2**20
 _MIN_SHM = 128 * _MIB  # Ray's object store takes half of the free memory, and at least 80 MiB
-_RAY_TIMEOUT = 120.0
-# Runs in a process of its own, because Ray leaves threads and settings behind in the process that starts it.
-_RAY_PROGRAM = """
-import sys, ray
-ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False,
-         object_store_memory=80 << 20, _temp_dir=sys.argv[1] + "/r")
-assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
-print(ray.__version__)
-ray.shutdown()
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,8 +150,6 @@ def _local_checks(home: Path) -> Iterator[Finding]:
     yield check_libraries(machine)
     yield check_disk(machine, home)
     yield check_shared_memory(shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None)
-    if not machine.missing:
-        yield check_ray(*_start_ray())
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
@@ -209,47 +193,6 @@ def check_shared_memory(free: int | None) -> Finding:
         advice = "mount a larger one; in a container: `docker run --shm-size=1g`"
         return findings.failed("/dev/shm", f"{free // _MIB} MiB free, {_MIN_SHM // _MIB} needed", advice)
     return findings.passed("/dev/shm", f"{free // _MIB} MiB free")
-
-
-def check_ray(version: str, problem: str) -> Finding:
-    """Return the finding for a start of Ray: its version, and the problem of the start, or ""."""
-    if problem:
-        advice = "check the limits of memory and processes (`ulimit -u`)"
-        return findings.failed("Ray", f"does not start: {problem}", advice)
-    return findings.passed("Ray", f"{version} starts and runs a task")
-
-
-def _start_ray() -> tuple[str, str]:
-    """Start Ray and run a task. Return Ray's version and "", or "" and the problem."""
-    # In /tmp, because the path of a Unix socket has at most 107 characters. Other users cannot enter this folder (its mode
-    # is 0700), and so not the folder that Ray creates in it, which would be open to all users.
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    # The token is given, because Ray would otherwise write a new one to the home folder.
-    environ = {
-        **os.environ,
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONSAFEPATH": "1",  # Ray's processes must not import modules from the working directory
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    }
-    try:
-        process = subprocess.run(
-            [sys.executable, "-P", "-c", _RAY_PROGRAM, folder],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=_RAY_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"it took longer than {_RAY_TIMEOUT:.0f} s; its logs are in {folder}"
-    if process.returncode:
-        lines = [line for line in process.stderr.splitlines() if line.strip()]
-        problem = lines[-1].strip() if lines else f"exit code {process.returncode}"
-        return "", f"{problem}; its logs are in {folder}"
-    shutil.rmtree(folder, ignore_errors=True)
-    return process.stdout.split()[-1], ""
 
 
 def _server_checks(cluster: Cluster) -> Iterator[Finding]:
