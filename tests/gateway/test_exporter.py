@@ -5,6 +5,7 @@ Not checked here: what it writes (tests/exporter), and its patience with MLflow 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +26,11 @@ from trialplane.controller.ledger import Ledger
 from trialplane.exporter.batch import Artifact, is_refusal
 from trialplane.exporter.exporter import Exporter
 from trialplane.exporter.source import Gateway
+from trialplane.plan import plan as planning
 from trialplane.wire import env, labels
 from trialplane.wire.exports import Order
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.states import FailureClass
+from trialplane.wire.states import FailureClass, RunState
 
 __all__ = ["postgres", "rbac", "server", "site", "tenants"]  # fixtures
 pytestmark = pytest.mark.slow
@@ -78,7 +80,7 @@ def pod(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: py
         made.source.reader.close()
 
 
-def test_a_run_is_exported_while_its_controller_has_the_lock(pod: Pod) -> None:
+def test_a_run_is_exported_while_its_controller_has_the_lock(pod: Pod, tmp_path: Path) -> None:
     exporter = pod.exporter()
     pod.play()
     bring(exporter, closes=False)
@@ -88,9 +90,13 @@ def test_a_run_is_exported_while_its_controller_has_the_lock(pod: Pod) -> None:
     log.parent.mkdir(parents=True)
     log.write_text("what the trial printed")
     pod.play(FailureClass.ERROR)
-    exporter.set_end(DONE)
+    status = dataclasses.replace(planning.pending_status(pod.name, make_job(), 1000.0), state=RunState.SUCCEEDED)
+    exporter.set_end(dataclasses.replace(DONE, status=status))
     bring(exporter, closes=True)
     (study,) = pod.runs("study")
+    page = Path(pod.client.download_artifacts(study.info.run_id, "report.html", str(tmp_path)))  # type: ignore[attr-defined]
+    assert f"<title>{pod.name}</title>" in page.read_text()
+    assert '"failures":[{"class":"error"' in page.read_text()
     assert study.info.status == "FINISHED"  # type: ignore[attr-defined]
     trials = {int(run.data.tags[labels.NUMBER]): run for run in pod.runs()}  # type: ignore[attr-defined]
     assert sorted(trials) == [0, 1, 2, 3]

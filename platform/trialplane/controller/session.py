@@ -281,7 +281,9 @@ class Session:
                 exporter.send_end(End(RunState.FAILED, errors.first_line(error), time.time()))
                 raise
             final_status = self._status(ending.state, ending.reason)
-            recorded_end = End(final_status.state, final_status.reason, final_status.ended or time.time())
+            end_time = final_status.ended or time.time()
+            page_status = final_status if setting.in_cluster else None
+            recorded_end = End(final_status.state, final_status.reason, end_time, page_status)
             exporter.send_end(recorded_end, ledger.counts.ended)
             final_status = self._finish(exporter, board, ending, final_status, slot_stack)
             self._notifier.close()  # must come before the end is recorded: the operator then removes this pod

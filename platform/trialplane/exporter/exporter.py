@@ -30,7 +30,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
-from trialplane.exporter import adoption, projection
+from trialplane.exporter import adoption, projection, run_page
 from trialplane.exporter.batch import MAX_TAGS, Artifact, Batch, Sender, describe, is_refusal, milliseconds, write_log
 from trialplane.exporter.files import Files
 from trialplane.exporter.projection import Ends
@@ -163,6 +163,7 @@ class Exporter:
         try:
             if not self._has_ended and self._end is not None:
                 self.sender.send(self._parent, projection.parent_end(self._end))
+                self._add_page(self._end)
                 if not self._keeps_folder:
                     self.files.add([(self._parent, Artifact("logs", str(self._run_paths.controller_log), "log"))])
                 self._has_ended = True
@@ -173,6 +174,18 @@ class Exporter:
         except Exception:
             self._earlier_runs = None  # as in `advance`
             raise
+
+    def _add_page(self, end: End) -> None:
+        """Add the run's page to the files to be uploaded, if the end has a status. Without a page nothing else is lost."""
+        if end.status is None:
+            return
+        try:
+            self._run_paths.report.write_text(run_page.make(self._job, end.status, self._source), encoding="utf-8")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hold up the run's end
+            command = f"`platform report {self._run_paths.root.name}` writes it to a file"
+            write_log(f"MLflow does not get the page of the run: {describe(error)}; {command}")
+        else:
+            self.files.add([(self._parent, Artifact("", str(self._run_paths.report)))])
 
     # The parent run
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from trialplane.wire.ledger import StoredAttempt
-from trialplane.wire.records import ReportRow
+from trialplane.wire.records import ReportRow, RunStatus
 from trialplane.wire.states import RunState
 
 
@@ -22,11 +22,13 @@ class End:
         state: State of the run.
         reason: Reason for it.
         time: Time of the end, in seconds since the epoch.
+        status: Status of the run, if the exporter is to store the run's page in MLflow; otherwise None.
     """
 
     state: RunState
     reason: str
     time: float
+    status: RunStatus | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@
     cancelled              exists if the user cancelled the run rather than paused it
     changes.jsonl          each resume, and the end or pause before it
     status.json            the newest RunStatus
-    report.html            page that is exported with the run; only in a copy of the folder
+    report.html            page that is exported with the run; only in a pod, and in a copy of the folder
     exporter               tracking URI of the MLflow that the run is exported to; locked by its exporter
     stores/                MLflow stores of trials that started while MLflow was away
     trials/0007/attempt-1.log

@@ -1,0 +1,85 @@
+"""The page of `platform report` for MLflow, at the end of a run on a cluster.
+
+A run's pod is gone after its end, and a user's machine cannot write to the MLflow of a cluster. So the exporter makes the
+page. A laptop's exporter makes none: the prompt would wait for it, and `platform report --mlflow` makes one at any time.
+"""
+
+from __future__ import annotations
+
+import time
+
+from trialplane.exporter.source import PAGE, Source
+from trialplane.job.kinds import Job
+from trialplane.ledger import attempts as reading
+from trialplane.ledger.attempts import Attempt
+from trialplane.pages import content, page
+from trialplane.pages.content import PageContext, RunRecord
+from trialplane.wire.records import ReportRow, RunStatus
+
+# The run ends later by the time in which these are read and drawn: some 5 s.
+MAX_ATTEMPTS = 5000
+MAX_REPORTS = 50_000
+MAX_BYTES = 32 << 20
+
+
+class PageTooLarge(Exception):
+    """The run is too large for a page that its end waits for."""
+
+
+def make(job: Job, status: RunStatus, source: Source) -> str:
+    """Return the page of a run as HTML.
+
+    Args:
+        job: Job of the run.
+        status: Status of the run after its end.
+        source: Ledger of the run.
+
+    Raises:
+        PageTooLarge: The run has more than `MAX_ATTEMPTS` attempts or `MAX_REPORTS` reports, or its page `MAX_BYTES` bytes.
+        LedgerError: The ledger cannot be read.
+        InputError: plotly is not installed.
+    """
+    page.check_plotly()
+    attempts = _attempts(source)
+    rows = [reading.row(job, attempts[number], alive=False) for number in sorted(attempts)]
+    record = RunRecord(job, status, rows, _reports(source))
+    run_content = content.content(record, PageContext(flags="", is_named=False, prices=None, now=time.time()))
+    text = page.page(status.run, [run_content])
+    if len(text) > MAX_BYTES:
+        raise PageTooLarge(f"it has more than {MAX_BYTES >> 20} MiB")
+    return text
+
+
+def _attempts(source: Source) -> dict[int, Attempt]:
+    """Return all attempts by their numbers.
+
+    Raises:
+        PageTooLarge: There are too many.
+    """
+    attempts = {attempt.request.number: attempt for attempt in source.running_attempts(-1)}
+    end = 0
+    while True:
+        ends = source.ended_attempts(end)
+        attempts |= {attempt.request.number: attempt for attempt in ends}
+        if len(attempts) > MAX_ATTEMPTS:
+            raise PageTooLarge(f"the run has more than {MAX_ATTEMPTS:,} attempts")
+        if len(ends) < PAGE:
+            return attempts
+        end = reading.newest_end_number(ends, end)
+
+
+def _reports(source: Source) -> list[ReportRow]:
+    """Return all reports.
+
+    Raises:
+        PageTooLarge: There are too many.
+    """
+    rows: list[ReportRow] = []
+    has_more = True
+    while has_more:
+        part = source.reports(rows[-1].mark if rows else 0)
+        rows += part.rows
+        has_more = part.more
+        if len(rows) > MAX_REPORTS:
+            raise PageTooLarge(f"the run has more than {MAX_REPORTS:,} reports")
+    return rows
