@@ -28,6 +28,7 @@ SETS: dict[str, dict[str, Any]] = {
                 "namespace": TEAM,
                 "users": [{"kind": "User", "name": "ada"}, {"kind": "ServiceAccount", "name": "ci"}],
                 "quota": {"pods": "200"},
+                "warm": {"pods": 2, "requests": {"nvidia.com/gpu": "1"}},
             }
         ],
         "image": {
@@ -62,7 +63,7 @@ SETS: dict[str, dict[str, Any]] = {
             "prometheusNamespace": "monitoring",
             "trial": {"egress": [{"ports": [{"port": 443}]}]},
         },
-        "priorityClasses": {"enabled": True},
+        "priorityClasses": {"enabled": True, "warm": -2000},
         "metrics": {"enabled": True, "check": False, "labels": {"release": "prometheus"}, "alerts": True, "dashboard": True},
     },
     "outside": {

@@ -316,15 +316,18 @@ def test_a_secret_of_a_name_of_the_charts_is_another_one_elsewhere(pod_judge: Ju
         assert len(judge.complaints(made, trusted=False) or []) == 1
 
 
-def test_the_pods_that_pull_images_are_let_in_for_everybody(others_judge: Judge, objects_with_images: list[Thing]) -> None:
-    """The controller of DaemonSets is not among those that are trusted."""
-    (made,) = (one["spec"]["template"] for one in objects_with_images if one["kind"] == "DaemonSet")
+@pytest.mark.parametrize("name", ["platform-images", "platform-warm-studies"])
+def test_pods_that_wait_on_nodes_are_let_in_for_everybody(
+    others_judge: Judge, objects_with_images: list[Thing], name: str
+) -> None:
+    """The controllers of DaemonSets and Deployments are not among those that are trusted."""
+    (made,) = (one["spec"]["template"] for one in objects_with_images if one["metadata"]["name"] == name)
     assert others_judge.complaints({**made, "metadata": {"name": "images", **made["metadata"]}}, trusted=False) == []
 
 
 @pytest.fixture(scope="module", name="objects_with_images")
 def _objects_with_images(render: Render) -> list[Thing]:
-    return render({"image": {"prePull": {"enabled": True}}})
+    return render({"image": {"prePull": {"enabled": True}}, "warm": {"pods": 1}})
 
 
 def test_the_operators_pods_that_remove_files_are_let_in(others_judge: Judge) -> None:

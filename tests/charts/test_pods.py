@@ -41,7 +41,8 @@ def test_every_pod_is_restricted(objects: list[Thing], pods: Pods) -> None:
         assert spec["automountServiceAccountToken"] is name.endswith(("-operator", "-gateway", "-mlflow")), name
         assert spec["enableServiceLinks"] is False
         only_helps = name == "platform-images" or name.startswith("platform-volumes-")  # no run fails without it
-        assert spec.get("priorityClassName") == (None if only_helps else "control-platform"), name
+        priority = "control-warm" if name.startswith("platform-warm-") else None if only_helps else "control-platform"
+        assert spec.get("priorityClassName") == priority, name
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         security = spec["securityContext"]
         assert security["runAsNonRoot"] is True
@@ -363,3 +364,34 @@ def test_images_are_pulled_on_request_to_the_nodes_of_runs(
     own = {"enabled": True, "nodeSelector": {"pool": "all"}, "tolerations": [], "images": ["trialplane/trial:0.1.0"]}
     spec = named(render({"image": {"prePull": own}}), "DaemonSet", "platform-images")["spec"]["template"]["spec"]
     assert (spec["nodeSelector"], "tolerations" in spec) == ({"pool": "all"}, False)
+
+
+def test_warm_pods_hold_room_where_a_teams_trials_run(render: Render, named: Callable[..., Thing]) -> None:
+    assert not [one for one in render({}) if one["metadata"]["name"].startswith("platform-warm")]
+    gpus = {
+        "namespace": "a",
+        "warm": {"pods": 3, "requests": {"nvidia.com/gpu": "1"}},
+        "studies": {"nodeSelector": {"pool": "a100"}},
+    }
+    objects = render({"teams": [gpus, {"namespace": "b"}], "warm": {"requests": {"memory": "8Gi"}}})
+    (deployment,) = (one for one in objects if one["metadata"]["name"].startswith("platform-warm"))
+    assert deployment["metadata"]["name"] == "platform-warm-a"
+    assert "namespace" not in deployment["metadata"], "the release's, where no quota of the team counts them"
+    assert deployment["spec"]["replicas"] == 3
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    held = {"cpu": "1", "memory": "8Gi", "nvidia.com/gpu": "1"}
+    assert container["resources"] == {"requests": held, "limits": held}
+    assert spec["nodeSelector"] == {"pool": "a100"}
+    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    priority = named(objects, "PriorityClass", spec["priorityClassName"])
+    assert (priority["value"], priority["preemptionPolicy"], priority["globalDefault"]) == (-10, "Never", False)
+
+
+def test_warm_pods_must_be_below_all_classes_of_runs(template: Callable[..., Any], render: Render) -> None:
+    values = {"teams": [{"namespace": "a", "warm": {"pods": 1}}], "priorityClasses": {"enabled": True, "warm": -1000}}
+    refused = template(values)
+    assert refused.returncode != 0
+    assert "team a: priorityClasses.warm must be below all of priorityClasses.classes, so below -1000" in refused.stderr
+    values["priorityClasses"]["warm"] = -1001  # type: ignore[index]
+    assert [one for one in render(values) if one["metadata"]["name"] == "platform-warm-a"]

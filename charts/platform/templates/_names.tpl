@@ -40,7 +40,7 @@
 release each team has a folder, as run names are unique within one only. */}}
 {{- define "platform.teamValues" -}}
 {{- $team := last . -}}
-{{- $values := mergeOverwrite (deepCopy (first .).Values) (deepCopy (pick $team "studies" "runs" "data" "checkpoints" "budget" "counts")) -}}
+{{- $values := mergeOverwrite (deepCopy (first .).Values) (deepCopy (pick $team "studies" "runs" "data" "checkpoints" "budget" "counts" "warm")) -}}
 {{- if and $values.checkpoints.url (not (dig "checkpoints" "url" "" $team)) -}}
 {{- $_ := set $values.checkpoints "url" (printf "%s/%s" (trimSuffix "/" $values.checkpoints.url) $team.namespace) -}}
 {{- end -}}
@@ -102,6 +102,11 @@ trialplane.io/role: {{ last . }}
 {{/* That of the platform's own pods. */}}
 {{- define "platform.ownPriorityClass" -}}
 {{- printf "%s-platform" .Release.Namespace -}}
+{{- end -}}
+
+{{/* That of the pods that hold room for runs. */}}
+{{- define "platform.warmPriorityClass" -}}
+{{- printf "%s-warm" .Release.Namespace -}}
 {{- end -}}
 
 {{/* What jobs may ask for, as a map in JSON: (dict "Values" of a team "Release" .Release). Kubernetes itself gives pods without a
