@@ -608,13 +608,13 @@ def test_a_number_without_a_name_is_the_objective(
 def test_a_number_behind_its_step_is_the_objective(platform, written: Path) -> None:
     """A progress bar may stand before it in the same line."""
     text = "lr = 0.1\nfor i in range(4):\n    loss = [1 / (i + 1)]\n"
-    text += "    print('  50%|##  | [00:01]' if i == 2 else '', end='')\n    print(f'{i}: {loss[0]}')\n"
+    text += "    print('  50%|##  | [00:01]' if i == 2 else '', end='')\n    print(f'{i}: {loss[0]} ({2:.1f} sec)')\n"
     write(written, {"fit.py": f"{text}print('ended with', 7)\n"})
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
     assert made().objectives[0].metric == "loss"
     source = made().metrics[0]  # type: ignore[index]
-    lines = ["0: 1.0", "  50%|##  | [00:01]2: 0.33"]
+    lines = ["0: 1.0 (2.0 sec)", "  50%|##  | [00:01]2: 0.33"]
     assert [match["step"] for line in lines if (match := re.search(source.pattern[0], line))] == ["0", "2"]
 
 

@@ -30,7 +30,8 @@ MLFLOW = MetricSource("mlflow")
 _WANDB_PREFIX = "wandb:"  # of lines that W&B prints
 _WANDB_VALUE = re.compile(rf"{_WANDB_PREFIX}\s+([A-Za-z][\w./@-]*)\s+({settings.NUMBER})\s*")
 _BAR = r"(?:.*\])?\s*"  # a progress bar before a number in the same line
-_STEP_AND_NUMBER = re.compile(rf"{_BAR}(\d+)[\s:,|]+({settings.NUMBER})\s*")
+_REMARK = r"\s*(?:\(.*\))?\s*"  # behind a number, such as a time in parentheses
+_STEP_AND_NUMBER = re.compile(rf"{_BAR}(\d+)[\s:,|]+({settings.NUMBER}){_REMARK}")
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
 _SERIES = 3  # values of a metric per step; fewer may be those of phases, as after pretraining and after training
@@ -127,7 +128,7 @@ def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float] | None
     matches = [match for line in lines_with_text if (match := _STEP_AND_NUMBER.fullmatch(line))]
     steps = [int(match[1]) for match in matches]
     if len(steps) >= _SERIES and steps == sorted(set(steps)):
-        pattern = rf"^{_BAR}(?P<step>\d+)[\s:,|]+(?P<{name}>{settings.NUMBER})\s*$"
+        pattern = rf"^{_BAR}(?P<step>\d+)[\s:,|]+(?P<{name}>{settings.NUMBER}){_REMARK}$"
         return MetricSource("stdout", (pattern,)), float(matches[-1][2])
     if lines_with_text and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", lines_with_text[-1])):
         return MetricSource("stdout", (rf"^\s*(?P<{name}>{settings.NUMBER})\s*$",)), float(number[1])

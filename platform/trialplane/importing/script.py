@@ -383,13 +383,14 @@ def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
 
 
 def _wordless_values(printed: Sequence[ast.expr]) -> list[ast.expr]:
-    """Return the values in the arguments of a `print`, as of `print(step, loss)` or `print(f"{step}: {loss}")`.
+    """Return the values in the arguments of a `print`, as of `print(step, loss)` or `print(f"{step}: {loss} ({time} s)")`.
 
-    [] if it prints words, too.
+    What stands in parentheses is left out. [] if it prints words, too.
     """
     values: list[ast.expr] = []
     for node in printed:
         if isinstance(node, ast.JoinedStr):
+            node = _without_remark(node)
             values += [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
             texts = [part.value for part in node.values if isinstance(part, ast.Constant)]
         else:
@@ -398,6 +399,16 @@ def _wordless_values(printed: Sequence[ast.expr]) -> list[ast.expr]:
         if any(character.isalpha() for text in texts for character in str(text)):
             return []
     return values
+
+
+def _without_remark(text: ast.JoinedStr) -> ast.JoinedStr:
+    """Return a formatted text up to the first parenthesis in it."""
+    parts: list[ast.expr] = []
+    for part in text.values:
+        if isinstance(part, ast.Constant) and "(" in str(part.value):
+            return ast.JoinedStr([*parts, ast.Constant(str(part.value).partition("(")[0])])
+        parts.append(part)
+    return ast.JoinedStr(parts)
 
 
 def _path_texts(tree: ast.Module) -> Iterator[str]:
