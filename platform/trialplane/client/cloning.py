@@ -122,6 +122,7 @@ def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int, *, keep
         "history": None,
         "reuse": None,
         "duplicates": None,
+        "avoid_oom": None,
         "keep": {"best": len(points) * seeds, "files": list(files)} if files else None,
         "budget": budget,
         "seed": (job.seed + 1) % 2**32,

@@ -28,10 +28,11 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
-from trialplane.controller import history, points, replaying, samplers, suggesting
+from trialplane.controller import history, memory_frontier, points, replaying, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats, SavedCheckpoints
 from trialplane.controller.curves import Curves
 from trialplane.controller.hours import Hours
+from trialplane.controller.memory_frontier import MemoryFrontier
 from trialplane.controller.patience import Patience
 from trialplane.controller.population import Members
 from trialplane.controller.promotion import Promotion, Stretch
@@ -66,6 +67,7 @@ _REPORT_PAUSE = 5.0  # seconds before the next write of reports after one that f
 _REDRAWS = 100  # attempts to draw parameters that no earlier trial has
 _SAMPLER_REDRAWS = 10  # the first of these are by the job's sampler, which may draw the same point each time
 _AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead of this machine's
+_AVOIDED = "trialplane:avoided"  # attribute of a study that holds `Ledger.avoided`
 _TOP = "trialplane:top"  # attribute of a study that holds `Promotion.top`, if it was raised
 
 
@@ -169,6 +171,7 @@ class Ledger:
         beginnings = () if self.promotion is not None else earlier_trials.beginnings
         self._beginnings = {earlier.key(beginning.params): beginning for beginning in reversed(beginnings)}
         self.spared_steps: dict[int, int] = {}
+        self._memory_frontier = MemoryFrontier(self._search)
         self._points: set[str] = set()  # parameters of all trials if none may repeat another, see `_point`
         self._memory = history.History(job, self._earlier)
         self.pruning = Pruning(job, self._code)
@@ -525,7 +528,7 @@ class Ledger:
             warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
             optuna_trial = self._study.ask()
             sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self.job, self._space_function, preset_values)
-        if self._search.duplicates == "redraw" and not is_enqueued:
+        if not is_enqueued:
             optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
         if self._is_replayed:  # lets a later controller replay the study, see `replaying`
             self._memory.set_trial_system_attr(optuna_trial._trial_id, replaying.ENDED_BEFORE, self._new_ends)
@@ -536,7 +539,9 @@ class Ledger:
     def _redraw(
         self, trial: int, optuna_trial: optuna.trial.Trial, sampled: Mapping[str, Any]
     ) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
-        """Draw a trial again while an earlier trial has its parameters; return it and its parameters.
+        """Draw a trial again while it may not run, and return it and its parameters.
+
+        It may not if `duplicates` is redraw and an earlier trial has its parameters, or if it would be out of memory.
 
         The job's sampler draws first, unless its class is of another package, and then a random sampler. After `_REDRAWS`
         attempts the space probably has no other point, and the trial keeps its parameters.
@@ -544,8 +549,13 @@ class Ledger:
         jobs_sampler = self._study.sampler
         is_optunas = samplers.is_optunas(jobs_sampler)
         for redraw in range(_REDRAWS):
-            if self._point(sampled) not in self._points:
+            is_repeated = self._search.duplicates == "redraw" and self._point(sampled) in self._points
+            is_out_of_memory = self._memory_frontier.excludes(sampled)
+            if not is_repeated and not is_out_of_memory:
                 break
+            if is_out_of_memory:
+                log.info("trial %d is drawn again, as it would be out of memory with %s", trial, dict(sampled))
+                self._memory.set_study_system_attr(self._study_id, _AVOIDED, self.avoided + 1)
             empty_trial = optuna.trial.create_trial(state=TrialState.RUNNING)  # forgets the parameters drawn before
             self._memory.replace(optuna_trial._trial_id, empty_trial)
             if redraw < _SAMPLER_REDRAWS and is_optunas:
@@ -561,6 +571,11 @@ class Ledger:
                 sampled = samplers.suggest(optuna_trial, self.job, self._space_function)
             self._study.sampler = jobs_sampler
         return optuna_trial, sampled
+
+    @property
+    def avoided(self) -> int:
+        """The number of drawn points that were not run, because they would have been out of memory."""
+        return int(self._memory.get_study_system_attrs(self._study_id).get(_AVOIDED, 0))
 
     def _add_point(self, sampled: Mapping[str, Any]) -> None:
         """Record the parameters of a trial, if no later one may repeat them."""
@@ -821,6 +836,8 @@ class Ledger:
         """Count the end of an attempt. It has ended now, or under an earlier controller when the ledger is opened."""
         if outcome.checkpoints is not None:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
+        if memory_frontier.is_out_of_memory(outcome):
+            self._memory_frontier.add(sampled)
         if outcome.begun_from:
             self.spared_steps[request.trial] = outcome.spared_steps
         self.counts.add_end(request.trial, outcome)

@@ -159,6 +159,7 @@ class Search:
         suggests: Whether the entrypoint is an objective of Optuna, which draws its parameters one by one.
         ladder: Numbers of steps at which trials are paused. None if they are not paused.
         duplicates: Treatment of drawn parameters that an earlier trial has had; see `Study.duplicates`.
+        avoid_oom: Parameters with which memory grows; see `Study.avoid_oom`.
         population: Settings of a population. None if trials are independent.
     """
 
@@ -170,6 +171,7 @@ class Search:
     suggests: bool = False
     ladder: Ladder | Intervals | None = None
     duplicates: str = "allow"
+    avoid_oom: tuple[str, ...] = ()
     population: Population | None = None
 
     @property

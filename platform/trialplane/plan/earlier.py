@@ -37,6 +37,7 @@ IGNORED_FIELDS = frozenset(
         "history",
         "reuse",
         "duplicates",
+        "avoid_oom",
         "budget",
         "retries",
         "notify",

@@ -39,6 +39,7 @@ class StudyProgress:
         checkpoint_bytes: Size of these checkpoints, in bytes.
         begun: Number of ended trials that have begun from a checkpoint of an earlier run.
         spared_steps: Number of steps of these checkpoints, which were not trained again.
+        avoided: Number of drawn points that were not run, because they would have been out of memory.
     """
 
     steps: int = 0
@@ -47,6 +48,7 @@ class StudyProgress:
     checkpoint_bytes: int = 0
     begun: int = 0
     spared_steps: int = 0
+    avoided: int = 0
     kind: Literal["hpo"] = dataclasses.field(default="hpo", init=False)
     slots_aside = 0
 

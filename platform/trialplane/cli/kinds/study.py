@@ -99,6 +99,7 @@ class StudyPresenter(Presenter):
             "rungs": _rungs(status),
             "checkpoints": _checkpoints(status),
             "reuse": _reuse(status),
+            "memory": _avoided(status),
         }
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
@@ -161,6 +162,14 @@ def _reuse(status: RunStatus) -> str:
         return ""
     trials = errors.counted(progress.begun, "trial")
     return f"{trials} begun from earlier checkpoints, {errors.counted(progress.spared_steps, 'step')} spared"
+
+
+def _avoided(status: RunStatus) -> str:
+    """Return a text with the number of points that were not run, as they would be out of memory; "" without such points."""
+    progress = status.progress
+    if not isinstance(progress, StudyProgress) or not progress.avoided:
+        return ""
+    return f"{errors.counted(progress.avoided, 'point')} not run, at or above one that was out of memory"
 
 
 def _speed(status: RunStatus) -> str:

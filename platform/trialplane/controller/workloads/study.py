@@ -103,6 +103,7 @@ class StudyWorkload(Workload):
             checkpoint_bytes=self._ledger.saved.bytes,
             begun=len(self._ledger.spared_steps),
             spared_steps=sum(self._ledger.spared_steps.values()),
+            avoided=self._ledger.avoided,
         )
 
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:

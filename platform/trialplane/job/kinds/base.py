@@ -382,7 +382,7 @@ def search_field_refusals(refusal: str) -> dict[str, str]:
     """
     hints = {
         **dict.fromkeys(("space", "enqueue"), "write the values into params"),
-        **dict.fromkeys(("history", "duplicates"), "nothing is drawn"),
+        **dict.fromkeys(("history", "duplicates", "avoid_oom"), "nothing is drawn"),
         "reuse": "it is trained each time",
         "sampler": "nothing is drawn",
         **dict.fromkeys(("pruner", "constraints", "keep"), "nothing is compared"),

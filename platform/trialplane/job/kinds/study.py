@@ -129,6 +129,12 @@ class Study(Ranked):
         "are drawn. answer: it gets the earlier result. allow: it is trained.",
     )
 
+    avoid_oom: tuple[str, ...] = Field(
+        default=(),
+        description="All parameters with which the memory of a trial grows: [batch_size, width]. A point is drawn again if "
+        "all of these are at least those of a trial that was out of memory, and the choices are the same.",
+    )
+
     @property
     def search(self) -> Search:
         """Search for parameters: space, sampler, pruner and constraints."""
@@ -145,6 +151,7 @@ class Study(Ranked):
             suggests=suggests,
             ladder=self._ladder,
             duplicates=self.duplicates,
+            avoid_oom=self.avoid_oom,
             population=self.population,
         )
 
@@ -309,6 +316,8 @@ class Study(Ranked):
             yield from _searcher_issues(self)
         yield from _history_issues(self)
         yield from _duplicates_issues(self)
+        if is_space_valid and not broken_params:
+            yield from _memory_issues(self)
         if self.start is not None and (self.population is not None or self.pruner.promotes):
             other = "pruner: {promote: true}" if self.population is None else "population"
             yield Issue(("start",), f"begins after step 0, from which {other} counts the steps of trials; drop one of both")
@@ -678,6 +687,28 @@ def _duplicates_issues(job: Study) -> Iterator[Issue]:
     if job.search.suggests and (job.reuse or job.duplicates != "allow"):
         field = "reuse" if job.reuse else "duplicates"
         yield Issue((field,), "needs the space in the job file: an objective's parameters are known once it runs; drop it")
+
+
+def _memory_issues(job: Study) -> Iterator[Issue]:
+    """Yield issues of the parameters in `avoid_oom`: ones that are no numbers, and searches that cannot draw again."""
+    name = job.sampler.name
+    if not job.avoid_oom:
+        return
+    if isinstance(job.space, str) or job.search.is_code:
+        yield Issue(("avoid_oom",), "needs the space in the job file, which says what is a number; drop it")
+        return
+    if name in ("grid", "bruteforce") or job.sampler.is_tune_searcher:
+        yield Issue(("avoid_oom",), f"draws points again, and {name} tries each point once; drop it")
+    if job.population is not None:
+        yield Issue(("avoid_oom",), "draws points again, and members change their parameters; drop it")
+    for index, listed in enumerate(job.avoid_oom):
+        parameter = job.space.get(listed)
+        choices = parameter.choices if isinstance(parameter, space.CategoricalParameter) else ()
+        if parameter is None:
+            yield Issue(("avoid_oom", index), _unknown_parameter(job, listed))
+        elif not all(type(choice) in (int, float) for choice in choices):
+            problem = f"{listed} has choices that are no numbers; drop it, as choices must be the same anyway"
+            yield Issue(("avoid_oom", index), problem)
 
 
 def _searcher_issues(job: Study) -> Iterator[Issue]:

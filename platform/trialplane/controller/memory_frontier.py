@@ -1,0 +1,69 @@
+"""Points of a study that are predicted to be out of memory, by trials that were. Pure.
+
+The prediction needs no model of the memory: it assumes that memory never falls when one of the listed parameters grows, and
+depends on no other number. Then every point at or above one that was out of memory, with the same choices, is so too, and no
+point that fits is excluded.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from trialplane.job import space
+from trialplane.job.search import Search
+from trialplane.wire import earlier
+from trialplane.wire.records import TrialOutcome
+from trialplane.wire.states import FailureClass
+
+Values = tuple[float, ...]  # of the listed parameters that a point has
+
+
+class MemoryFrontier:
+    """The lowest points of a study that were out of memory.
+
+    Args:
+        search: Search with `avoid_oom`. Without it, no point is excluded.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self._names = search.avoid_oom
+        parameters = search.parameters if self._names else {}
+        choices = [name for name, parameter in parameters.items() if isinstance(parameter, space.CategoricalParameter)]
+        self._choices = [name for name in choices if name not in self._names]
+        self._lowest: dict[str, list[Values]] = {}  # choices and listed names of a point → values, none above others
+
+    def add(self, params: Mapping[str, Any]) -> None:
+        """Add a point that was out of memory."""
+        if self._names and not self.excludes(params):
+            group, values = self._split(params)
+            others = [other for other in self._lowest.get(group, ()) if not _is_at_or_above(other, values)]
+            self._lowest[group] = [*others, values]
+
+    def excludes(self, params: Mapping[str, Any]) -> bool:
+        """Return whether a point is at or above one that was out of memory, and has the same choices."""
+        if not self._lowest:
+            return False
+        group, values = self._split(params)
+        return any(_is_at_or_above(values, lowest) for lowest in self._lowest.get(group, ()))
+
+    def _split(self, params: Mapping[str, Any]) -> tuple[str, Values]:
+        """Return the part of a point that must be the same, as a text, and the part that is compared."""
+        names = [name for name in self._names if name in params]
+        same = {name: params[name] for name in self._choices if name in params}
+        return earlier.key({**same, "": names}), tuple(float(params[name]) for name in names)
+
+
+def is_out_of_memory(outcome: TrialOutcome) -> bool:
+    """Return whether an attempt has ended out of memory: of the GPU, or killed as by its limit of memory or the kernel.
+
+    An attempt that will be retried does not count, as other processes may have used the memory.
+    """
+    was_killed = outcome.failure is FailureClass.CRASHED and outcome.exit_code == -signal.SIGKILL
+    return not outcome.retried and (was_killed or outcome.failure is FailureClass.OOM)
+
+
+def _is_at_or_above(values: Values, others: Values) -> bool:
+    """Return whether no value is below the other point's."""
+    return all(value >= other for value, other in zip(values, others, strict=True))
