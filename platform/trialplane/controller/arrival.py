@@ -101,11 +101,11 @@ def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
         log.info("attempt %d logged to MLflow by itself, without artifacts or with ones too large to send", number)
 
 
-def write_arrays(arrays: Any, file: Path) -> None:
-    """Write packed arrays to a file, completely or not at all."""
+def write_arrays(packed: Any, file: Path) -> None:
+    """Write the packed arrays of a result, the bytes of a file as one numpy array, to a file: completely or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    partial.write_bytes(arrays.data)  # not numpy's own `tofile`, which does not report a full disk
+    partial.write_bytes(packed.data)  # not numpy's own `tofile`, which does not report a full disk
     partial.replace(file)
 
 

@@ -232,8 +232,8 @@ class History(optuna.storages.InMemoryStorage):
     def _add_shape(self, names: frozenset[str]) -> None:
         """Record the parameters of a complete trial. Samplers then learn nothing from failed trials that lack some of them.
 
-        Such a trial has failed before its objective had requested all parameters. Some samplers draw those parameters
-        jointly that all trials have, so the trial would exclude the missing ones from that.
+        Such a trial has failed before its objective had requested all parameters. Some samplers draw jointly only the
+        parameters that every trial has. With this trial among them, they would draw the ones that it lacks separately.
         """
         if names not in self._shapes:
             self._shapes.add(names)

@@ -144,8 +144,8 @@ class WorkerUnits:
         if taken:
             self._line.send(messages.UnitsBegun(tuple(unit.number for unit in taken)))
             now = time.monotonic()
-            batch_size = len(self._taken) + len(taken)
-            self._taken.update({unit.number: (now, batch_size) for unit in taken})
+            held_count = len(self._taken) + len(taken)  # they share the worker's time, see `give`
+            self._taken.update({unit.number: (now, held_count) for unit in taken})
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
@@ -166,9 +166,9 @@ class WorkerUnits:
             file, size = self._segments.write(value)
         except errors.TransportError as error:
             raise errors.TransportError(f"unit {unit.number}: {error}") from error
-        taken_at, batch_size = self._taken.pop(unit.number)
+        taken_at, held_count = self._taken.pop(unit.number)
         seconds = time.monotonic() - taken_at
-        self._pace.append(seconds / batch_size)
+        self._pace.append(seconds / held_count)
         # The number at most doubles, because a unit after a quick one may take long.
         slowest_seconds = max(*self._pace, 1e-6)
         self._ahead_count = min(AHEAD_UNITS, 2 * self._ahead_count + 1, int(AHEAD_SECONDS / slowest_seconds))
