@@ -88,7 +88,7 @@ def test_with_autoscaling_only_the_bound_changes_and_never_below_pods_with_a_tri
     for keep, bound in ((pods, 3), (pods[:2], 2), (pods[:1], 1)):
         study.status = dataclasses.replace(study.status, nodes=keep)
         assert scaled(target, 1) is (bound == 1)
-        assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (0, 0, bound)
+        assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (1, 0, bound)
     assert "scaleStrategy" not in group
 
 

@@ -32,14 +32,16 @@ def groups(plan: Plan, site: Site) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("autoscale", "least"), [(True, (0, 0)), (False, (8, 1))])
-def test_workers_and_the_learner_have_a_pod_each(make: Make, autoscale: bool, least: tuple[int, int]) -> None:
-    """It works with the pods that it has, so they may come one by one."""
+@pytest.mark.parametrize(("autoscale", "workers", "learners"), [(True, (1, 0, 8), (1, 0, 1)), (False, (8, 8, 8), (1, 1, 1))])
+def test_workers_and_the_learner_have_a_pod_each(
+    make: Make, autoscale: bool, workers: tuple[int, ...], learners: tuple[int, ...]
+) -> None:
+    """It works with the pods that it has, so all but the first of each may come one by one."""
     a_plan, a_site = make
     found = groups(a_plan(**fields()), a_site(autoscale=autoscale))
     assert [group["groupName"] for group in found] == ["workers", "learners"]
-    for group, size, most in zip(found, least, (8, 1), strict=True):
-        assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (size, size, most)
+    for group, numbers in zip(found, (workers, learners), strict=True):
+        assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == numbers
     assert [group["resources"] for group in found] == [
         {"CPU": "1", "GPU": "0", "worker_slot": "1"},
         {"CPU": "1", "GPU": "0", "learner_slot": "1"},

@@ -294,7 +294,8 @@ def test_rays_resources_are_said_in_one_place_only(made: list[dict[str, Any]]) -
     [
         ({"parallel": 3}, (3, 3, 3)),
         ({"parallel": 30}, (24, 24, 24)),
-        ({"parallel": 3, "cluster": {"autoscale": True}}, (0, 0, 3)),
+        ({"parallel": 3, "cluster": {"autoscale": True}}, (1, 0, 3)),
+        ({"parallel": 3, "cluster": {"autoscale": True, "queue": "gpus"}}, (0, 0, 3)),
     ],
 )
 def test_there_are_no_more_pods_than_trials(make: Make, job: dict[str, Any], wanted: tuple[int, ...]) -> None:
@@ -409,4 +410,4 @@ def test_the_site_says_whether_pods_come_and_go_unless_the_job_or_a_queue_does(
     a_plan, a_site = make
     made = manifests(a_plan(cluster=job), a_site(**site), 0.0)
     assert ray_cluster(made).get("enableInTreeAutoscaling", False) is autoscales
-    assert (ray_cluster(made)["workerGroupSpecs"][0]["replicas"] == 0) is autoscales
+    assert (ray_cluster(made)["workerGroupSpecs"][0]["minReplicas"] == 0) is autoscales

@@ -37,9 +37,15 @@ class Replicas:
     maximum: int
 
     @classmethod
-    def of(cls, pods: int, autoscale: bool) -> Replicas:
-        """Return the numbers for a group of `pods`: with autoscaling from 0 to this number, else always this number."""
-        return cls(0, 0, pods) if autoscale else cls(pods, pods, pods)
+    def of(cls, pods: int, autoscale: bool, initial: int = 0) -> Replicas:
+        """Return the numbers for a group of `pods`.
+
+        Args:
+            pods: Number of pods.
+            autoscale: Whether this number is the maximum, and the minimum is 0. Otherwise the number never changes.
+            initial: Number of pods that do not wait for the autoscaler.
+        """
+        return cls(min(initial, pods), 0, pods) if autoscale else cls(pods, pods, pods)
 
 
 def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
@@ -105,7 +111,10 @@ def autoscaler_access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     """Return the worker group of a role: the number and the template of its pods, and their resources as Ray counts them."""
-    replicas = Replicas.of(role.pods, pods.autoscales(plan.job, site))
+    # The pods of one trial start together with the head. The autoscaler would request them after the head has started, so
+    # the first trial would wait for two starts. In a queue they would ask for room before the head has any.
+    initial = 0 if plan.job.cluster.queue or site.queue else role.nodes
+    replicas = Replicas.of(role.pods, pods.autoscales(plan.job, site), initial)
     resources, gpu_request = role.resources, GpuRequest.of(role, site)
     return {
         "groupName": cluster.group(role.name),
