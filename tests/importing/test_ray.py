@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -513,6 +514,24 @@ def test_a_random_number_of_sample_from_is_a_parameter(body: str, parameter: dic
     imported = read(f"def f(c): ...\ntune.run(f, config={config}, metric='m')\n")
     assert imported.job["space"].get("x") == parameter
     assert ("a function of the other values cannot be read" in str(reasons(imported))) == (parameter is None)
+
+
+def test_a_registered_trainable_is_the_entrypoint() -> None:
+    text = "def fit(config): ...\ntune.register_trainable('my_fit', fit)\n"
+    imported = read(f"{text}tune.run('my_fit', config={{'x': tune.uniform(0, 1)}}, metric='m')\n")
+    assert imported.job["entrypoint"] == "ray:search:fit" and not reasons(imported)
+
+
+def test_the_function_of_a_trainer_gets_its_part_of_the_space() -> None:
+    text = """
+        def fit(config): ...
+        trainer = TorchTrainer(fit, train_loop_config={"epochs": 3, "lr": 0.1}, scaling_config=ScalingConfig(num_workers=4))
+        space = {"train_loop_config": {"lr": tune.loguniform(1e-4, 1e-1)}}
+        tune.Tuner(trainer, param_space=space, tune_config=TuneConfig(metric="m")).fit()
+    """
+    imported = read(textwrap.dedent(text))
+    assert (imported.job["entrypoint"], imported.job["params"]) == ("ray:search:fit", {"epochs": 3})
+    assert set(imported.job["space"]) == {"lr"} and "runs in one process" in str(reasons(imported))
 
 
 def test_resources_leave_no_remark() -> None:

@@ -48,6 +48,10 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "Tuner": ("trainable",),
     "run": ("run_or_experiment",),
     "with_resources": ("trainable", "resources"),
+    **dict.fromkeys(
+        ("TorchTrainer", "TensorflowTrainer", "DataParallelTrainer", "XGBoostTrainer", "LightGBMTrainer"),
+        ("train_loop_per_worker",),
+    ),
     "ConcurrencyLimiter": ("searcher", "max_concurrent"),
     "choice": ("categories",),
     "grid_search": ("values",),
@@ -99,10 +103,17 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         source.take(*call_field, CALL)
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
-    space_field = ("param_space",) if is_tuner else ("config",)
+    space_field: Place = ("param_space",) if is_tuner else ("config",)
     sampler, parallel, space_function = _sampler(source, (*settings, "search_alg"))
+    trainable_field = ("trainable" if is_tuner else "run_or_experiment",)
+    trainer_config = (*trainable_field, "train_loop_config")
+    if _is_trainer(source.look(*trainable_field)):  # whose function gets this part alone
+        space_field = (*space_field, "train_loop_config")
+        if source.look(*trainer_config) is not None:
+            _parameters(source, trainer_config, (), space, params)
     grids = _parameters(source, space_field, (), space, params) if source.look(*space_field) is not None else {}
-    function, partial_text, resources = _trainable(source, ("trainable" if is_tuner else "run_or_experiment",))
+    params = {name: value for name, value in params.items() if name not in space}
+    function, partial_text, resources = _trainable(source, trainable_field, _registered(tree))
     if grids and len(grids) == len(space) and source.look(*settings, "search_alg") is None:
         sampler = {"name": "grid"}
     else:
@@ -976,10 +987,27 @@ def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[di
     return rules, budget
 
 
-def _trainable(source: Source, field: Place) -> tuple[str, str, dict[str, Any]]:
+def _is_trainer(value: Any) -> bool:
+    """Return whether a trainable is a trainer of Ray Train with a function, such as `TorchTrainer(train_loop, …)`."""
+    return isinstance(value, dict) and str(value.get(CALL)).endswith("Trainer") and "train_loop_per_worker" in value
+
+
+def _registered(tree: ast.Module) -> dict[str, str]:
+    """Return the trainables that a file registers under a name, as `tune.register_trainable("fit", fit)` does."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2]
+    calls = [call for call in calls if naming.last(call.func) == "register_trainable"]
+    return {str(getattr(call.args[0], "value", "")): ast.unparse(call.args[1]) for call in calls}
+
+
+def _trainable(source: Source, field: Place, registered: Mapping[str, str]) -> tuple[str, str, dict[str, Any]]:
     """Return the name of the function that a trial calls, the text of a `partial` of it, or "", and a trial's resources.
 
     The name is "", with a note, if the file does not name a function.
+
+    Args:
+        source: The file.
+        field: Path of the trainable.
+        registered: Functions that the file registers, by the names that it gives them.
     """
     resources = _resources(source, ("resources_per_trial",))
     while isinstance(source.look(*field), dict) and source.look(*field, CALL) == "with_resources":
@@ -987,7 +1015,12 @@ def _trainable(source: Source, field: Place) -> tuple[str, str, dict[str, Any]]:
         resources |= _resources(source, (*field, "resources"))
         field = (*field, "trainable")
     value = source.take(*field)
-    text = value.get("text", "") if isinstance(value, dict) else ""
+    if _is_trainer(value):
+        source.note(
+            "its function runs in one process: of ray.train, it may call report, get_checkpoint and get_context", *field
+        )
+        value = value["train_loop_per_worker"]
+    text = value.get("text", "") if isinstance(value, dict) else registered.get(str(value), "")
     partial_text = ""
     if isinstance(value, dict) and value.get(CALL) in _BINDERS:
         partial_text = text
