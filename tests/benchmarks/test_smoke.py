@@ -78,7 +78,7 @@ def test_a_cluster_must_be_named() -> None:
         (
             "populations",
             "--steps 20 --rounds 1",
-            ["quorum 0 .*decision: ", "Ray Tune .* per second", "goal 10"],
+            ["quorum 0 .*decision: ", "fresh .* per second", "reused .* per second", "goal 10"],
         ),
         (
             "restores",

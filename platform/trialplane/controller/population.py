@@ -11,9 +11,10 @@ reached the step. The ledger writes the decision together with the start of the 
 schedule, members are not compared: they change their parameters at the steps of the schedule.
 
 With `growth`, the population restarts when its best loss improves no more, and is then compared at longer intervals. This
-follows Iterated Population Based Training (Chebykin, Alderliesten and Bosman 2025, arXiv 2511.09190). Theirs are the
-patience, the interval that is multiplied at each restart, the states that come from the best members, and the half of new
-parameters that is drawn at random. Ours are simpler:
+follows Iterated Population Based Training (Chebykin, Alderliesten and Bosman 2025, arXiv 2511.09190), as its abstract, its
+reviews and the settings of the authors' published code describe it. Theirs are the patience, the interval that is multiplied
+at each restart, the states that come from the best members, and the half of new parameters that is drawn at random. What
+differs is simpler here:
 
 - The paper smooths the best losses by a Gaussian process, and also restarts when they improve too slowly. Here a restart
   follows `patience` comparisons without a new best loss since the restart before.
