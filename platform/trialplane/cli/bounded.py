@@ -55,7 +55,7 @@ class ProcessEnd:
             return f"it was killed by {signal.Signals(-self.code).name}"
         return errors.shortened(lines[-1], _MAX_CAUSE) if lines else f"exit code {self.code}, and no output"
 
-    def keep(self, name: str) -> str:
+    def keep_log(self, name: str) -> str:
         """Copy the output to a file that is not deleted, and return a clause that names it; "" without output.
 
         Args:

@@ -50,7 +50,7 @@ class ScriptCopy:
         file: Path of the script as the user names it, for messages; for a command, the command line.
         folder: The copy. A probe may change files in it.
         name: Path of the script in the copy.
-        start: Start of the script.
+        start: How the script is started: its working directory, folders for PYTHONPATH, and its name as a module.
         scratch: Folder for the output of probes.
         secrets: Secrets of the user's command, by environment variable.
     """
@@ -593,9 +593,9 @@ def _probe_arguments(
     """
     declared_file = copy.scratch / "declared.json"
     variables = {**typed_variables, **copy.secrets, **_probe_environment(copy.scratch)}
-    path = [typed_variables.get("PYTHONPATH", ""), *(str(copy.folder / entry) for entry in copy.start.path)]
-    if any(path):
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    python_path = [typed_variables.get("PYTHONPATH", ""), *(str(copy.folder / entry) for entry in copy.start.path)]
+    if any(python_path):
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))
     command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", str(copy.path), str(declared_file)]
     command += [copy.start.module, *typed]
     log = copy.scratch / "declaring.log"
@@ -606,7 +606,7 @@ def _probe_arguments(
         is_timeout = process_end.code is None
         reason = f"it took more than {_LONGEST_PROBE:.0f} seconds" if is_timeout else process_end.cause
         declared = Declared(failure=reason)
-    log_clause = process_end.keep(copy.file.stem) if declared.failure else ""
+    log_clause = process_end.keep_log(copy.file.stem) if declared.failure else ""
     return declared, f"; {log_clause}" if log_clause else ""
 
 

@@ -114,7 +114,7 @@ def run(
         metrics_by_source[source] = {**metrics_by_source.get(source, {}), **file_metrics}
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
-        failure = "; ".join(filter(None, (process_end.cause, process_end.keep(name))))
+        failure = "; ".join(filter(None, (process_end.cause, process_end.keep_log(name))))
     is_ended = process_end.code is not None
     return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory)
 

@@ -864,7 +864,10 @@ class Ledger:
         self._update_newest(rows.row(self.job, request, sampled, outcome))
 
     def _update_top_rung(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Raise the top rung if needed, and store it in an attribute of the study, which `_write` writes to the database."""
+        """With `max: auto`, raise the rung from which no trial is promoted, if this end calls for it; see `Promotion.raise_top`.
+
+        It becomes an attribute of the study, which `_write` writes with the end, so this comes before `_write`.
+        """
         if not isinstance(self.promotion, Promotion) or outcome.retried:
             return
         done, losses = self._steps_done(request, outcome), self._losses(outcome)

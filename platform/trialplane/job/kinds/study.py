@@ -169,7 +169,7 @@ class Study(Ranked):
             factor=option_values["reduction_factor"],
             top=self._step_count(option_values["max_resource"]),
             brackets=option_values["brackets"],
-            is_auto=option_values["max"] == "auto",
+            is_auto=option_values["max"] == "auto",  # how high trials are promoted; a whole trial has max_resource steps
         )
 
     def _step_count(self, steps: Any) -> int:
