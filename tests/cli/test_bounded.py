@@ -81,7 +81,7 @@ def test_a_cause_is_short(tmp_path: Path) -> None:
 
 def test_output_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    clause = shell("seq 100000; exit 1", tmp_path).keep("fit")
+    clause = shell("seq 100000; exit 1", tmp_path).keep_log("fit")
     (kept,) = tmp_path.glob("trialplane-fit-*.log")
     assert clause == f"its whole output is in {kept}" and kept.read_text() == (tmp_path / "output.log").read_text()
-    assert shell("exit 1", tmp_path).keep("fit") == ""
+    assert shell("exit 1", tmp_path).keep_log("fit") == ""

@@ -864,9 +864,10 @@ class Ledger:
         self._update_newest(rows.row(self.job, request, sampled, outcome))
 
     def _update_top_rung(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """With `max: auto`, raise the rung from which no trial is promoted, if this end calls for it; see `Promotion.raise_top`.
+        """With `max: auto`, raise the rung from which no trial is promoted, if this end calls for it.
 
-        It becomes an attribute of the study, which `_write` writes with the end, so this comes before `_write`.
+        `Promotion.raise_top` decides. The rung becomes an attribute of the study. `_write` writes it with the end, so this
+        comes before `_write`.
         """
         if not isinstance(self.promotion, Promotion) or outcome.retried:
             return

@@ -304,7 +304,11 @@ def _searcher(text: str, modules: Sequence[str]) -> str:
 
 
 def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
-    """Yield the absolute paths in its text to which a script writes: as arguments of calls that write, or in variables."""
+    """Yield the absolute paths to which a script writes, and which trials at the same time would share.
+
+    These are arguments of calls that write, and arguments of any call with a name like `output_dir`. An argument may also
+    be a variable to which the path is assigned.
+    """
     assigned = {ast.unparse(node.targets[0]): node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)}
     for call in calls:
         name = _dotted_name(call.func).rpartition(".")[2]

@@ -311,7 +311,10 @@ def from_job(job: Ranked) -> Program | None:
 
 
 def _capture_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of `capture`: libraries that cannot be captured in a command, or that are also in `metrics`."""
+    """Yield issues of `capture`, and of the metrics of MLflow, which are captured too.
+
+    A command allows neither, except `capture: wandb`. A library must not be both in `capture` and in `metrics`.
+    """
     captured = set(job.capture or ())
     if job.command and (uncapturable := captured - {"wandb"}):
         advice = "write metrics: tensorboard, say, or run a Python file as script"
@@ -325,7 +328,7 @@ def _capture_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
                 yield Issue(("metrics", index), f"{reason}: {advice}")
     if ("metrics",) not in broken:
         for index, source in enumerate(job.metrics or ()):
-            if source.source in captured - {"mlflow"}:
+            if source.source in captured - {"mlflow"}:  # both read the same calls of MLflow, and count each once
                 advice = "drop it, or drop it from capture"
                 yield Issue(("metrics", index), f"{source.source} is in capture, which reports the same; {advice}")
 
