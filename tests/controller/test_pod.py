@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from trialplane import errors
 from trialplane.controller import ray_session, session, stopping
+from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.setting import Setting
 from trialplane.job import kinds
 from trialplane.wire import labels, records
+from trialplane.wire.exports import End
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -171,3 +173,39 @@ def test_a_signal_ends_a_controller_in_a_pod_at_once(monkeypatch: pytest.MonkeyP
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class ExporterDouble:
+    """Takes the place of an exporter's process, and keeps the ends that it gets.
+
+    Attributes:
+        ends: Ends, of all instances.
+        trouble: No trouble.
+    """
+
+    ends: ClassVar[list[End]] = []
+    trouble = ""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def send_end(self, end: End, trials: int = 0) -> None:
+        self.ends.append(end)
+
+    def close(self, *_: Any) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("in_cluster", [True, False])
+def test_only_in_a_pod_the_exporter_gets_the_status_with_which_it_stores_the_page(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_cluster: bool
+) -> None:
+    """On a laptop the prompt would wait for the page."""
+    monkeypatch.setattr(ExporterDouble, "ends", [])
+    monkeypatch.setattr(session, "ExporterProcess", ExporterDouble)
+    monkeypatch.setattr(session.Session, "_run_loop", lambda *_: Ending(RunState.SUCCEEDED, "all trials ended", kill=False))
+    assert session.drive(run.root, [], _setting(tmp_path) if in_cluster else Setting()) == errors.EXIT_OK
+    (end,) = ExporterDouble.ends
+    assert (end.state, end.reason) == (RunState.SUCCEEDED, "all trials ended")
+    assert (end.status is not None) is in_cluster
+    assert end.status is None or (end.status.run, end.status.state) == ("toy", RunState.SUCCEEDED)
