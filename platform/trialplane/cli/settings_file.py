@@ -24,6 +24,7 @@ from trialplane.wire.declared import Option
 
 _PIPELINE, _PARAMS = "dvc.yaml", "params.yaml"
 _MOST_FILES = 20  # files that match one pattern
+_MOST_CONFIGURATIONS = 2000  # files in folders of configurations that are searched for a name
 _MOST_OTHERS = 5  # other files that a message names
 _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt|param|setting|yaml|hparam|recipe", re.IGNORECASE)
 _STEM = re.compile(r"[A-Za-z][\w/-]*")  # of a file that a command names without its suffix
@@ -167,16 +168,27 @@ def _named_by_stem(words: Sequence[str], folder: Path) -> Iterator[str]:
         words: Words of the command.
         folder: Folder to which the names of the files are relative.
     """
-    for option, word in itertools.pairwise(words):
-        stem = word.replace(".", "/") if _MODULE.fullmatch(word) else word
-        if not option.startswith("-") or not _STEM.fullmatch(stem) or script_folder.exists(folder / word):
-            continue
-        files = (file for suffix in settings.SUFFIXES for file in folder.rglob(f"{PurePath(stem).name}{suffix}"))
-        paths = sorted((file.relative_to(folder) for file in files), key=lambda path: (len(path.parts), path))
-        for path in paths[:_MOST_FILES]:
-            is_meant = path.with_suffix("").as_posix().endswith(stem)
-            if is_meant and path.suffix not in settings.SHELLS and any(map(_CONFIG_FOLDER.search, path.parts[:-1])):
-                yield path.as_posix()
+    values = [word for option, word in itertools.pairwise(words) if option.startswith("-")]
+    stems = [value.replace(".", "/") if _MODULE.fullmatch(value) else value for value in values]
+    stems = [stem for stem in stems if _STEM.fullmatch(stem) and not script_folder.exists(folder / stem)]
+    paths = list(_configurations(folder)) if stems else []
+    for stem in stems:
+        yield from (path.as_posix() for path in paths if f"/{path.with_suffix('').as_posix()}".endswith(f"/{stem}"))
+
+
+def _configurations(folder: Path) -> Iterator[PurePath]:
+    """Yield the settings files in folders of configurations, the highest first, relative to the folder above all."""
+    files: list[PurePath] = []
+    for directory, names, file_names in os.walk(folder):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        path = PurePath(directory).relative_to(folder)
+        if any(map(_CONFIG_FOLDER.search, path.parts)):
+            files += (path / name for name in file_names if name.endswith(settings.SUFFIXES))
+        if len(files) > _MOST_CONFIGURATIONS:
+            break
+    yield from sorted(
+        (file for file in files if file.suffix not in settings.SHELLS), key=lambda file: (len(file.parts), file)
+    )
 
 
 def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
