@@ -276,7 +276,8 @@ def make_of_command(text: str, request: Request) -> int:
         shell_text = script_folder.source(Path(folder, shell_call.script))
         call = wrapper.wrapped_call(shell_text, shell_call)
         if call is None and not shell_call.arguments and not shell_call.variables:  # the same as its script
-            return make(Path(shell_call.folder, shell_call.script), request)
+            with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
+                return make(Path(shell_call.folder, shell_call.script), request)
         started_commands = functools.partial(_started_commands, shell_text, shell_call, request)
     if call is not None:
         call = _existing_call(call)

@@ -737,9 +737,9 @@ def declared_space(space: Mapping[str, Any], declared: Declared) -> dict[str, An
     def spelled(name: str) -> str:
         """Return the name of the argument that a name of the space means."""
         candidates = similar_names.get(name.replace("-", "_"), set())
-        if (
-            not candidates
-        ):  # `model.hidden` of a text whose only `hidden` is one of `model`, and `lr` of a file with `optim.lr`
+        is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)
+        # `model.hidden` of a text whose only `hidden` is one of `model`, and `lr` of a file with `optim.lr`.
+        if not candidates and not is_left_out:
             candidates = {key for key in values if name.endswith(f".{key}") or key.endswith(f".{name}")}
         return next(iter(candidates)) if len(candidates) == 1 and name not in names else name
 
