@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import os
 import sqlite3
 import statistics
@@ -193,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(rounds[-1][name].line(name), flush=True)  # noqa: T201
     for name in ("quorum 1", "quorum 0"):
         for peer in ("fresh", "reused"):
-            rate = statistics.median(figures[name].rate / figures[peer].rate for figures in rounds)
+            rate = statistics.median(figures[name].rate / (figures[peer].rate or math.nan) for figures in rounds)
             met = "met" if rate >= GOALS[0] else "missed"
             print(f"{name}: {rate:.1f} times as many per second as Ray Tune, {peer}; goal {GOALS[0]:g}: {met}")  # noqa: T201
         start = statistics.median(start for figures in rounds for start in figures[name].starts)

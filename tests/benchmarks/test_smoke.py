@@ -77,7 +77,7 @@ def test_a_cluster_must_be_named() -> None:
     [
         (
             "populations",
-            "--steps 20 --rounds 1",
+            "--steps 40 --rounds 1",
             ["quorum 0 .*decision: ", "fresh .* per second", "reused .* per second", "goal 10"],
         ),
         (
