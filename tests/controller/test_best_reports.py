@@ -16,6 +16,7 @@ from tests.controller.loops import Loop
 from tests.controller.trainings import Opened, asked, failed, job
 
 from trialplane.controller.ledger import Ledger
+from trialplane.wire import earlier
 from trialplane.wire.records import BestReport, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -103,6 +104,28 @@ def test_a_trial_that_starts_anew_has_no_reports_before(opened: Opened) -> None:
     report(ledger, first, 0.9)  # a late one
     last = ledger.tell(outcome(second.number, metrics={"score": 0.4}))
     assert last is not None and (last.metrics, last.best) == ({"score": 0.4}, {})
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["one controller", "two controllers"])
+@pytest.mark.parametrize(("begun", "best"), [(7, BestReport(0.9, 4)), (-1, BestReport(0.5, 0))], ids=["continued", "anew"])
+def test_reports_of_an_earlier_run_count_only_if_its_checkpoint_was_read(
+    opened: Opened, begun: int, best: BestReport, crash: bool
+) -> None:
+    params = {"width": 8, "x": 0.5}
+    beginning = earlier.Beginning("toy-0", 0, params, 1, "digest", 7, best={"score": BestReport(0.9, 4)})
+    opened.run.code.mkdir()
+    (opened.run.code / earlier.FILE).write_bytes(earlier.Earlier(beginnings=(beginning,)).pack())
+    of = job(**{**SEARCH, "space": {"x": [0.5]}, "trials": 1}, reuse=True)
+    ledger = opened.open(of)
+    first = asked(ledger)
+    assert first.start is not None and first.start.digest
+    ledger.report(TrialReport(first.number, begun + 1, {"score": 0.5}, time.time(), begun=begun))
+    if crash:
+        ledger.write_reports(patient=True)
+        _, ended = next(opened.open(of).attempts())  # the next controller records that it is lost
+    else:
+        ended = ledger.tell(outcome(first.number, metrics={"score": 0.4}))
+    assert ended is not None and ended.best == {"score": best}
 
 
 def test_the_loop_passes_reports_on(opened: Opened) -> None:

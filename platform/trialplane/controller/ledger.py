@@ -355,7 +355,12 @@ class Ledger:
             step: Step of the checkpoint that `_beginning` has selected; -1 if the attempt has begun at step 0 instead.
         """
         start, number = attempt.request.start, attempt.request.number
-        if start is None or not start.digest or start.step == step:
+        if start is None or not start.digest:
+            return
+        beginning = self._beginning(attempt.request.params)
+        # The trial has no checkpoint of its own yet, so no report of an earlier attempt at it counts.
+        self._best_reports.take_over(attempt.request.trial, beginning.best if beginning and step >= 0 else {})
+        if start.step == step:
             return
         start = dataclasses.replace(start, step=step)
         attempt.request = dataclasses.replace(attempt.request, start=start)
@@ -878,7 +883,8 @@ class Ledger:
     def _count_start(self, request: TrialRequest) -> None:
         """Count the start of an attempt. It starts now, or has under an earlier controller when the ledger is opened."""
         self._best_reports.record_start(request.trial)
-        if (beginning := self._beginning(request.params)) is not None:
+        has_begun = request.start is not None and request.start.step >= 0  # `_record_beginning` sets the step
+        if has_begun and (beginning := self._beginning(request.params)) is not None:
             self._best_reports.begin_with(request.trial, beginning.best)
         segment = request.segment
         if self.promotion is None or segment is None:
