@@ -151,6 +151,24 @@ def test_a_secret_of_a_loop_is_named_as_the_command_reads_it(platform, written: 
     assert "hush" not in str(command) and '--hub-key "$HUB_KEY" --wandb-key "$WANDB_KEY"' in str(command), command
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Makefile", "TOKEN = hush1\nfit:\n\tpython fit.py --hub-token $(TOKEN) --lr 0.1\n"),
+        (
+            "MLproject",
+            "entry_points: {main: {parameters: {lr: float}, command: 'python fit.py --hub-token hush1 --lr {lr}'}}\n",
+        ),
+    ],
+)
+def test_no_secret_of_a_launcher_is_in_the_job(platform, written: Path, name: str, text: str) -> None:
+    write(written, {"fit.py": PRINTS, name: text})
+    result = platform("init", "--from", str(written / name), "--no-smoke")
+    assert "which looks like a secret" in result.stderr and "`export HUB_TOKEN=…`" in result.stderr, result.output
+    assert "hush" not in (written / "job.yaml").read_text()
+    assert '--hub-token "$HUB_TOKEN" --lr {lr}' in str(made().command)
+
+
 def test_a_command_line_without_numbers_is_told_what_to_write(platform, written: Path) -> None:
     result = platform("init", "--from", "python src/fit.py --name x")
     assert result.exit_code == 2 and "write `--lr 0.1`, `lr=0.1` or {lr=0.1} where a value goes" in result.stderr

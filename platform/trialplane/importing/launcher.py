@@ -102,7 +102,9 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
         if not options:
             target = command[-1]
             if line := _recipe_command(text, target):
-                return parse_command_line(line, call=find_call(line))
+                line, secrets = credentials.extract(line)
+                script = parse_command_line(line, call=find_call(line))
+                return dataclasses.replace(script, notes=tuple(_secret_notes(text, secrets)))
         remedy = (
             "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
             "`platform init --from 'make train LR=0.1'`"
@@ -616,6 +618,7 @@ def _read_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
     command, parameters = entry_point.get("command"), entry_point.get("parameters")
     if not isinstance(command, str) or not isinstance(parameters, dict):
         return [], []
+    command, _ = credentials.extract(command)
     options = list(_declared_options(parameters, command))
     placeholder_names = set(re.findall(r"\{(\w+)\}", command))
     if placeholder_names - {option.name for option in options}:  # placeholders that a job could not fill
