@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from trialplane.cli import script_folder
+from trialplane.cli import output, script_folder
 from trialplane.errors import SpecError
 from trialplane.importing import guess, script
 from trialplane.importing.script import Script, Style
@@ -24,9 +24,11 @@ from trialplane.wire.declared import Option
 
 _PIPELINE, _PARAMS = "dvc.yaml", "params.yaml"
 _MOST_FILES = 20  # files that match one pattern
-_MOST_CONFIGURATIONS = 2000  # files in folders of configurations that are searched for a name
+_MOST_ENTRIES = 10_000  # entries of folders that are searched for a file without its suffix
 _MOST_OTHERS = 5  # other files that a message names
 _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt|param|setting|yaml|hparam|recipe", re.IGNORECASE)
+# Options whose values may be the name of a settings file without its suffix: -c, --config, --model-cfg, --exp.
+_NAMES_FILE = re.compile(rf"-c|--?(?:[^\W_]+[_-])*(?:{script.CONFIG.pattern}|exp|experiment|recipe)")
 _STEM = re.compile(r"[A-Za-z][\w/-]*")  # of a file that a command names without its suffix
 _MODULE = re.compile(r"[A-Za-z]\w*(?:\.\w+)+")  # configs.base
 _LEVELS = 3  # folders above the script's in which its pipeline or its file may be
@@ -122,8 +124,8 @@ def named(command: str, folder: Path, requested: Collection[str] = (), *, by_ste
         command: Command line.
         folder: Folder to which names in it are relative.
         requested: Names of the parameters that the user wants to search.
-        by_stem: Whether the value of an option may also be a file's name without suffix, as `--config base` may mean
-            `configs/base.yaml`.
+        by_stem: Whether the value of an option such as `--config` may also be a file's name without suffix, as
+            `--config base` may mean `configs/base.yaml`. A note then says which file that is.
     """
     words = re.split(r"[\s=\"']+", command)
     values_by_name: dict[str, list[Option]] = {}
@@ -132,11 +134,14 @@ def named(command: str, folder: Path, requested: Collection[str] = (), *, by_ste
         is_below = not Path(name).is_absolute() and os.pardir not in Path(os.path.normpath(folder / name)).parts
         if name.endswith(settings.SUFFIXES) and is_below and script_folder.exists(folder / name):
             values_by_name[name] = _options(folder / name)
-    if not values_by_name and by_stem:
+    is_by_stem = by_stem and not values_by_name
+    if is_by_stem:
         values_by_name = {name: _options(folder / name) for name in _named_by_stem(words, folder)}
     with_requested = (name for name, values in values_by_name.items() if _has_requested(values, requested))
     worth_search = (name for name, values in values_by_name.items() if guess.space(values))
     name = next(with_requested, None) or next(worth_search, "")
+    if is_by_stem and name:
+        output.note(f"{name} is taken as the settings file that the command names without its suffix")
     return name, values_by_name.get(name, [])
 
 
@@ -168,7 +173,7 @@ def _named_by_stem(words: Sequence[str], folder: Path) -> Iterator[str]:
         words: Words of the command.
         folder: Folder to which the names of the files are relative.
     """
-    values = [word for option, word in itertools.pairwise(words) if option.startswith("-")]
+    values = [word for option, word in itertools.pairwise(words) if _NAMES_FILE.fullmatch(option)]
     stems = [value.replace(".", "/") if _MODULE.fullmatch(value) else value for value in values]
     stems = [stem for stem in stems if _STEM.fullmatch(stem) and not script_folder.exists(folder / stem)]
     paths = list(_configurations(folder)) if stems else []
@@ -179,12 +184,17 @@ def _named_by_stem(words: Sequence[str], folder: Path) -> Iterator[str]:
 def _configurations(folder: Path) -> Iterator[PurePath]:
     """Yield the settings files in folders of configurations, the highest first, relative to the folder above all."""
     files: list[PurePath] = []
+    entries_left = _MOST_ENTRIES
     for directory, names, file_names in os.walk(folder):
-        names[:] = sorted(name for name in names if not name.startswith("."))
+        names[:] = sorted(
+            (name for name in names if not name.startswith(".")),
+            key=lambda name: (_CONFIG_FOLDER.search(name) is None, name),  # before a large folder of data, for example
+        )
         path = PurePath(directory).relative_to(folder)
         if any(map(_CONFIG_FOLDER.search, path.parts)):
             files += (path / name for name in file_names if name.endswith(settings.SUFFIXES))
-        if len(files) > _MOST_CONFIGURATIONS:
+        entries_left -= len(names) + len(file_names)
+        if entries_left < 0:
             break
     yield from sorted(
         (file for file in files if file.suffix not in settings.SHELLS), key=lambda file: (len(file.parts), file)

@@ -1,0 +1,41 @@
+"""The settings file that a command line names without its suffix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trialplane.cli import settings_file
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("--config small", "configs/small.yaml"),
+        ("--model-cfg=small", "configs/small.yaml"),
+        ("-c small", "configs/small.yaml"),
+        ("--model small", ""),
+        ("--optimizer small", ""),
+        ("-m small", ""),
+    ],
+)
+def test_only_an_option_for_a_file_names_one_without_its_suffix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "small.yaml").write_text("lr: 0.1\n")
+    assert settings_file.named(command, tmp_path)[0] == name
+    assert ("configs/small.yaml is taken as the settings file" in capsys.readouterr().err) == bool(name)
+
+
+def test_a_large_folder_of_data_is_not_walked_for_a_settings_file(tmp_path: Path) -> None:
+    for folder in ("configs", "rows", "z/configs"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "configs" / "small.yaml").write_text("lr: 0.1\n")
+    (tmp_path / "z" / "configs" / "large.yaml").write_text("lr: 0.1\n")
+    assert settings_file.named("--config large", tmp_path)[0] == "z/configs/large.yaml"
+    for number in range(10_001):
+        (tmp_path / "rows" / str(number)).touch()
+    assert settings_file.named("--config large", tmp_path)[0] == ""
+    assert settings_file.named("--config small", tmp_path)[0] == "configs/small.yaml"
