@@ -149,7 +149,7 @@ class Bench:
 
     def request(self, what: str, *, timeout: float | None = 60.0, prunable: bool = False, **params: Any) -> TrialRequest:
         """A trial of its own that does `what`; it has a limit, so that no mistake lasts forever."""
-        env, stop, objectives = params.pop("env", {}), params.pop("stop", ()), params.pop("objectives", 0)
+        env, stop, directions = params.pop("env", {}), params.pop("stop", ()), params.pop("directions", ())
         number, self.next = self.next, self.next + 1
         return TrialRequest(
             run="toy",
@@ -163,7 +163,7 @@ class Bench:
             prunable=prunable,
             env=env,
             stop=stop,
-            objectives=objectives,
+            directions=directions,
         )
 
     def events(self, what: str, **options: Any) -> list[Event]:

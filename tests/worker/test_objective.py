@@ -88,8 +88,10 @@ def context_of(controller: Controller, **params: Any) -> context.Context:
     return context.Context(params, 1, "toy", 7, 1, 1, 0, place, place, place, controller)
 
 
-def trial(controller: Controller, metrics: tuple[str, ...] = ("loss",), objectives: int = 1) -> objective.Trial:
-    return objective.Trial(context_of(controller), metrics, objectives, controller)
+def trial(
+    controller: Controller, metrics: tuple[str, ...] = ("loss",), directions: tuple[str, ...] = ("minimize",)
+) -> objective.Trial:
+    return objective.Trial(context_of(controller), metrics, directions, controller)
 
 
 def test_values_come_back_as_optuna_has_them() -> None:
@@ -108,6 +110,17 @@ def test_values_come_back_as_optuna_has_them() -> None:
     assert asks.distributions["depth"] == optuna.distributions.IntDistribution(2, 8, step=2)
     assert asks.number == 7
     assert asks.datetime_start is not None
+
+
+def test_the_study_of_a_trial_has_its_directions_alone() -> None:
+    study = trial(Controller(), directions=("maximize",)).study
+    assert study.direction == optuna.study.StudyDirection.MAXIMIZE
+    with pytest.raises(AttributeError, match=r"trial\.study\.best_value does not exist: the study is in the controller"):
+        study.best_value  # noqa: B018
+    several = trial(Controller(), ("loss", "f1"), ("minimize", "maximize")).study
+    assert [direction.name for direction in several.directions] == ["MINIMIZE", "MAXIMIZE"]
+    with pytest.raises(RuntimeError, match="several objectives"):
+        several.direction  # noqa: B018
 
 
 def test_the_same_name_again_is_answered_from_memory() -> None:
@@ -161,7 +174,7 @@ def test_reports_prune_as_optunas() -> None:
         asks.report("much", 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="steps go from 0 to"):
         asks.report(1.0, -1)
-    several = trial(Controller(), ("loss", "size"), 2)
+    several = trial(Controller(), ("loss", "size"), ("minimize", "minimize"))
     for call in (lambda: several.report(1.0, 0), several.should_prune):
         with pytest.raises(NotImplementedError, match="multi-objective"):
             call()
@@ -169,7 +182,7 @@ def test_reports_prune_as_optunas() -> None:
 
 def test_what_is_not_there_is_told() -> None:
     with pytest.raises(AttributeError, match="the study is in the controller"):
-        _ = trial(Controller()).study
+        _ = trial(Controller()).storage
 
 
 def test_an_objective_that_is_run_as_a_function_is_told_its_entrypoint() -> None:
@@ -198,7 +211,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 def answered(bench: Bench, what: str, *, prune_at: int = 99, **options: Any) -> tuple[list[Event], TrialOutcome]:
     """All events of a trial that does `what`, its parameters given, and its outcome."""
-    events = [bench.slot.run(bench.request(what, objectives=1, prunable=True, **options))]
+    events = [bench.slot.run(bench.request(what, directions=("minimize",), prunable=True, **options))]
     while events[-1].outcome is None:
         wanted, given = events[-1].wanted, None
         if wanted is not None:
@@ -240,7 +253,7 @@ def test_the_parameters_of_the_trial_are_what_was_suggested(bench: Bench) -> Non
 def test_parameters_are_shown_as_a_retry_has_them() -> None:
     controller = Controller(0.5, 1.0)
     ctx = context_of(controller, epochs=3)
-    asks = objective.Trial(ctx, ("loss",), 1, controller)
+    asks = objective.Trial(ctx, ("loss",), ("minimize",), controller)
     asks.suggest_float("x", 0, 1)
     assert ctx.params == {"epochs": 3, "x": 0.5}
     assert asks.suggest_categorical("kernel", ["rbf", (1, 2)]) == (1, 2)
@@ -265,7 +278,7 @@ def test_a_report_of_another_thread_waits_until_a_parameter_is_drawn() -> None:
 
     controller = Slow()
     ctx = context_of(controller)
-    asks = objective.Trial(ctx, ("loss",), 1, controller)
+    asks = objective.Trial(ctx, ("loss",), ("minimize",), controller)
     thread = threading.Thread(target=lambda: asked.wait(60) and ctx.note("wandb", 0, {"loss": 1.0}))
     thread.start()
     asks.suggest_float("x", 0, 1)
@@ -276,7 +289,7 @@ def test_a_report_of_another_thread_waits_until_a_parameter_is_drawn() -> None:
 def test_a_report_of_the_objective_and_one_by_the_context_have_one_count_of_steps() -> None:
     controller = Controller()
     ctx = context_of(controller)
-    asks = objective.Trial(ctx, ("loss",), 1, controller)
+    asks = objective.Trial(ctx, ("loss",), ("minimize",), controller)
     asks.report(1.0, 4)
     ctx.report(other=2.0)
     assert controller.reports == [(4, {"loss": 1.0}), (5, {"other": 2.0})]

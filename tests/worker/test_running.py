@@ -37,7 +37,9 @@ class Trial:
         clock = types.SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
         for each in (module, slots, timers):
             monkeypatch.setattr(each, "time", clock)
-        self._request = TrialRequest("toy", 0, 1, 0, {}, 1, ("score",), timeout=LIMIT, prunable=prunable, objectives=1)
+        self._request = TrialRequest(
+            "toy", 0, 1, 0, {}, 1, ("score",), timeout=LIMIT, prunable=prunable, directions=("minimize",)
+        )
         ours, theirs = socket.socketpair()
         self.channel: TrialChannel = Channel(theirs, messages.TO_TRIAL)
         self._control, self.template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

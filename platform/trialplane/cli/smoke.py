@@ -180,6 +180,8 @@ def _file_metrics(
 ) -> Iterator[tuple[MetricSource, dict[str, float]]]:
     """Yield the metrics in each file that the script has written, with the source that reads the file.
 
+    A pattern that matches several of these files would mix up their values, so each of them is read by its own path.
+
     Args:
         folder: Working directory of the script, with its code.
         names: Names of losses and scores that are read in any spelling.
@@ -191,7 +193,9 @@ def _file_metrics(
         is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
         return not is_of_wandb and file.is_file() and old_files.get(file) != _file_version(file)
 
-    for file in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
+    files = list(elsewhere.metric_files(folder, names, is_new, lambda _: b""))
+    file_counts = collections.Counter(file.source for file in files)
+    for file in files:
         finite = {name: value for name, value in file.values.items() if math.isfinite(value)}
         if file.source is None or len(finite) > reader.MOST_NAMES or _is_vocabulary(finite):  # not read by a job, or data
             continue
@@ -199,7 +203,10 @@ def _file_metrics(
         if file.path.suffix in _PRINTED_SUFFIXES:
             result_names &= _result_names(file.path, names, finite, folder, options)[0]
         if result_names:
-            yield file.source, {name: value for name, value in finite.items() if name in result_names}
+            source = file.source
+            if source.source == "file" and file_counts[source] > 1:
+                source = dataclasses.replace(source, path=file.path.relative_to(folder).as_posix())
+            yield source, {name: value for name, value in finite.items() if name in result_names}
 
 
 def _is_vocabulary(values: Mapping[str, float]) -> bool:

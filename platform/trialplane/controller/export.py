@@ -179,7 +179,7 @@ def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
         fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory")
         attributes |= {name: getattr(outcome, name) for name in fields}
         attributes |= {f"metrics.{name}": value for name, value in outcome.metrics.items()}
-        if request.objectives:  # an objective of Optuna returns its values, and these are the user attributes that it set
+        if request.directions:  # an objective of Optuna returns its values, and these are the user attributes that it set
             attributes |= outcome.returned
         else:
             attributes |= {f"returned.{name}": value for name, value in rows.cells(outcome.returned).items()}

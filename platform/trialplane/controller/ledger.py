@@ -804,7 +804,7 @@ class Ledger:
             retry_of=retry_of,
             reported=self._best_reports.metrics,
             stop=self._stop,
-            objectives=len(self.job.objectives) if self._search.suggests else 0,
+            directions=tuple(objective.direction for objective in self.job.objectives) if self._search.suggests else (),
             segment=segment,
         )
         # Only drawn parameters are written to the database, as the job has the fixed ones.

@@ -142,7 +142,7 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
     params = _limit_params({**job.params, **request.params})
     if outcome.state is not TrialState.PAUSED:
         batch.add_params(dict(sorted(params.items())))
-    if request.objectives:  # an objective of Optuna has requested parameters after its start, which had no tags then
+    if request.directions:  # an objective of Optuna has requested parameters after its start, which had no tags then
         batch.add_tags({labels.PARAM + values.mlflow_name(key): value for key, value in sorted(params.items())})
     duration = "trial_seconds" if request.segment is None else "segment_seconds"
     seconds = {duration: outcome.ended - outcome.started} if outcome.started else {}

@@ -124,8 +124,8 @@ class TrialRequest:
         resume: Name of another run whose newest checkpoint the trial starts from if it has no checkpoint of its own, or "".
         worker: Number of a collection's worker. None for the learner and for any other trial.
         units: Maximum number of results for the learner of a collection's iteration. 0 for any other trial.
-        objectives: Number of values that an Optuna objective returns, which requests its parameters while it runs. 0 for any
-            other trial.
+        directions: Directions of the values that an Optuna objective returns, which requests its parameters while it runs:
+            "minimize" or "maximize". Empty for any other trial.
         segment: Part of the training that this attempt does. None if trials are not paused at rungs.
         start: Checkpoint of the run `resume` to start from, with step -1 for the newest. None for the newest of the trial
             with the same number. With a digest, it is one that `reuse` has selected: it is used only if it is unchanged, and
@@ -153,7 +153,7 @@ class TrialRequest:
     units: int = 0
     reported: tuple[str, ...] = ()
     stop: tuple[StopRule, ...] = ()
-    objectives: int = 0
+    directions: tuple[str, ...] = ()
     segment: Segment | None = None
     start: Parent | None = None
     workers: int = 0

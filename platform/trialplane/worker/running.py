@@ -235,7 +235,7 @@ class RunningTrial:
             MessageError: The job is not an Optuna objective, the last request is not answered yet, or there were too many
                 requests.
         """
-        if not self.request.objectives:
+        if not self.request.directions:
             raise errors.MessageError("a trial sent a request for a parameter, and only an objective of Optuna may")
         if self.pending_suggestion is not None:
             raise errors.MessageError("a trial sent two requests for parameters at once; send them one after another")

@@ -259,8 +259,8 @@ def run_job(
         if job_function is None:
             job_function = import_job(config)
             process.seed_everything(request.seed)  # once more: the job may have imported numpy or torch only now
-        if request.objectives:
-            job_function = objective.trial_function(job_function, request.metrics, request.objectives, reporter)
+        if request.directions:
+            job_function = objective.trial_function(job_function, request.metrics, request.directions, reporter)
         fields = {
             **_request_fields(config, request),
             "workdir": workdir,

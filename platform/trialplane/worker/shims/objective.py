@@ -1,8 +1,8 @@
 """Run an objective of Optuna as a trial's function, with an argument that behaves like `optuna.Trial`.
 
 Optuna itself runs in the controller, from which each new parameter is requested; repeated requests are answered here.
-Optuna's errors and warnings are raised here with the same text. This module does not import Optuna, which may not be
-installed for the job.
+Optuna's errors and warnings are raised here with the same text. Optuna may not be installed for the job, and is
+imported only for its own values.
 """
 
 from __future__ import annotations
@@ -35,26 +35,65 @@ class Controller(Protocol):
         """Request the value of a parameter, and return the answer."""
 
 
+class Study:
+    """The study of a trial, of which a trial's process has the directions alone.
+
+    Args:
+        directions: Directions of the objectives, "minimize" or "maximize".
+    """
+
+    def __init__(self, directions: Sequence[str]) -> None:
+        self._names = tuple(directions)
+
+    @property
+    def directions(self) -> list[Any]:
+        """The directions as Optuna's own values, for code that has imported Optuna."""
+        from optuna.study import StudyDirection
+
+        return [StudyDirection[name.upper()] for name in self._names]
+
+    @property
+    def direction(self) -> Any:
+        """The direction of the only objective.
+
+        Raises:
+            RuntimeError: There are several objectives.
+        """
+        if len(self._names) > 1:
+            raise RuntimeError("a study with several objectives has no direction; read study.directions")
+        return self.directions[0]
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise an error that says where the study is."""
+        raise AttributeError(
+            f"trial.study.{name} does not exist: the study is in the controller, and only its directions are here"
+        )
+
+
 class Trial:
     """One trial, with the interface of `optuna.Trial`.
 
     Attributes:
         number: Number of the trial, from 0. A retry has the same number.
         datetime_start: Start of this attempt, in local time.
+        study: Directions of the study, which callbacks of libraries compare with their own metric's.
 
     Args:
         ctx: Context of the trial, for reports.
         metrics: Names of the job's objectives, followed by those of its constraints.
-        objectives: Number of objectives.
+        directions: Directions of the objectives, "minimize" or "maximize".
         controller: Controller, which draws the parameters.
     """
 
-    def __init__(self, ctx: context.Context, metrics: Sequence[str], objectives: int, controller: Controller) -> None:
+    def __init__(
+        self, ctx: context.Context, metrics: Sequence[str], directions: Sequence[str], controller: Controller
+    ) -> None:
         self.number = ctx.trial
         self.datetime_start = datetime.datetime.now()
         self._ctx = ctx
-        self._objective_names = tuple(metrics[:objectives])
-        self._constraint_names = tuple(metrics[objectives:])
+        self.study = Study(directions)
+        self._objective_names = tuple(metrics[: len(directions)])
+        self._constraint_names = tuple(metrics[len(directions) :])
         self._controller = controller
         self._requests: dict[str, messages.Suggest] = {}  # first request for each parameter, by name
         self._stored_values: dict[str, float] = {}  # its answer, as Optuna stores it: a number, or the index of a choice
@@ -208,7 +247,7 @@ class Trial:
         raise AttributeError(
             f"trial.{name} does not exist: the study is in the controller. A trial's process has suggest_float, "
             "suggest_int, suggest_categorical, report, should_prune, set_user_attr, set_constraint, number, params, "
-            "distributions, user_attrs, constraints and datetime_start"
+            "distributions, user_attrs, constraints, datetime_start, study.direction and study.directions"
         )
 
     def _result(self, returned: Any) -> context.Result:
@@ -255,12 +294,12 @@ class Trial:
 
 
 def trial_function(
-    objective: Objective, metrics: Sequence[str], objectives: int, controller: Controller
+    objective: Objective, metrics: Sequence[str], directions: Sequence[str], controller: Controller
 ) -> context.JobFunction:
     """Return a function of the context that calls an objective; the arguments are those of `Trial`."""
 
     def run(ctx: context.Context) -> context.Result:
-        trial = Trial(ctx, metrics, objectives, controller)
+        trial = Trial(ctx, metrics, directions, controller)
         return trial._result(objective(trial))
 
     return run
