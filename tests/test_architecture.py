@@ -260,7 +260,6 @@ LATE_IMPORTS = {
     "training.states": "torch, which is imported only if the job uses it",
     "worker.context": "numpy, which a job that saves no states may not need",
     "worker.alone": "numpy, of which no job but a collection needs anything",
-    "worker.shims.objective": "Optuna, which an objective may not need where trials run",
     "worker.shims.capture": "torch and transformers, which are there by then",
     "worker.roles": "what ranks, or a collection, need: a trial of one process imports neither",
 }

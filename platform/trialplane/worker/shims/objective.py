@@ -48,9 +48,8 @@ class Study:
     @property
     def directions(self) -> list[Any]:
         """The directions as Optuna's own values, for code that has imported Optuna."""
-        from optuna.study import StudyDirection
-
-        return [StudyDirection[name.upper()] for name in self._names]
+        study = importlib.import_module("optuna.study")
+        return [study.StudyDirection[name.upper()] for name in self._names]
 
     @property
     def direction(self) -> Any:
