@@ -131,6 +131,7 @@ raise SystemExit("the search has started")
             '{"model": [SVC(), LogisticRegression()], "model__C": [1, 10]}',
             {"model": "SVC()", "model__C": 10},
         ),
+        ("GridSearchCV", '{"model__C": (40, 1), "model__degree": (2, 5, 3)}', {"model__C": 1, "model__degree": 3}),
         ("GridSearchCV", '[{"model__C": [1]}, {"model__kernel": ["rbf", "poly"]}]', {"space": 1, "1.model__kernel": "rbf"}),
         (
             "RandomizedSearchCV",
@@ -200,3 +201,12 @@ def test_choices_have_the_same_text_in_each_process() -> None:
     trial = optuna.create_study().ask()
     assert drawing.choice(trial, "x", [Option(), print]) is not None
     assert "0x" not in str(trial.params)
+
+
+@pytest.mark.parametrize(
+    ("domain", "low"), [((1, 9), 1), ((1, 9, "uniform"), 1), ((1, 20, 40), None), ((True, False), None)]
+)
+def test_a_tuple_with_two_bounds_is_a_range(domain: tuple[Any, ...], low: int | None) -> None:
+    trial = optuna.create_study().ask()
+    assert drawing.value(trial, "x", domain) in (range(1, 10) if low else domain)
+    assert getattr(trial.distributions["x"], "low", None) == low

@@ -32,8 +32,8 @@ def value(trial: Any, name: str, domain: Any) -> Any:
     Args:
         trial: The trial.
         name: Name of the parameter.
-        domain: A distribution of Optuna, scikit-optimize or scipy; a tuple with two bounds, and perhaps "log-uniform"; a
-            list of choices; or a fixed value.
+        domain: A distribution of Optuna, scikit-optimize or scipy; a tuple with two bounds, and perhaps the name of their
+            prior, such as "log-uniform"; another sequence of choices; or a fixed value.
     """
     choices = getattr(domain, "choices", None) or getattr(domain, "categories", None)
     if choices is not None:
@@ -46,7 +46,8 @@ def value(trial: Any, name: str, domain: Any) -> Any:
         )
     if hasattr(domain, "ppf"):
         return _quantile(trial, name, domain)
-    if isinstance(domain, tuple) and len(domain) in (2, 3) and all(_is_number(bound) for bound in domain[:2]):
+    has_prior = isinstance(domain, tuple) and len(domain) == 3 and isinstance(domain[2], str)
+    if isinstance(domain, tuple) and (len(domain) == 2 or has_prior) and all(_is_number(bound) for bound in domain[:2]):
         is_integer = all(isinstance(bound, int) for bound in domain[:2])
         return number(trial, name, domain[0], domain[1], is_integer=is_integer, log=domain[2:] == ("log-uniform",))
     if isinstance(domain, (str, bytes)) or not hasattr(domain, "__len__"):

@@ -180,8 +180,11 @@ def _fmin(fn: Callable[..., Any], space: Any, *args: Any, **kwargs: Any) -> NoRe
 
 def _fit_search(search: Any, X: Any, y: Any = None, **fit_params: Any) -> NoReturn:
     """End the script with the estimator, the space and the data of a search of scikit-learn."""
-    spaces = ("param_grid", "param_distributions", "search_spaces")
-    space = next(value for name in spaces if (value := getattr(search, name, None)) is not None)
+    space = getattr(search, "search_spaces", None)
+    if space is None:
+        space = getattr(search, "param_grid", None) or search.param_distributions
+        parts = [space] if isinstance(space, Mapping) else space
+        space = [{name: _without_bounds(domain) for name, domain in part.items()} for part in parts]
     options: dict[str, Any] = {"groups": fit_params.pop("groups", None), "cv": search.cv, "scoring": search.scoring}
     if fit_params:
         options["params"] = fit_params
@@ -197,6 +200,11 @@ def _fit_search(search: Any, X: Any, y: Any = None, **fit_params: Any) -> NoRetu
         return float(cross_validate(estimator, X, y, **options)[score_key].mean())
 
     raise _SearchStarted(objective)
+
+
+def _without_bounds(domain: Any) -> Any:
+    """Return a domain of scikit-learn, in which a tuple has choices and never bounds, as one with a list."""
+    return list(domain) if isinstance(domain, tuple) else domain
 
 
 def _minimize(func: Callable[[list[Any]], Any], dimensions: Sequence[Any], *args: Any, **kwargs: Any) -> NoReturn:
