@@ -140,5 +140,6 @@ def test_names_in_an_output_that_are_those_of_objectives() -> None:
     text += "valid_0's l2: 3\nl2=1 objective_seed=5\n"
     assert guess.candidates(text) == ["Loss", "Acc_1", "accuracy", "val_loss", "r2", "valid_0_l2"]
     assert guess.candidates("Last reward: 9.0, average reward: 8.0, loss: 1") == ["last_reward", "average_reward", "loss"]
+    assert guess.candidates(f"Last reward: 9, {'x' * 100} reward: 8") == ["last_reward", "reward"]
     assert guess.objective({"valid_0_l2": 3.0}) == {"metric": "valid_0_l2", "direction": "minimize"}
     assert guess.objective({"val_f1": 0.5, "x": 1.0}) == {"metric": "val_f1", "direction": "maximize"}

@@ -83,7 +83,8 @@ _AVERAGES = _word_set("average avg mean")
 _METRIC = re.compile(
     r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
 )
-_QUALIFIER = re.compile(r"([^\W\d]\w*)[ _-]+$")
+_QUALIFIER = re.compile(r"(?<![^\W\d])([^\W\d]\w*)[ _-]+$")
+_LONGEST_QUALIFIER = 60  # characters before a name that are read, because a line of output may have any length
 _MONITORS = ("monitor", "monitor_metric", "monitored_metric", "metric_for_best_model")
 _MODES = ("mode", "monitor_mode")
 _MONITORED = re.compile(r"(?:(min|max)\w*\s+)?([A-Za-z][\w./@-]*)")
@@ -403,7 +404,8 @@ def candidates(text: str) -> list[str]:
         data_prefix, word = match.groups(default="")
         name = data_prefix.lower().replace("'s", "") + word
         # Of `Last reward: 9, Average reward: 8`, the words before the name are part of it.
-        if counts[match[0].lower()] > 1 and (qualifier := _QUALIFIER.search(text, 0, match.start())):
+        first = max(0, match.start() - _LONGEST_QUALIFIER)
+        if counts[match[0].lower()] > 1 and (qualifier := _QUALIFIER.search(text, first, match.start())):
             name = f"{qualifier[1].lower()}_{name}"
         names[re.sub(r"\W+", "_", name).strip("_")] = None
     return [name for name in names if is_measure(name)]
