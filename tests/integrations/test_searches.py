@@ -61,6 +61,20 @@ def test_the_objective_has_what_the_script_gives_it(tmp_path: Path, passed: str,
     assert isinstance(optuna.create_study(), optuna.Study), "as before, outside of the script"
 
 
+@pytest.mark.parametrize("functions", ["optuna", "optuna.study"])
+def test_the_studies_of_the_user_are_as_before(tmp_path: Path, functions: str) -> None:
+    url = f"sqlite:///{tmp_path}/studies.db"
+    optuna.create_study(study_name="own", storage=url).add_trial(optuna.trial.create_trial(value=1.0))
+    (tmp_path / "search.py").write_text(
+        f"import optuna\n{functions}.copy_study(from_study_name='own', from_storage='{url}', to_storage='{url}', "
+        f"to_study_name='copy')\n{functions}.delete_study(study_name='own', storage='{url}')\n"
+        f"optuna.create_study(study_name='own', storage='{url}').optimize(lambda trial: 1)\n"
+    )
+    objective_of(str(tmp_path / "search.py"))
+    assert optuna.get_all_study_names(url) == ["own"]
+    assert len(optuna.load_study(study_name="own", storage=url).trials) == 1
+
+
 def test_a_script_without_a_search_has_no_objective(tmp_path: Path) -> None:
     (tmp_path / "search.py").write_text(textwrap.dedent("x = 1\n"))
     with pytest.raises(LookupError, match="ended without starting a search"):

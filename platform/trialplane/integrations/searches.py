@@ -67,7 +67,8 @@ def objective_of(
 ) -> Objective:
     """Run a script up to the call that starts its search, and return an objective for Optuna.
 
-    No search is started, and no study or storage is created.
+    No search is started, and no study is created, deleted or copied. The lines before the search run as usual, also those
+    that create an object of a storage.
 
     Args:
         script: Path of the script, relative to the folder of the calling module.
@@ -164,6 +165,10 @@ def _create_study(*args: Any, **kwargs: Any) -> _Study:
     return _Study()
 
 
+def _leave_studies(*args: Any, **kwargs: Any) -> None:
+    """Do nothing, in place of Optuna's functions that delete or copy a study of the user."""
+
+
 def _fmin(fn: Callable[..., Any], space: Any, *args: Any, **kwargs: Any) -> NoReturn:
     """End the script with the function and the space of hyperopt's `fmin`."""
 
@@ -253,7 +258,13 @@ def _search_of_tuner(tuner: Any, *fit_args: Any, **fit_kwargs: Any) -> NoReturn:
 # Module of a library → function that replaces its calls. A module that has copied a function needs a line of its own.
 _CALLS: Mapping[str, imports.Replace] = {
     **dict.fromkeys(
-        ("optuna.study.study", "optuna.study", "optuna"), _calls(create_study=_create_study, load_study=_create_study)
+        ("optuna.study.study", "optuna.study", "optuna"),
+        _calls(
+            create_study=_create_study,
+            load_study=_create_study,
+            delete_study=_leave_studies,
+            copy_study=_leave_studies,
+        ),
     ),
     **dict.fromkeys(("hyperopt.fmin", "hyperopt"), _calls(fmin=_fmin)),
     "sklearn.model_selection._search": _calls(BaseSearchCV__fit=_fit_search),
