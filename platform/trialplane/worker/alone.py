@@ -8,7 +8,6 @@ collection runs in this one process: `python jobs/selfplay/train.py --units 4 --
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.job import document, load, short_forms
+from trialplane.job import document, kinds, load, short_forms
 from trialplane.job.kinds import Collection, Job, Study, Training
 from trialplane.training import process, progress
 from trialplane.wire import paths
@@ -80,9 +79,11 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         InputError: The user's input has an error.
     """
     folder = Path(file).resolve().parent
-    arguments, unparsed = _parser(folder.name).parse_known_args(argv)
+    kind = kinds.kind_class(document.read(folder / load.FILE).data.get("kind"))
+    size_names = ("units", "iterations") if kind is Collection else ()  # another kind may have parameters with these names
+    arguments, unparsed = _parser(folder.name, has_sizes=bool(size_names)).parse_known_args(argv)
     policies.apply_all()
-    sizes = {f"collect.{name}": load.Flag(getattr(arguments, name), f"--{name}") for name in ("units", "iterations")}
+    sizes = {f"collect.{name}": load.Flag(getattr(arguments, name), f"--{name}") for name in size_names}
     job = load.load_job(folder, profile=arguments.profile, overrides=sizes, environ=os.environ)
     params = _params(job, arguments, unparsed)
     rank, local_rank, world_size = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES.items())
@@ -122,8 +123,13 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
-    """Return a parser of the command line, except for the parameters of the job with this name."""
+def _parser(name: str, *, has_sizes: bool) -> argparse.ArgumentParser:
+    """Return a parser of the command line, except for the parameters of the job.
+
+    Args:
+        name: Name of the job.
+        has_sizes: Whether to add the options of a collection.
+    """
     parser = argparse.ArgumentParser(
         description=f"Run one trial of {name} alone.",
         epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
@@ -132,8 +138,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--profile", metavar="NAME", help="a profile of job.yaml")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of parameters")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter's value")
-    parser.add_argument("--units", "--games", type=int, help="units per iteration of a collection")
-    parser.add_argument("--iterations", type=int, help="iterations of a collection")
+    if has_sizes:
+        parser.add_argument("--units", "--games", type=int, help="units per iteration")
+        parser.add_argument("--iterations", type=int, help="number of iterations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--checkpoints",
@@ -153,11 +160,12 @@ def _params(job: Job, arguments: argparse.Namespace, unparsed: Sequence[str]) ->
         unparsed: Other arguments, `--NAME VALUE` or `--NAME=VALUE`.
 
     Raises:
-        InputError: The file of `--config` cannot be read, or an argument has no value or names no parameter.
+        InputError: The file of `--config` cannot be read, or an argument is no option, has no value or names no parameter.
     """
     params = {**job.params, **job.search.start_point()}
     names = {*params, *job.search.parameters}  # the starting point may leave out some parameters
-    typed_params = dict(short_forms.value(text, f"--set {text}") for text in [*arguments.set, *_assignments(unparsed)])
+    assignments = [(text, f"--set {text}") for text in arguments.set]
+    typed_params = dict(short_forms.value(text, source) for text, source in [*assignments, *_assignments(unparsed)])
     for name in typed_params.keys() - names:
         if not job.search.function:  # else a function of the job defines the parameters, so their names are unknown
             raise errors.InputError(f"{name}: there is no such parameter; {errors.nearest(name, names)}".rstrip("; "))
@@ -165,13 +173,21 @@ def _params(job: Job, arguments: argparse.Namespace, unparsed: Sequence[str]) ->
     return {**params, **config, **typed_params}
 
 
-def _assignments(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield `name=value` for each `--name value` or `--name=value`."""
+def _assignments(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield `name=value` and `--name` for each `--name value` or `--name=value`.
+
+    Raises:
+        InputError: An argument is none of them.
+    """
     remaining = iter(arguments)
     for argument in remaining:
         flag, equals, value = argument.partition("=")
+        if not flag.startswith("--"):
+            raise errors.InputError(f"{argument!r} is no option; write --NAME VALUE")
+        if not equals and (next_argument := next(remaining, None)) is None:
+            raise errors.InputError(f"{flag} has no value; write {flag} VALUE")
         name = flag.removeprefix("--").replace("-", "_")
-        yield f"{name}={value}" if equals else "=".join([name, *itertools.islice(remaining, 1)])
+        yield f"{name}={value if equals else next_argument}", flag
 
 
 def _checkpoints(job: Job, workdir: Path) -> str:
