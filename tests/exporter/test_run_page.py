@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.controller.conftest import request
-from tests.exporter.conftest import DONE, Place
+from tests.exporter.conftest import DONE, Place, bring
 
+from trialplane import errors
 from trialplane.exporter import run_page, source
+from trialplane.exporter.exporter import Exporter
 from trialplane.job import kinds
+from trialplane.ledger.attempts import Attempt
 from trialplane.plan import plan as planning
 from trialplane.wire import records
 from trialplane.wire.exports import End
@@ -61,6 +64,31 @@ def test_a_run_on_a_laptop_stores_no_page(place: Place) -> None:
     place.play(0)
     place.export(DONE)
     assert stored(place) == ["job.json"]
+
+
+class _Ledger(source.Database):
+    """A ledger that does not answer while `is_lost` is set."""
+
+    is_lost = False
+
+    def ended_attempts(self, after: int) -> list[Attempt]:
+        if self.is_lost:
+            raise errors.LedgerUnavailable("the ledger does not answer")
+        return super().ended_attempts(after)
+
+
+def test_a_ledger_that_does_not_answer_is_asked_again_for_the_page(place: Place) -> None:
+    place.play(0)
+    ledger = _Ledger(place.ledger, "toy-1")
+    exporter = Exporter(place.run, ledger, place.uri)
+    exporter.set_end(end(place))
+    bring(exporter, closes=False)
+    ledger.is_lost = True
+    with pytest.raises(errors.LedgerUnavailable):
+        exporter.close()
+    ledger.is_lost = False
+    bring(exporter, closes=True)
+    assert "report.html" in stored(place)
 
 
 @pytest.mark.parametrize("limit", ["MAX_ATTEMPTS", "MAX_REPORTS", "MAX_BYTES"])

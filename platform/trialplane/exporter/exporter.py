@@ -158,7 +158,7 @@ class Exporter:
             Whether everything is done. If not, `advance` and `files.send` must be called again.
 
         Raises:
-            Exception: MLflow does not answer; the next call continues.
+            Exception: MLflow or the ledger does not answer; the next call continues.
         """
         try:
             if not self._has_ended and self._end is not None:
@@ -176,11 +176,17 @@ class Exporter:
             raise
 
     def _add_page(self, end: End) -> None:
-        """Add the run's page to the files to be uploaded, if the end has a status. Without a page nothing else is lost."""
+        """Add the run's page to the files to be uploaded, if the end has a status. Without a page nothing else is lost.
+
+        Raises:
+            LedgerUnavailable: The ledger does not answer; the next call of `close` tries again.
+        """
         if end.status is None:
             return
         try:
             self._run_paths.report.write_text(run_page.make(self._job, end.status, self._source), encoding="utf-8")
+        except errors.LedgerUnavailable:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not hold up the run's end
             command = f"`platform report {self._run_paths.root.name}` writes it to a file"
             write_log(f"MLflow does not get the page of the run: {describe(error)}; {command}")
