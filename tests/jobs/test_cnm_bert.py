@@ -151,8 +151,8 @@ def test_it_runs_alone_as_the_original_did(tmp_path):
     ("flags", "says"),
     [
         (["--max_train_sample", "3"], "max_train_sample: there is no such parameter; did you mean max_train_samples"),
-        (["--max_train_samples"], "'max_train_samples' is no parameter; write NAME=VALUE"),
-        (["more.yaml"], "'more.yaml' is no parameter; write NAME=VALUE"),
+        (["--max_train_samples"], "--max_train_samples has no value; write --max_train_samples VALUE"),
+        (["more.yaml"], "'more.yaml' is no option; write --NAME VALUE"),
     ],
 )
 def test_an_argument_that_is_none_is_refused(tmp_path, flags, says):

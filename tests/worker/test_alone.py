@@ -103,6 +103,15 @@ def test_a_training_alone_has_all_cores_and_a_search_those_of_the_job(script: Pa
         assert result(done.stdout) == {"loss": cpus}
 
 
+def test_a_parameter_may_be_named_like_an_option_of_a_collection(script: Path) -> None:
+    (script.parent / "job.yaml").write_text("kind: train\nparams: {units: 8, iterations: 1, stops: false}")
+    script.write_text(SCRIPT.replace('{"loss": total,', '{"params": ctx.params, "loss": total,'))
+    command = [sys.executable, script, "--units", "64", "--iterations=2"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=script.parent)
+    assert done.returncode == 0, done.stderr
+    assert result(done.stdout)["params"] == {"units": 64, "iterations": 2, "stops": False}
+
+
 @pytest.mark.slow
 def test_torchrun_with_two_ranks_prints_once(script: Path, tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
@@ -135,6 +144,8 @@ def test_sigterm_is_a_request(script: Path) -> None:
         (("--set", "stops=for want of data", "--data", "[a.txt, b.txt]"), "params.data is a list, and this job reads one"),
         (("--set", "stosp=true"), "stosp: there is no such parameter; did you mean stops?"),
         (("--set", "stops"), "is no parameter; write NAME=VALUE"),
+        (("stops", "true"), "'stops' is no option; write --NAME VALUE"),
+        (("--stops",), "--stops has no value; write --stops VALUE"),
         (("--profile", "big"), "there is no profile 'big'"),
     ],
 )
