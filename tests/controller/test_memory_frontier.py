@@ -10,10 +10,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from tests.controller.conftest import outcome
 from tests.controller.trainings import Opened, asked, job
 
+from trialplane.controller import samplers
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.memory_frontier import MemoryFrontier, is_out_of_memory
 from trialplane.wire.records import TrialOutcome, TrialRequest
@@ -106,6 +108,30 @@ def test_a_choice_and_a_missing_parameter_separate_points() -> None:
     frontier.add({"batch": 4, "depth": 4, "precision": "half"})
     assert frontier.excludes({"batch": 4, "depth": 5, "precision": "half"})
     assert not frontier.excludes({"batch": 16, "depth": 3, "precision": "half"})
+
+
+@pytest.mark.parametrize(("sampler", "redraws"), [("gp", 2), ("tpe", 10)])
+def test_the_sampler_draws_again_before_chance_does(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sampler: str, redraws: int
+) -> None:
+    build, seeds = samplers.build_sampler, []
+
+    def counted(*args: Any, drawn_before: int | None = None, **fields: Any) -> optuna.samplers.BaseSampler:
+        seeds.append(drawn_before)
+        return build(*args, drawn_before=drawn_before, **fields)
+
+    monkeypatch.setattr(samplers, "build_sampler", counted)
+    smallest = {"batch": 1, "width": 64, "lr": 0.1, "precision": "full"}
+    space = {**SPACE, "precision": ["full"]}
+    ledger = opened.open(job(**{**SEARCH, "space": space}, trials=2, sampler=sampler, enqueue=[smallest], **AVOID))
+    out_of_memory = {"state": TrialState.FAILED, "metrics": {}, "failure": FailureClass.OOM}
+    ledger.tell(outcome(asked(ledger).number, **out_of_memory))
+    seeds.clear()
+    with caplog.at_level("INFO"):
+        asked(ledger)
+    assert seeds == [None, *range(1, redraws + 1)]
+    assert ledger.avoided == 100
+    assert caplog.messages == ["trial 1 was drawn again: 100 points would be out of memory"]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ _REPORT_SECONDS = 0.25  # between two writes of reports
 _REPORT_PAUSE = 5.0  # seconds before the next write of reports after one that failed
 _REDRAWS = 100  # attempts to draw parameters that no earlier trial has
 _SAMPLER_REDRAWS = 10  # the first of these are by the job's sampler, which may draw the same point each time
+_GP_REDRAWS = 2  # the same for gp, which fits its model for each of them
 _AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead of this machine's
 _AVOIDED = "trialplane:avoided"  # attribute of a study that holds `Ledger.avoided`
 _TOP = "trialplane:top"  # attribute of a study that holds `Promotion.top`, if it was raised
@@ -551,19 +552,18 @@ class Ledger:
         The job's sampler draws first, unless its class is of another package, and then a random sampler. After `_REDRAWS`
         attempts the space probably has no other point, and the trial keeps its parameters.
         """
-        jobs_sampler = self._study.sampler
+        jobs_sampler, avoided_count = self._study.sampler, 0
         is_optunas = samplers.is_optunas(jobs_sampler)
+        sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
         for redraw in range(_REDRAWS):
             is_repeated = self._search.duplicates == "redraw" and self._point(sampled) in self._points
             is_out_of_memory = self._memory_frontier.excludes(sampled)
             if not is_repeated and not is_out_of_memory:
                 break
-            if is_out_of_memory:
-                log.info("trial %d is drawn again, as it would be out of memory with %s", trial, dict(sampled))
-                self._memory.set_study_system_attr(self._study_id, _AVOIDED, self.avoided + 1)
+            avoided_count += is_out_of_memory
             empty_trial = optuna.trial.create_trial(state=TrialState.RUNNING)  # forgets the parameters drawn before
             self._memory.replace(optuna_trial._trial_id, empty_trial)
-            if redraw < _SAMPLER_REDRAWS and is_optunas:
+            if redraw < sampler_redraws and is_optunas:
                 count = redraw + 1  # gives each redraw another seed
                 sampler = samplers.build_sampler(self.job, trial, self._code, drawn_before=count, earlier=self._earlier)
             else:
@@ -575,6 +575,9 @@ class Ledger:
                 optuna_trial = optuna.trial.Trial(self._study, optuna_trial._trial_id)
                 sampled = samplers.suggest(optuna_trial, self.job, self._space_function)
             self._study.sampler = jobs_sampler
+        if avoided_count:
+            log.info("trial %d was drawn again: %s would be out of memory", trial, errors.counted(avoided_count, "point"))
+            self._memory.set_study_system_attr(self._study_id, _AVOIDED, self.avoided + avoided_count)
         return optuna_trial, sampled
 
     @property
