@@ -542,6 +542,30 @@ def test_positional_arguments_of_a_command_are_parameters(platform, written: Pat
 
 
 @pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--weight 0.01", "--weight {weight} {rate}"),  # the beginning of --weight-decay
+        ("-v", "-v {rate}"),
+        ("--names 2", "--names {names} 0.5"),  # whether 2 is its value is unknown
+    ],
+)
+def test_a_value_of_a_flag_is_no_positional_argument(platform, written: Path, flags: str, words: str) -> None:
+    text = """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--weight-decay")
+        parser.add_argument("-v", action="count")
+        parser.add_argument("--layers", type=int, default=2)
+        parser.add_argument("rate", type=float)
+        parser.parse_known_args()
+    """
+    write(Path(), {"fit.py": text})
+    result = platform("init", "--from", f"python fit.py {flags} 0.5", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert f"python fit.py {words}" in " ".join(job_in(".").command)
+
+
+@pytest.mark.parametrize(
     ("file", "settings_text", "typed"),
     [
         ("configs/base.yaml", "optim: {lr: 0.1}\nlayers: 2\n", "--config base"),

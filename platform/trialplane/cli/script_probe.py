@@ -252,15 +252,26 @@ def _positions(
 
 
 def _positional_indices(declared: Declared, call: script.Call) -> list[int]:
-    """Return the indices of the arguments of a call that are neither flags nor values of flags."""
+    """Return the indices of the arguments of a call that are neither flags nor values of flags.
+
+    Empty if an argument follows a flag that is not known, as it may be the flag's value. A flag may be the beginning of
+    another one, as argparse takes `--batch` for `--batch-size`, if no other flag begins so.
+    """
     options_by_flag = {flag: option for option in declared.options for flag in (option.flag, *option.aliases)}
+    switches = {flag for flag, option in options_by_flag.items() if option.style in ("switch", "negated")}
+    switches |= {*declared.switches, "--"}
+    flags = {*options_by_flag, *switches}
     indices: list[int] = []
     takes_value = False
     for index, word in enumerate(call.arguments):
         if word.startswith("-") and not re.fullmatch(settings.NUMBER, word):
             flag, has_value, _ = word.partition("=")
+            longer_flags = [known_flag for known_flag in flags if known_flag.startswith(flag)]
+            flag = longer_flags[0] if flag not in flags and len(longer_flags) == 1 else flag
             option = options_by_flag.get(flag)
-            takes_value = not has_value and option is not None and option.style not in ("switch", "negated")
+            takes_value = not has_value and flag not in switches
+        elif takes_value and option is None:
+            return []
         elif takes_value:
             takes_value = option is not None and bool(option.lists)
         else:

@@ -64,6 +64,7 @@ class Declared:
         trailing: Words before these pairs.
         overrides: Whether the script takes `lr=0.1`, as OmegaConf does.
         function: Function that reads the arguments and that the script itself does not call.
+        switches: Flags that take no value, also those that a job cannot set.
     """
 
     options: tuple[Option, ...] = ()
@@ -74,3 +75,4 @@ class Declared:
     trailing: tuple[str, ...] = ()
     overrides: bool = False
     function: str = ""
+    switches: tuple[str, ...] = ()

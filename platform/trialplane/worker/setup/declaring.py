@@ -60,6 +60,7 @@ class _Parsers:
         self._left_out: list[str] = []
         self._subcommands: list[str] = []
         self._takes_pairs = False
+        self._switches: list[str] = []
         self._words_before_pairs: list[str] = []
         self._takes_overrides = False
         self.function = ""
@@ -335,6 +336,7 @@ class _Parsers:
             tuple(self._words_before_pairs),
             self._takes_overrides,
             self.function,
+            tuple(self._switches),
         )
         self._file.write_text(records.to_json(declared), encoding="utf-8")
         os._exit(0)
@@ -350,6 +352,8 @@ class _Parsers:
         destinations: set[str] = set()
         # Subcommands come last: the options that a script adds after them precede them in a command too.
         for action in sorted(parser._actions, key=lambda action: isinstance(action, argparse._SubParsersAction)):
+            if action.nargs == 0:
+                self._switches += action.option_strings
             if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
                 continue  # a second argument of the same destination is the opposite of the first: --no-amp of --amp
             destinations.add(action.dest)
@@ -454,6 +458,8 @@ class _Parsers:
                 flag = typed_flags[0] if typed_flags else max(parameter.opts, key=len)
                 name = flag.lstrip("-")
             is_flag = getattr(parameter, "is_flag", False)
+            if is_flag or getattr(parameter, "count", False):
+                self._switches += [*parameter.opts, *parameter.secondary_opts]
             opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""  # `--no-amp` in `--amp/--no-amp`
             if getattr(parameter, "count", False) or (is_flag and opposite not in ("", f"--no-{name}")):
                 self._left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
