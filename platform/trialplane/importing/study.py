@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -198,7 +198,7 @@ def _library_job(
     by_name = _by_name(call, *library.arguments)
     metric, direction = library.metric, library.direction
     if not direction:
-        metric, direction = _keras_objective(by_name.get(metric), values)
+        metric, direction = _keras_objective(by_name.get(metric), values, notes)
     trials = values.value(by_name.get(library.trials)) if library.trials in by_name else library.default_trials
     if library.sampler == "bruteforce":
         trials = _grid_size(values.value(by_name["param_grid"])) if "param_grid" in by_name else None
@@ -225,15 +225,26 @@ def _is_method(call: ast.Call, name: str) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == name
 
 
-def _keras_objective(node: ast.expr | None, values: _Values) -> tuple[str, str]:
-    """Return the metric and the direction of a tuner of keras-tuner: a text, or `Objective(name, direction)`."""
-    node = None if node is None else values.resolve(node)
+def _keras_objective(node: ast.expr | None, values: _Values, notes: list[str]) -> tuple[str, str]:
+    """Return the metric and the direction of a tuner of keras-tuner: a text, or `Objective(name, direction)`.
+
+    Without either, the tuner minimizes the value that the model's function returns.
+    """
+    if node is None or _is_none(node := values.resolve(node)):
+        return "val_loss", "minimize"
     directions = {"min": "minimize", "max": "maximize"}
-    if isinstance(node, ast.Call):
-        by_name = {key: values.value(value) for key, value in _by_name(node, "name", "direction").items()}
-        return str(by_name.get("name")), directions.get(str(by_name.get("direction")), "minimize")
-    metric = values.value(node)
-    return (metric, guess.direction(metric)) if isinstance(metric, str) else ("val_loss", "minimize")
+    by_name = _by_name(node, "name", "direction") if isinstance(node, ast.Call) else {"name": node}
+    metric = values.value(by_name.get("name"))
+    direction = directions.get(str(values.value(by_name.get("direction"))))
+    if isinstance(metric, str) and not isinstance(node, ast.Call):
+        direction = guess.direction(metric)
+    metric_text = metric if isinstance(metric, str) else "val_loss"
+    if metric != metric_text or direction is None:
+        notes.append(
+            f"objective: only running the script would show all of {ast.unparse(node)}, so the job has "
+            f"{metric_text}, {direction or 'minimize'}d; write `objective` into job.yaml"
+        )
+    return metric_text, direction or "minimize"
 
 
 def _grid_size(grid: Any) -> int | None:
@@ -265,15 +276,17 @@ def _study_job(
     importable_names |= {target.id for target in targets if isinstance(target, ast.Name)}
     optimize_arguments = _by_name(optimize_calls[0], "func", "n_trials")
     function = optimize_arguments.get("func")
-    study_calls = [call for call in calls if naming.last(call.func) == "create_study"]
-    study_arguments = _by_name(study_calls[0]) if study_calls else {}
-    directions_node = study_arguments.get("directions")
-    if isinstance(directions_node, (ast.List, ast.Tuple)):
-        directions = [_direction(node, values) for node in directions_node.elts]
-    else:
-        directions = [_direction(study_arguments.get("direction"), values)]
+    studies = _studies(tree, optimize_calls[0], calls)
+    study_arguments = _study_arguments(studies[-1], values) if studies else {}
+    alternatives = {_directions(call, values) for call in studies}
+    directions = alternatives.pop() if len(alternatives) == 1 else (None,)
+    if None in directions:
+        notes.append("direction: only running the script would show it, so it is minimize; write `objective` into job.yaml")
     metrics = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
-    objectives = [{"metric": metric, "direction": direction} for metric, direction in zip(metrics, directions, strict=True)]
+    objectives = [
+        {"metric": metric, "direction": direction or "minimize"}
+        for metric, direction in zip(metrics, directions, strict=True)
+    ]
     trials = values.value(optimize_arguments.get("n_trials"))
     if type(trials) is not int or trials < 1:
         trials = search.DEFAULT_TRIALS
@@ -328,7 +341,7 @@ def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str
         choices: Samplers or pruners of a job, by name.
         notes: Remarks for the user. Those on parts that the fields lack are appended.
     """
-    if isinstance(node, ast.Constant) and node.value is None:
+    if _is_none(node):
         return {}
     if not isinstance(node, ast.Call):
         notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
@@ -343,7 +356,7 @@ def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str
     unreadable = [ast.unparse(argument) for argument in node.args]
     for key, value_node in _by_name(node).items():
         value = values.value(value_node)
-        if isinstance(value_node, ast.Constant) and value_node.value is None:
+        if _is_none(value_node):
             continue  # None stands for the default
         if key == "seed" and type(value) is int and value >= 0:
             seed = value
@@ -362,7 +375,74 @@ def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str
     return fields
 
 
-def _direction(node: ast.expr | None, values: _Values) -> str:
-    """Return the direction of a study from a text or a member of `StudyDirection`; otherwise Optuna's default, minimize."""
-    direction = node.attr if isinstance(node, ast.Attribute) else values.value(node)  # the name of the member
-    return "maximize" if str(direction).lower() == "maximize" else "minimize"
+def _studies(tree: ast.Module, optimize: ast.Call, calls: Sequence[ast.Call]) -> list[ast.Call]:
+    """Return the calls that may create the study whose `optimize` is called; those that load it, if none creates it.
+
+    There are several if the script assigns more than one study to the same variable.
+    """
+    study_calls = [call for call in calls if naming.last(call.func) in ("create_study", "load_study")]
+    assert isinstance(optimize.func, ast.Attribute)
+    receiver = optimize.func.value
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and optimize in ast.walk(node)]
+    studies = study_calls if len(study_calls) == 1 else []  # that of another function, such as one that returns it
+    for scope in (tree, *functions):  # the innermost function with an assignment is decisive
+        parts = {part for value in _assigned_values(scope, ast.unparse(receiver)) for part in ast.walk(value)}
+        studies = [call for call in study_calls if call in parts] or studies
+    studies = [receiver] if receiver in study_calls and isinstance(receiver, ast.Call) else studies
+    studies = [call for call in studies if call.lineno <= optimize.lineno] or studies
+    return [call for call in studies if naming.last(call.func) == "create_study"] or studies
+
+
+def _assigned_values(scope: ast.AST, target: str) -> Iterator[ast.expr]:
+    """Yield the expressions that a file or a function assigns to its variable, or to an attribute anywhere in it."""
+    todo = list(ast.iter_child_nodes(scope))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and target.isidentifier():
+            continue  # its variables are others
+        todo += ast.iter_child_nodes(node)
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if target in map(ast.unparse, targets):
+                yield node.value
+
+
+def _study_arguments(call: ast.Call, values: _Values) -> dict[str, ast.expr]:
+    """Return the arguments of a call of `create_study` by name, with those of a dict that it unpacks."""
+    unpacked: dict[str, ast.expr] = {}
+    for word in call.keywords:
+        if word.arg is None and isinstance(node := values.resolve(word.value), ast.Dict):
+            keys = [values.value(key) for key in node.keys]
+            unpacked |= {key: value for key, value in zip(keys, node.values, strict=True) if isinstance(key, str)}
+    return unpacked | _by_name(call)
+
+
+def _directions(call: ast.Call, values: _Values) -> tuple[str | None, ...]:
+    """Return the directions of a study, with None for one that cannot be read. Optuna's default is minimize."""
+    arguments = _study_arguments(call, values)
+    node = values.resolve(arguments["directions"]) if "directions" in arguments else ast.Constant(None)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return tuple(_direction(element, values) for element in node.elts)
+    if not _is_none(node):
+        return (None,)
+    if "direction" in arguments:
+        return (_direction(arguments["direction"], values),)
+    # A dict that is unpacked may get a direction in a way that cannot be read, and a study in a storage has its own.
+    is_unknown = any(word.arg is None for word in call.keywords) or naming.last(call.func) == "load_study"
+    return (None if is_unknown else "minimize",)
+
+
+def _direction(node: ast.expr, values: _Values) -> str | None:
+    """Return the direction that a text, a member of `StudyDirection` or None stands for; None if it cannot be read."""
+    node = values.resolve(node)
+    if _is_none(node):
+        return "minimize"
+    for direction in (values.value(node), node.attr if isinstance(node, ast.Attribute) else None):
+        if str(direction).lower() in ("minimize", "maximize"):
+            return str(direction).lower()
+    return None
+
+
+def _is_none(node: ast.expr) -> bool:
+    """Return whether an expression is None."""
+    return isinstance(node, ast.Constant) and node.value is None

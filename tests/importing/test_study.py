@@ -1,0 +1,64 @@
+"""The fields of a job that the text of a script with a search by Optuna or another library shows.
+
+Not checked here: the job and its trials (tests/cli/test_script_styles.py).
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from trialplane.importing import script
+
+OBJECTIVE = """
+import optuna
+def objective(trial): return trial.suggest_float("x", 0, 1)
+"""
+
+
+def read(text: str, *arguments: str) -> script.Script:
+    """The facts that the text of a script shows."""
+    return script.read(textwrap.dedent(text), "fit.py", given_arguments=arguments)
+
+
+STUDIES = {
+    "from settings import WAY\nstudy = optuna.create_study(direction=WAY)": None,
+    "import sys\nstudy = optuna.create_study(direction='maximize' if sys.argv else 'minimize')": None,
+    "study = optuna.load_study(study_name='s', storage='sqlite:///s.db')": None,
+    "from settings import options\nstudy = optuna.create_study(**options)": None,
+    "study = optuna.create_study(direction='maximize') if input() else optuna.create_study()": None,
+    "options = {'direction': 'maximize'}\nstudy = optuna.create_study(**options)": ["maximize"],
+    "WAYS = ['maximize', 'minimize']\nstudy = optuna.create_study(directions=WAYS)": ["maximize", "minimize"],
+    "def earlier(): return optuna.create_study(direction='maximize')\nstudy = optuna.create_study()": ["minimize"],
+    "def earlier(): study = optuna.create_study()\nstudy = optuna.create_study(direction='maximize')": ["maximize"],
+    "try: study = optuna.load_study()\nexcept KeyError: study = optuna.create_study(direction='maximize')": ["maximize"],
+    "study = optuna.create_study(direction=None)": ["minimize"],
+}
+
+
+@pytest.mark.parametrize("text", STUDIES)
+def test_the_directions_are_those_of_the_study_that_is_optimized_or_noted_as_unknown(text: str) -> None:
+    search = read(f"{OBJECTIVE}{text}\nstudy.optimize(objective, n_trials=3)")
+    objectives = search.search.get("objectives") or [search.search["objective"]]
+    assert [objective["direction"] for objective in objectives] == (STUDIES[text] or ["minimize"])
+    assert any(note.startswith("direction: ") for note in search.notes) == (STUDIES[text] is None)
+
+
+TUNERS = {
+    "kt.Objective(METRIC, 'max')": ("val_loss", "maximize", True),
+    "kt.Objective('val_f1', WAY)": ("val_f1", "minimize", True),
+    "METRIC": ("val_loss", "minimize", True),
+    "['val_f1', 'val_loss']": ("val_loss", "minimize", True),
+    "'val_accuracy'": ("val_accuracy", "maximize", False),
+    "None": ("val_loss", "minimize", False),
+}
+
+
+@pytest.mark.parametrize("objective", TUNERS)
+def test_the_objective_of_a_keras_tuner_is_read_or_noted_as_unknown(objective: str) -> None:
+    text = f"import keras_tuner as kt\nfrom settings import METRIC, WAY\nkt.RandomSearch(build, objective={objective})\n"
+    search = read(text)
+    metric, direction, is_noted = TUNERS[objective]
+    assert search.search["objective"] == {"metric": metric, "direction": direction}
+    assert any(note.startswith("objective: ") for note in search.notes) == is_noted
