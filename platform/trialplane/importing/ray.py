@@ -456,14 +456,23 @@ class _Reader:
         call, name = calls[0], naming.dotted(calls[0].func)
         function = name.rpartition(".")[2]
         bounds = [self.data(argument, field, depth + 1) for argument in call.args]
+        values: Sequence[Any]
+        if call.keywords:  # `high`, or the `size` of an array
+            return None
         if function == "choice" and len(bounds) == 1 and isinstance(bounds[0], list):
             values = bounds[0]
         elif not all(type(bound) in (int, float) for bound in bounds) or not 1 <= len(bounds) <= 2:
             return None
         elif function == "randint":
+            if not all(isinstance(bound, int) for bound in bounds):
+                return None
             is_inclusive = name.startswith("random.")  # of the standard library, and not numpy's
             low, high = (0, bounds[0]) if len(bounds) == 1 else bounds
-            values = list(range(low, min(high + is_inclusive, low + _MOST_DRAWN)))
+            values = range(low, high + is_inclusive)
+            if not low < values.stop <= low + _MOST_DRAWN:
+                return None
+        elif len(bounds) == 1:  # numpy's upper bound is then 1
+            return None
         elif body is call:
             return {CALL: "uniform", "lower": bounds[0], "upper": bounds[-1]}
         elif isinstance(body, ast.BinOp) and isinstance(body.op, ast.Pow) and body.right is call:
