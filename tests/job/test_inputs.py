@@ -6,6 +6,7 @@ Does not check the rows of tables.
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,29 @@ def test_too_few_lines(tmp_path: Path, lines: int, fields: dict[str, Any], messa
 
 def test_a_character_at_the_end_of_the_first_piece_is_no_error(tmp_path: Path) -> None:
     assert told(tmp_path, b"a" + "中".encode() * 2**19 + b"\n") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a.jsonl", "must hold one JSON object per line; it begins with"),
+        ("a.csv", "is no CSV: field larger than field limit"),
+        ("a.txt", "has 1 line of text, and it needs 2"),
+    ],
+)
+def test_a_file_of_one_huge_line_is_read_in_pieces(tmp_path: Path, name: str, message: str) -> None:
+    file_bytes = 2**27
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(file_bytes)  # zeros, which are text without a line end
+    checked_job = training(name, at_least=2) if name == "a.txt" else job(name)
+    tracemalloc.start()
+    try:
+        (issue,) = check_inputs(checked_job, tmp_path)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert message in issue.message
+    assert peak_bytes < file_bytes
 
 
 def test_lines_of_several_files_are_added(tmp_path: Path) -> None:

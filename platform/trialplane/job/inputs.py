@@ -25,6 +25,8 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _RECORD_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _GZIP_MARK = b"\x1f\x8b"
 _HEAD_BYTES = 2**20  # number of bytes that are read at a time
+# Bytes or characters of a line that are read at a time, because a file without line ends may be larger than the memory.
+_LONGEST_LINE = 16 * 2**20
 
 
 def check_inputs(job: Job, folder: Path, pod_folder: str = "", *, is_remote: bool = False) -> list[Issue]:
@@ -211,8 +213,10 @@ def _count_lines(files: Sequence[Path], most: int) -> int:
     count = 0
     for file in files:
         with file.open("rb") as raw:
-            for line in raw:
-                count += not line.isspace()
+            is_start = True  # whether the next piece is the first one of a line
+            while piece := raw.readline(_LONGEST_LINE):
+                count += is_start and not piece.isspace()
+                is_start = piece.endswith(b"\n")
                 if count >= most:
                     return count
     return count
@@ -232,8 +236,9 @@ def _header(text: TextIO, kind: str) -> list[str]:
     Raises:
         _BadFile: The table has no header or no first record.
     """
+    lines = iter(lambda: text.readline(_LONGEST_LINE), "")
     if kind in _SEPARATORS:
-        rows = csv.reader(text, delimiter=_SEPARATORS[kind])
+        rows = csv.reader(lines, delimiter=_SEPARATORS[kind])
         try:
             header = next(rows, None)
             first_row = next((row for row in rows if row), None)
@@ -244,7 +249,7 @@ def _header(text: TextIO, kind: str) -> list[str]:
         if first_row is None:
             raise _BadFile("has a header but no rows")
         return [column.strip() for column in header]
-    line = next((line for line in text if line.strip()), "")
+    line = next((line for line in lines if line.strip()), "")
     if not line:
         raise _BadFile("is empty; it must hold one JSON object per line")
     try:
