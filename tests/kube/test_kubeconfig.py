@@ -139,6 +139,7 @@ def test_a_context_without_a_user_is_anonymous(write):
         ({**config(), "clusters": []}, "the cluster 'lab' of the context lab is not in it"),
         ({**config(), "users": None}, "the user 'lab' of the context lab is not in it"),
         (config(server=""), "the cluster of lab has no server"),
+        (config(cluster={"server": 6443}), "the cluster of lab has no server"),
         (config(cluster={"certificate-authority": "gone.crt"}), r"cannot be used: .*gone\.crt"),
         (config(user={"client-key-data": "a"}), "cannot be used: .*base64"),
         (config(user={"auth-provider": {"name": "oidc", "config": {}}}), "cannot be used: .*id-token"),

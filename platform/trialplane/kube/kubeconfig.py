@@ -106,7 +106,7 @@ def read(context: str | None) -> KubeContext | None:
         raise TargetError(f"the kubeconfig {names()} cannot be used: the {missing} of the context {name} is not in it")
     cluster = _fields(*clusters[cluster_name])
     user = _fields(*users[user_name]) if user_name else {}
-    if not cluster.get("server", "").startswith(("http://", "https://")):
+    if not str(cluster.get("server", "")).startswith(("http://", "https://")):
         file, _ = clusters[cluster_name]
         raise TargetError(f"the kubeconfig {file} cannot be used: the cluster of {name} has no server")
     return KubeContext(name, context_fields.get("namespace", ""), cluster, user)
