@@ -20,7 +20,7 @@ from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, Sp
 from trialplane.job import load
 from trialplane.ledger import results
 from trialplane.plan import plan as planning
-from trialplane.wire import records
+from trialplane.wire import earlier, records
 from trialplane.wire.costs import Usage
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
@@ -60,6 +60,12 @@ def test_a_controller_that_is_starting_counts_as_alive(runs, home, double):
     submit(runs.target, planned(runs, "a"))
     assert runs.target.is_active("a")  # long before it holds the lock
     assert RunHandle("a", runs.target).status().state in (RunState.PENDING, RunState.RUNNING)
+
+
+def test_a_run_with_damaged_earlier_trials_is_no_user_of_a_checkpoint(runs, home):
+    submit(runs.target, planned(runs, "a"))
+    (RunPaths.of(home, "a").code / earlier.FILE).write_text("{")
+    assert runs.target.checkpoint_users("b") == []
 
 
 # A name that is taken

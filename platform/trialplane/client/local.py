@@ -111,7 +111,7 @@ class LocalTarget:
         names = []
         for other in self.runs():
             files = RunPaths.of(self.home, other)
-            with contextlib.suppress(RunDamaged, OSError):  # `platform list` shows them
+            with contextlib.suppress(RunDamaged, OSError, ValueError):  # a damaged run, which `platform list` shows
                 if other == run or process.active_controller(files) is None:
                     continue
                 sources = {beginning.run for beginning in earlier.read(files.code).beginnings}
