@@ -80,6 +80,8 @@ def test_a_typing_error_is_refused_at_every_place(chart: Path) -> None:
         ({"studies": {"install": {"maxSize": "2 GB"}}}, "maxSize"),
         ({"checkpoints": {"url": "bucket/path"}}, "url"),
         ({"checkpoints": {"grace": "2 minutes"}}, "grace"),
+        # Runs without a class have the priority 0 and could not preempt the warm pods.
+        ({"priorityClasses": {"warm": 0}}, "warm"),
     ],
 )
 def test_helm_names_the_wrong_value(template: Template, values: dict[str, Any], told: str) -> None:
