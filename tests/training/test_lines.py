@@ -1,6 +1,6 @@
 """LineDataset: which lines a text has, what is sent of it to another process, and what bad files are told.
 
-Not checked: how the index is built and shared (test_line_index.py), Arrow (test_lines_hf.py), speed (tests/benchmarks).
+Not checked: how the index is built and shared (test_line_index.py), speed (tests/benchmarks).
 """
 
 from __future__ import annotations
