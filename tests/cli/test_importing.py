@@ -226,7 +226,7 @@ def test_paths_that_are_no_files(platform, given: Path) -> None:
         refused(platform("import", "katib", path), said)
     refused(platform("import", "katib", str(given), "--into", "jobs/Big Name"), "not a valid job name")
     refused(platform("import", "katib", str(given), "--into", f"{'a' * 300}/x"), "File name too long")
-    refused(platform("import", "ktaib", str(given)), "'ktaib' is not")
+    refused(platform("import", "ktaib", str(given)), "'ktaib' is none of katib, wandb")
 
 
 TUNE = "from ray import tune\ndef fit(config): ...\ntune.run(fit, config={'a': tune.uniform(0, 1)}, metric='m')\n"

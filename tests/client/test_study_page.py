@@ -223,11 +223,12 @@ def test_a_browser_keeps_what_was_chosen_when_the_run_ends_and_sections_come(run
 
 
 def shown_in(shown: browsers.Page, section: str) -> tuple[str, list]:
-    """The text of a section, and the sizes of what its charts draw."""
+    """The text of a section, and the sizes of what its charts draw; the pixels of parallel coordinates."""
     shown.show(section)
-    traces = "chart.data.map(t => [t.name, t.x?.length, t.z?.length, t.dimensions?.map(d => d.values.length)])"
+    traces = "chart.data.map(t => [t.name, t.x?.length, t.z?.length])"
+    pixels = "[...chart.querySelectorAll('canvas')].map(canvas => canvas.toDataURL())"
     return shown.text(f"#{section}"), shown.read(
-        f"id => [...document.querySelectorAll(`#${{id}} .chart`)].map(chart => {traces})", section
+        f"id => [...document.querySelectorAll(`#${{id}} .chart`)].map(chart => chart.data ? {traces} : {pixels})", section
     )
 
 

@@ -27,6 +27,10 @@ def fill(folder: Path) -> Path:
     return folder
 
 
+def test_an_empty_folder_is_an_archive_without_files(tmp_path: Path) -> None:
+    assert pack.pack(tmp_path).files == ()
+
+
 def test_same_content_same_hash(tmp_path: Path) -> None:
     one = fill(tmp_path / "one")
     old = os.umask(0o077)

@@ -90,7 +90,7 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
     names = sorted((*entries, *files))
     # A script may write to a folder that exists, such as one with a `.gitignore` alone, which is hidden and so not packed.
-    empty_folders = [name for name, next_name in zip(names, (*names[1:], ""), strict=True) if _is_empty(name, next_name)]
+    empty_folders = [name for name, next_name in zip(names, (*names[1:], ""), strict=False) if _is_empty(name, next_name)]
     tar = _tar(files | {name: _File(b"") for name in empty_folders})
     data = gzip.compress(tar, compresslevel=9, mtime=0)
     if len(tar) > MAX_UNPACKED:  # the tar also has the names of the files, which may be very many
