@@ -232,6 +232,14 @@ def test_values_of_a_makefile_may_be_in_another_or_in_a_recipe(
             "PY = python\nfit: data\n\t$(PY) fit.py --lr 0.1 --layers 2\n",
             "python fit.py --lr {lr} --layers {layers}",
         ),
+        (
+            "N = 2\nfit:\n\tpython load.py --rows 9\n\tpython fit.py --lr 0.1\nscore:\n\tpython load.py $(N)\n",
+            "python fit.py --lr {lr}",
+        ),
+        (
+            "LR = 0.1\nFLAGS = --lr ${LR}\nfit: model\nmodel: load\n\tpython fit.py $(FLAGS)\nload:\n\techo\n",
+            "make fit LR={LR}",
+        ),
     ],
 )
 def test_a_target_of_make_stands_for_the_command_with_parameters(
@@ -241,6 +249,8 @@ def test_a_target_of_make_stands_for_the_command_with_parameters(
     result = platform("init", "--from", "make fit", "--no-smoke")
     assert result.exit_code == 0, result.output
     assert " ".join(job_in(".").command) == command
+    told = "`make fit` also runs `python load.py --rows 9`, which trials leave out"
+    assert (told in result.stderr) == ("--rows" in makefile), result.stderr
 
 
 @pytest.mark.parametrize("head", ["", "LR=0.1 ", "cd src && "])

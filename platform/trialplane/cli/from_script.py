@@ -265,8 +265,11 @@ def make_of_command(text: str, request: Request) -> int:
     if notebook_file := launcher.executed_notebook(text):
         return make(Path(notebook_file), request)
     makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
-    if made_command := launcher.made_command(text, makefile_text):
-        output.note(f"`{text}` runs `{made_command}`, which is the command of the job")
+    made_command, remark = launcher.made_command(text, makefile_text)
+    if made_command:
+        output.note(f"`{text}` runs `{credentials.extract(made_command)[0]}`, which is the command of the job")
+        if remark:
+            output.note(remark)
         return make_of_command(made_command, request)
     call, words, folder = launcher.find_call(text), text, "."
     started_commands: Callable[[], Sequence[str]] = tuple

@@ -31,6 +31,9 @@ MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 _TARGETS = ("train", "fit", "training", "run", "main", "all")
 _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)
 _MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)
+_SILENT = re.compile(r"#|echo\b|$")  # a line of a recipe that trains nothing
+_MAKE_DEFINITION = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?+]?=(.*)$", re.MULTILINE)
+_RULE = re.compile(r"([\w./ -]+):(?![:=])([^#;]*)")
 _MAKE_REFERENCE = re.compile(r"\$[({](\w+)[)}]")
 _PATH = re.compile(r"(?<![\w./$-])\w[\w.-]*/[\w./-]*\w")  # src/train.py
 _LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)
@@ -101,10 +104,12 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
         options, command = _read_makefile(text, name)
         if not options:
             target = command[-1]
-            if line := _recipe_command(text, target):
+            line, remark = _recipe_command(text, target)
+            if line:
                 line, secrets = credentials.extract(line)
                 script = parse_command_line(line, call=find_call(line))
-                return dataclasses.replace(script, notes=tuple(_secret_notes(text, secrets)))
+                notes = (*_secret_notes(text, secrets), *filter(None, [remark]))
+                return dataclasses.replace(script, notes=notes)
         remedy = (
             "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
             "`platform init --from 'make train LR=0.1'`"
@@ -515,49 +520,84 @@ def _text_options(text: str, name: str) -> Iterator[Option]:
         yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
 
 
-def made_command(command: str, makefile: str) -> str:
-    """Return the command with parameters that `make` or `make TARGET` stands for; "" for another command, or without one.
+def made_command(command: str, makefile: str) -> tuple[str, str]:
+    """Return the command with parameters that `make` or `make TARGET` stands for, and a remark on what it leaves out.
 
-    These are the numeric variables of the Makefile, given to make, or else the arguments of a command in the recipe.
+    The parameters are the numeric variables in the target's recipe, given to make, or else the arguments of a command in
+    the recipe. Both texts are "" for another command, or without parameters.
     """
     words = command.split()
     if words[:1] != ["make"] or len(words) > 2 or "=" in command or words[1:2] == ["-"]:
-        return ""
+        return "", ""
     targets = [target for target in _TARGET.findall(makefile) if not target.startswith(".")]
     target = words[1] if len(words) == 2 else next(iter(targets), "")
     if target not in targets:
-        return ""
-    variables = [option for option in _make_variables(makefile) if f"$({option.name})" in makefile]
-    if variables:
-        return shlex.join(["make", target, *(f"{option.name}={option.default}" for option in variables)])
+        return "", ""
+    if variables := _make_variables(makefile, target):
+        return shlex.join(["make", target, *(f"{option.name}={option.default}" for option in variables)]), ""
     return _recipe_command(makefile, target)
 
 
-def _make_variables(text: str) -> list[Option]:
-    """Return the numeric variables of a Makefile."""
+def _make_variables(text: str, target: str) -> list[Option]:
+    """Return the numeric variables of a Makefile that `make TARGET` uses, by name or in the value of another variable."""
+    definitions = _first_values(_MAKE_DEFINITION.findall(text))
+    prerequisites, recipe = _make_commands(text, target)
+    names = _MAKE_REFERENCE.findall("\n".join([*prerequisites, *recipe]))
+    for name in names:  # which grows
+        names += [other for other in _MAKE_REFERENCE.findall(definitions.get(name, "")) if other not in names]
     options = [_option(name, value) for name, value in _first_values(_MAKE_VARIABLE.findall(text)).items()]
-    return [option for option in options if option.kind in ("int", "float")]
+    return [option for option in options if option.kind in ("int", "float") and option.name in names]
 
 
-def _recipe_command(text: str, target: str) -> str:
-    """Return the first command in a Makefile target's recipe with named numbers, or else the last one of a Python script.
+def _make_commands(text: str, target: str) -> tuple[list[str], list[str]]:
+    """Return the commands that make runs for the prerequisites of a target, and those of the target's own recipe."""
+    prerequisites: dict[str, list[str]] = {}  # by target
+    recipes: dict[str, list[str]] = {}
+    rule_targets: list[str] = []
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        if line.startswith("\t"):
+            for name in rule_targets:
+                recipes[name].append(line.strip().lstrip("@-"))  # make removes these marks, too
+        elif (match := _RULE.match(line)) is not None:
+            rule_targets = match[1].split()
+            for name in rule_targets:
+                prerequisites.setdefault(name, []).extend(match[2].split())
+                recipes.setdefault(name, [])
+    names = [target]
+    for name in names:  # which grows
+        names += [other for other in prerequisites.get(name, ()) if other in recipes and other not in names]
+    return [line for name in reversed(names[1:]) for line in recipes[name]], recipes.get(target, [])
 
-    The values of variables are filled in. "" if there is no such command, or it has other variables.
+
+def _recipe_command(text: str, target: str) -> tuple[str, str]:
+    """Return the command in a Makefile target's recipe that trains, and a remark on the others, which a trial leaves out.
+
+    It is the last one of a Python script with named numbers, or else the last one with named numbers, or else the last one
+    of a Python script. The values of variables are filled in. Both are "" if there is no such command, or it has other
+    variables.
     """
     values = _first_values(_MAKE_VARIABLE.findall(text))
-    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
-    start = next((index for index, line in enumerate(lines) if re.match(rf"{re.escape(target)}\s*:", line)), len(lines))
-    recipe_lines = itertools.takewhile(lambda line: line.startswith("\t"), lines[start + 1 :])
-    recipe = (line.strip().lstrip("@-") for line in recipe_lines)  # make removes these marks, too
-    filled = [_MAKE_REFERENCE.sub(lambda match: values.get(match[1], match[0]), line) for line in recipe]
-    commands = [line for line in filled if "$" not in line]
-    with_numbers = (line for line in commands if list(settings.named_numbers(line)))
-    calls = (line for line in reversed(commands) if find_call(line) is not None)
-    return next(with_numbers, None) or next(calls, "")
+    prerequisites, recipe = (
+        [
+            _MAKE_REFERENCE.sub(lambda match: values.get(match[1], match[0]), line)
+            for line in lines
+            if not _SILENT.match(line)
+        ]
+        for lines in _make_commands(text, target)
+    )
+    commands = [line for line in reversed(recipe) if "$" not in line]
+    calls = [line for line in commands if find_call(line) is not None]
+    with_numbers = [line for line in (*calls, *commands) if list(settings.named_numbers(line))]
+    command = next(iter([*with_numbers, *calls]), "")
+    others = [line for line in (*prerequisites, *recipe) if line != command]
+    if not command or not others:
+        return command, ""
+    shown_commands = errors.shortened(credentials.extract(" and ".join(f"`{line}`" for line in others))[0], 200)
+    return command, f"`make {target}` also runs {shown_commands}, which trials leave out"
 
 
 def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
-    """Return the numeric variables of a Makefile, and the command that makes the first target with a name in `_TARGETS`.
+    """Return the first target of a Makefile with a name in `_TARGETS`: its numeric variables, and the command that makes it.
 
     Raises:
         SpecError: No target has a name in `_TARGETS`. A target with another name could deploy or delete something.
@@ -570,7 +610,7 @@ def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
         raise SpecError(
             [Issue(("script",), f"has no target {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}{choice}; {remedy}", name)]
         )
-    options = _make_variables(text)
+    options = _make_variables(text, target)
     return options, ["make", target, *(f"{option.name}={{{option.name}}}" for option in options)]
 
 
