@@ -593,6 +593,13 @@ def test_a_command_that_starts_a_search_is_the_job_of_that_search(
     assert value == pytest.approx(x**2 * 16 * -3, rel=0.02), "with the files of its folder and the argument"
 
 
+def test_a_variable_of_a_command_that_starts_a_search_is_replaced_in_the_trial(platform, written: Path) -> None:
+    Path("fit.py").write_text(STUDY_WITH_ARGUMENTS)
+    result = platform("init", "--from", "NAME='a $LATER' python fit.py --n_trials 2", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert "os.environ |= {'NAME': os.path.expandvars('a $LATER')}" in Path("fit_objective.py").read_text()
+
+
 SUBCOMMANDS = """
 import click, json, optuna
 @click.group()

@@ -94,9 +94,10 @@ def test_the_script_has_its_arguments_and_runs_in_its_folder(tmp_path: Path, mon
         "rows, number = Path('rows.csv'), int(sys.argv[1])\nfirst = rows.read_text()\n"
         "optuna.create_study().optimize(lambda trial: (number, HIGH, bounds.LOW, rows.read_text(), first))\n"
     )
+    monkeypatch.setenv("NUMBER", "0")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "own")])
     objective = objective_of(
-        str(package / "search.py"), arguments=["10"], folder=str(tmp_path), path=[str(tmp_path / "lib")]
+        str(package / "search.py"), arguments=["1$NUMBER"], folder=str(tmp_path), path=[str(tmp_path / "lib")]
     )
     assert objective(optuna.trial.FixedTrial({})) == (10, 5, 2, "7", "7")
 

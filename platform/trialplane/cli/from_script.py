@@ -761,7 +761,10 @@ def _write_study_job(origin: _Origin, parsed_script: Script, start: script_folde
     arguments_text += f", folder={start.cwd!r}" if start.cwd != (Path(name).parent.as_posix()) else ""
     arguments_text += f", path={list(start.path)}" if start.path else ""
     variables = {key: value for key, value in call.variables.items() if key != "PYTHONPATH"}
-    variables_text = f"import os\n\nos.environ |= {variables}\n\n" if variables else ""
+    variables_text = ""
+    if variables:  # a value may have `$NAME` of a variable that the trial has, such as a secret
+        values = ", ".join(f"{key!r}: os.path.expandvars({value!r})" for key, value in variables.items())
+        variables_text = f"import os\n\nos.environ |= {{{values}}}\n\n"
     text = _OBJECTIVE.format(name=name, arguments=arguments_text, variables=variables_text)
     new_files = [*origin.new_files, _NewFile(target, text, f"it runs {file.name} up to its search, for the function there")]
     fields["entrypoint"] = f"optuna:{module}:objective"

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +73,7 @@ def objective_of(
 
     Args:
         script: Path of the script, relative to the folder of the calling module.
-        arguments: Arguments of the script.
+        arguments: Arguments of the script. `$NAME` in one is replaced from the environment.
         folder: Folder in which the script and the objective run, relative to the same folder. Default: the script's own.
         path: Further folders from which the script imports, relative to the same folder.
 
@@ -86,7 +87,7 @@ def objective_of(
     file = base / script
     run_folder = Path(script).parent if folder is None else Path(folder)
     sys.path += [str(base / entry) for entry in path]
-    with _as_program(file, arguments) as namespace:
+    with _as_program(file, [os.path.expandvars(argument) for argument in arguments]) as namespace:
         try:
             with contextlib.chdir(base / run_folder):
                 exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), namespace)
