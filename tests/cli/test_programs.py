@@ -618,6 +618,15 @@ def test_several_values_of_a_name_are_named(platform, written: Path) -> None:
     assert made().search.enqueue == ({"B.drop": 0.1},)
 
 
+def test_the_owner_of_the_only_value_of_a_name_is_checked(platform, written: Path) -> None:
+    (written / "fit.py").write_text("class A:\n    def __init__(self, drop=0.5): ...\nprint('loss=1')\n")
+    words = ("init", "--from", "src/fit.py", "--no-smoke", "--space")
+    result = platform(*words, "B.drop=0.1..0.9")
+    assert result.exit_code == 2 and "has no parameter B.drop" in result.stderr, result.output
+    assert platform(*words, "A.drop=0.1..0.9").exit_code == 0
+    assert made().search.enqueue == ({"drop": 0.5},)
+
+
 def test_of_several_settings_files_the_others_are_named(platform, written: Path) -> None:
     reads = "import sys, yaml\nprint('loss=%f' % yaml.safe_load(open(sys.argv[1]))['lr'])\n"
     write(written, {"fit.py": reads, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n"})

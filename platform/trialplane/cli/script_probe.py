@@ -742,16 +742,21 @@ def declared_space(space: Mapping[str, Any], declared: Declared) -> dict[str, An
         for spelling in (option.name, *(alias.lstrip("-") for alias in option.aliases)):
             similar_names.setdefault(spelling.replace("-", "_"), set()).add(option.name)
     names = {option.name for option in declared.options}
-    values = {option.name for option in declared.options if not option.flag.startswith("-")}  # in a text or a file
+    values = [option for option in declared.options if not option.flag.startswith("-")]  # in a text or a file
     floats = {option.name for option in declared.options if option.kind == "float" or isinstance(option.default, float)}
 
     def spelled(name: str) -> str:
         """Return the name of the argument that a name of the space means."""
         candidates = similar_names.get(name.replace("-", "_"), set())
         is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)
-        # `model.hidden` of a text whose only `hidden` is one of `model`, and `lr` of a file with `optim.lr`.
+        # `net.Model.hidden` of a text whose only `hidden` is one of `Model`, and `lr` of a file with `optim.lr`.
         if not candidates and not is_left_out:
-            candidates = {key for key in values if name.endswith(f".{key}") or key.endswith(f".{name}")}
+            candidates = {
+                option.name
+                for option in values
+                if option.name.endswith(f".{name}")
+                or any("." in key and name.endswith(f".{key}") for key in (option.name, *option.aliases))
+            }
         return next(iter(candidates)) if len(candidates) == 1 and name not in names else name
 
     named_space = {spelled(name): parameter for name, parameter in space.items()}

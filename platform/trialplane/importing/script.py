@@ -632,7 +632,8 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
     for name, spot in arguments.spots(tree).items():
         value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
-            option = Option(name, value, _kind(value))
+            owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
+            option = Option(name, value, _kind(value), aliases=tuple(f"{owner}.{name}" for owner in owners))
             if name in assigned or name in requested or guess.parameter(option):
                 yield option
 

@@ -142,11 +142,13 @@ class Spot:
         parent: Node whose attribute `value` is the value's expression, or the list of nodes that contains the expression.
         index: Index in the list.
         others: Other positions at which the name has the same number. `put` replaces it there too.
+        owner: Class, function, call, object or dict that has the name; "" for none.
     """
 
     parent: Any
     index: int = 0
     others: tuple[Spot, ...] = ()
+    owner: str = ""
 
     @property
     def value(self) -> ast.expr | None:
@@ -181,6 +183,7 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
         for name, spot in _values_in(node):
             is_constant = isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str))
             if is_constant and name not in top_level:
+                spot = dataclasses.replace(spot, owner=owner)
                 spots_by_name.setdefault(name, []).append(spot)
                 longer_named.setdefault(f"{owner}.{name}", []).append(spot)
     merged: dict[str, Spot] = {}

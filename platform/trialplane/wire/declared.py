@@ -28,7 +28,8 @@ class Option:
         required: Whether the script refuses to run without it.
         lists: Form of a list: "spread" (`--sizes 64 32`), "repeat" (`--sizes=64 --sizes=32`) or "literal"
             (`--sizes=[64, 32]`). "" for a single value.
-        aliases: All flags of the option, if it has several.
+        aliases: All flags of the option, if it has several. For a value in the text of a script, its names with what has it,
+            such as `Encoder.dropout`.
     """
 
     name: str
