@@ -115,6 +115,19 @@ def test_the_files_of_the_folder_come_along(platform, workplace: Path) -> None:
     assert names == set(files) - {"sweep.yaml", "jobs/earlier/train.py", ".env"} | {"job.yaml"}
 
 
+def test_files_that_are_not_copied_are_named(platform, workplace: Path) -> None:
+    sweep = "program: fit.py\nmetric: {name: a}\nparameters: {a: {values: [1, 2]}}\n"
+    secrets = ["keys/id_rsa", "keys/own.pem", "settings.env"]
+    write(Path(), {"sweep.yaml": sweep, "fit.py": "", "rows.csv": "1\n"} | dict.fromkeys(secrets, "x"))
+    result = platform("import", "wandb", "sweep.yaml", "--into", "jobs/first")
+    assert "not copied, because they may have secrets: keys/id_rsa, keys/own.pem, settings.env" in result.stderr
+    names = {str(file.relative_to("jobs/first")) for file in Path("jobs/first").rglob("*") if file.is_file()}
+    assert names == {"job.yaml", "fit.py", "rows.csv"}
+    Path("link").symlink_to("/")
+    result = platform("import", "wandb", "sweep.yaml", "--into", "jobs/second")
+    assert result.exit_code == 0 and "the other files beside sweep.yaml are not copied: " in result.stderr, result.output
+
+
 def test_modules_of_the_folder_above_lie_beside_the_script(platform, workplace: Path) -> None:
     files = {
         "project/search/tune_it.py": "import sys\nsys.path.append('..')\nimport models, beside\nfrom ray import tune\n"

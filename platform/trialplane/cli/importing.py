@@ -32,6 +32,7 @@ SOURCES: Mapping[str, str] = {
     "hydra": "trialplane.importing.hydra",
 }
 _MAX_SCRIPTS = 200  # Python files in the folder of FILE that are read
+_SECRETS = re.compile(r"(?:^|/)(?:id_rsa[^/]*|[^/]+\.(?:env|pem|key))$")  # hidden files are never copied
 _MAX_CONFIGS = 1000  # YAML files of a folder that are copied
 _MAX_NAME = 63
 
@@ -258,7 +259,8 @@ def _script_and_modules(file: Path) -> dict[Path, Path]:
 def _copy_data(source: Path, target: Path, search_file: Path) -> None:
     """Copy the other files of a folder into a job's folder, for scripts that read them by relative paths.
 
-    Nothing is copied from a folder with unrelated files, or with so many that a job could not have them.
+    Nothing is copied from a folder with unrelated files, or with so many that a job could not have them. Files that may
+    have secrets by their names are left out.
 
     Args:
         source: The folder.
@@ -270,12 +272,17 @@ def _copy_data(source: Path, target: Path, search_file: Path) -> None:
         return
     try:
         files = packing.files(source)
-    except InputError:  # for example a link that leads out of the folder
+    except InputError as error:  # for example a link that leads out of the folder
+        output.note(f"the other files beside {search_file.name} are not copied: {error}")
         return
+    secret_names = sorted(name for name in files if _SECRETS.search(name))
+    if secret_names:
+        output.note(f"not copied, because they may have secrets: {', '.join(secret_names[: errors.MOST_ISSUES])}")
     for name, file in files.items():
         copy = target / name
         is_of_job = file.is_relative_to(jobs) and jobs != source
         is_left_out = is_of_job or file.is_relative_to(target.absolute()) or file == search_file.absolute()
+        is_left_out = is_left_out or name in secret_names
         if not is_left_out and not os.path.lexists(copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
