@@ -313,6 +313,18 @@ def test_checkpoints_that_cannot_be_used_are_reported(
     assert not any("to start trials from" in text for text in second.warnings)
 
 
+def test_trials_that_ran_when_their_controller_was_killed_are_counted_without_a_checkpoint(runs: Runs) -> None:
+    with_epochs(runs)
+    first = made(runs, "first")
+    with Ledger(f"sqlite:///{first.ledger}", folder.load_job(first), "first", first.code, first.lock) as ledger:
+        requests = [ledger.ask() for _ in range(2)]
+        assert requests[0] is not None
+        ledger.tell(unfinished(requests[0]))
+    second = prepared(runs, "second", reuse=True)
+    text = "reuse: 1 unfinished trial of first cannot be continued, because no checkpoint is left or recorded"
+    assert text in second.warnings
+
+
 def test_only_the_best_of_keep_are_continued(runs: Runs) -> None:
     with_epochs(runs)
     first = made(runs, "first", keep={"best": 2})
@@ -335,7 +347,7 @@ def test_a_study_with_rungs_takes_over_results_only(runs: Runs) -> None:
 def test_a_job_without_checkpoints_continues_nothing(runs: Runs) -> None:
     runs.make("first", tell=lambda request: dataclasses.replace(unfinished(request), checkpoints=None))
     texts = prepared(runs, "second", reuse=True).warnings
-    assert "reuse: 3 unfinished trials of first cannot be continued, because no checkpoint is left" in texts
+    assert "reuse: 3 unfinished trials of first cannot be continued, because no checkpoint is left or recorded" in texts
     with pytest.raises(errors.SpecError, match=r"needs checkpoints to continue trials from.* or write reuse: true"):
         prepared(runs, "third", reuse={"steps": "epochs"}, params={"epochs": 3})
 

@@ -122,7 +122,7 @@ def _beginnings(target: Target, run: str, old_job: Job, job: Study, notes: list[
     beginnings, lacking_count = earlier.beginnings(run, old_job, pairs, job, int(counts_from_0))
     if lacking_count:
         trials = errors.counted(lacking_count, "unfinished trial")
-        notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left")
+        notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left or recorded")
     obstacle = "it is active, and its checkpoints may change" if is_active else target.checkpoint_obstacle(run, old_job, job)
     if beginnings and obstacle:
         notes.append(f"reuse: no checkpoints of {run}: {obstacle}")

@@ -190,7 +190,8 @@ def beginnings(
         offset: 1 if the code counts its steps from 0, otherwise 0.
 
     Returns:
-        The checkpoints, and the number of other trials that could be continued but have none.
+        The checkpoints, and the number of other trials that could be continued but have none, or none in the ledger, as
+        after a loss.
     """
     newest = {request.trial: (request, outcome) for request, outcome in attempts}
     rows = [wire_rows.row(job, request, request.params, outcome) for request, outcome in newest.values()]
@@ -204,9 +205,9 @@ def beginnings(
         if steps and isinstance(params.get(steps), int):
             is_shorter = params[steps] < new.params[steps]
             params[steps] = new.params[steps] if is_shorter else params[steps]
-        if outcome is None or not _has_fixed_params(params, new) or (row.state is TrialState.COMPLETE and not is_shorter):
+        if not _has_fixed_params(params, new) or (row.state is TrialState.COMPLETE and not is_shorter):
             continue
-        if outcome.checkpoints is None or row.trial not in trials_with_checkpoints:
+        if outcome is None or outcome.checkpoints is None or row.trial not in trials_with_checkpoints:
             lacking_count += 1
             continue
         digest = outcome.checkpoints.digest
