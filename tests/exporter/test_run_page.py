@@ -91,7 +91,7 @@ def test_a_ledger_that_does_not_answer_is_asked_again_for_the_page(place: Place)
     assert "report.html" in stored(place)
 
 
-@pytest.mark.parametrize("limit", ["MAX_ATTEMPTS", "MAX_REPORTS", "MAX_BYTES"])
+@pytest.mark.parametrize("limit", ["MAX_ATTEMPTS", "MAX_REPORTS", "MAX_VALUES", "MAX_BYTES"])
 def test_a_page_beyond_a_limit_is_left_out_and_everything_else_is_stored(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit: str
 ) -> None:

@@ -19,6 +19,7 @@ from trialplane.wire.records import ReportRow, RunStatus
 # The run ends later by the time in which these are read and drawn: some 5 s.
 MAX_ATTEMPTS = 5000
 MAX_REPORTS = 50_000
+MAX_VALUES = 500_000  # of metrics in reports; a million took 480 MiB of memory, and the container has 900
 MAX_BYTES = 32 << 20
 
 
@@ -35,7 +36,8 @@ def make(job: Job, status: RunStatus, source: Source) -> str:
         source: Ledger of the run.
 
     Raises:
-        PageTooLarge: The run has more than `MAX_ATTEMPTS` attempts or `MAX_REPORTS` reports, or its page `MAX_BYTES` bytes.
+        PageTooLarge: The run has more than `MAX_ATTEMPTS` attempts, `MAX_REPORTS` reports or `MAX_VALUES` values, or its
+            page has more than `MAX_BYTES` bytes.
         LedgerError: The ledger cannot be read.
         InputError: plotly is not installed.
     """
@@ -75,11 +77,12 @@ def _reports(source: Source) -> list[ReportRow]:
         PageTooLarge: There are too many.
     """
     rows: list[ReportRow] = []
-    has_more = True
+    value_count, has_more = 0, True
     while has_more:
         part = source.reports(rows[-1].mark if rows else 0)
         rows += part.rows
+        value_count += sum(len(row.metrics) for row in part.rows)
         has_more = part.more
-        if len(rows) > MAX_REPORTS:
-            raise PageTooLarge(f"the run has more than {MAX_REPORTS:,} reports")
+        if len(rows) > MAX_REPORTS or value_count > MAX_VALUES:
+            raise PageTooLarge(f"the run has more than {MAX_REPORTS:,} reports, or {MAX_VALUES:,} values in them")
     return rows
