@@ -62,3 +62,19 @@ def test_the_objective_of_a_keras_tuner_is_read_or_noted_as_unknown(objective: s
     metric, direction, is_noted = TUNERS[objective]
     assert search.search["objective"] == {"metric": metric, "direction": direction}
     assert any(note.startswith("objective: ") for note in search.notes) == is_noted
+
+
+def test_a_search_that_needs_an_option_is_not_the_job_without_it() -> None:
+    text = """
+    import argparse
+    from sklearn.model_selection import GridSearchCV
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rate", type=float, default=0.1)
+    parser.add_argument("--tune", action="store_true")
+    args = parser.parse_args()
+    if args.tune:
+        GridSearchCV(None, {"C": [1, 2]}).fit([[1]], [1])
+    print(f"loss={args.rate}")
+    """
+    assert read(text).style is script.Style.PARSED
+    assert read(text, "--tune").style is script.Style.STUDY

@@ -91,7 +91,9 @@ def read(
         optimize_calls := [call for call in calls if _is_method(call, "optimize") and (call.args or call.keywords)]
     ):
         return _study_job(tree, calls, optimize_calls, name, values, notes)
-    library_calls = [call for call in calls if _library(call, imported)]
+    has_parser = any(_is_method(call, "parse_args") for call in calls)
+    conditional = _conditional_nodes(tree, arguments) if has_parser else set()
+    library_calls = [call for call in calls if call not in conditional and _library(call, imported)]
     library = _library(library_calls[0], imported) if library_calls else None
     if library is None:
         return {}
@@ -99,6 +101,17 @@ def read(
     if len(library_calls) > 1 or any(node is library_calls[0] for loop in loops for node in ast.walk(loop)):
         notes.append(f"only the search that starts first is taken (line {library_calls[0].lineno}), and not further ones")
     return _library_job(library_calls[0], library, calls, values, notes)
+
+
+def _conditional_nodes(tree: ast.Module, arguments: Sequence[str]) -> set[ast.AST]:
+    """Return the nodes of a script that run only with an option that its arguments do not have, as in `if args.tune:`."""
+    options = {argument.partition("=")[0].lstrip("-").replace("-", "_") for argument in arguments}
+    branches = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Attribute) and node.test.attr not in options
+    ]
+    return {node for branch in branches for statement in branch.body for node in ast.walk(statement)}
 
 
 def is_search(call: ast.Call, imported: Mapping[str, str]) -> bool:
