@@ -78,3 +78,24 @@ def test_a_search_that_needs_an_option_is_not_the_job_without_it() -> None:
     """
     assert read(text).style is script.Style.PARSED
     assert read(text, "--tune").style is script.Style.STUDY
+
+
+ODD = {
+    "infinite": "study.optimize(objective, timeout=float('inf'))",
+    "huge": "study.optimize(objective, timeout=1e400)",
+    "no key": "study.enqueue_trial({[1]: 2})\nstudy.optimize(objective)",
+    "itself": "d = {'a': d}\nstudy.enqueue_trial(d)\nstudy.optimize(objective)",
+    "each other": "B = C if C else B\nC = B if B else C\nstudy.optimize(objective, n_trials=B)",
+    "conditions": "\n".join(f"v{i} = v{i + 1} if v{i + 1} else v{i + 1}" for i in range(40))
+    + "\nstudy.optimize(objective, n_trials=v0)",
+    "dicts": "\n".join(f"d{i} = {{'a': d{i + 1}, 'b': d{i + 1}}}" for i in range(40))
+    + "\nstudy.enqueue_trial(d0)\nstudy.optimize(objective)",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.timeout(60)
+def test_odd_values_of_a_study_are_unknown(name: str) -> None:
+    search = read(f"{OBJECTIVE}study = optuna.create_study()\n{ODD[name]}").search
+    assert search["entrypoint"] == "optuna:fit:objective"
+    assert "budget" not in search

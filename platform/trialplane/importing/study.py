@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from trialplane.importing import constants, flags, guess, naming, search
 from trialplane.job import options as optuna_options
+
+_MOST_VALUES = 10_000  # expressions that are evaluated; assignments may name each other many times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,18 +158,22 @@ class _Values:
                     assigned_once[target.id] = None if target.id in assigned_once else assignment.value
         self._assigned |= assigned_once
         self._work = constants.Work()
+        self._values_left = _MOST_VALUES
         self._pending: set[str] = set()  # names whose values are being evaluated
 
     def value(self, node: ast.expr | None) -> Any:
         """Return the number, text, boolean, list or dict that an expression stands for; None if its value is unknown."""
-        node = None if node is None else self.resolve(node)
-        if isinstance(node, ast.Dict):
-            keys = [self.value(key) for key in node.keys]
-            values = [self.value(value) for value in node.values]
-            return None if None in keys else dict(zip(keys, values, strict=True))
+        self._values_left -= 1
+        if node is None or self._values_left < 0:
+            return None
         try:
-            return None if node is None else constants.Evaluator(self._lookup, self._work, ()).value(node)
-        except (constants.NotConstant, RecursionError):
+            node = self.resolve(node)
+            if isinstance(node, ast.Dict):
+                keys = [self.value(key) for key in node.keys]
+                values = [self.value(value) for value in node.values]
+                return None if None in keys else dict(zip(keys, values, strict=True))
+            return constants.Evaluator(self._lookup, self._work, ()).value(node)
+        except (constants.NotConstant, RecursionError, TypeError):  # TypeError: of a key that is a list
             return None
 
     def resolve(self, node: ast.expr) -> ast.expr:
@@ -319,7 +326,7 @@ def _study_job(
             job |= _component(field, values.resolve(study_arguments[field]), values, choices, notes)
     if type(jobs := values.value(optimize_arguments.get("n_jobs"))) is int and jobs > 0:
         job["parallel"] = jobs
-    if isinstance(seconds := values.value(optimize_arguments.get("timeout")), int | float) and seconds > 0:
+    if isinstance(seconds := values.value(optimize_arguments.get("timeout")), int | float) and 0 < seconds < math.inf:
         job["budget"] = {"time": f"{max(1, int(seconds))}s"}
     points = [_by_name(call, "params") for call in calls if _is_method(call, "enqueue_trial")]
     known_points = [point for arguments in points if isinstance(point := values.value(arguments.get("params")), dict)]
