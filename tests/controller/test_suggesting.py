@@ -49,7 +49,7 @@ class Asking:
 def trial(ledger: Ledger, request: TrialRequest) -> objective.Trial:
     asking, place = Asking(ledger, request.number), Path("/nowhere")
     ctx = context.Context(dict(request.params), 1, "toy", request.trial, 1, 1, 0, place, place, place, asking)
-    return objective.Trial(ctx, request.metrics, request.objectives, asking)
+    return objective.Trial(ctx, request.metrics, request.directions, asking)
 
 
 def kernel(trial: objective.Trial) -> float:
