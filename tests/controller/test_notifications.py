@@ -100,11 +100,11 @@ def service() -> Iterator[tuple[int, queue.Queue[dict[str, Any]]]]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            # Before the answer, after which the test looks.
+            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(500 if self.path == "/refuse" else 200)
             self.send_header("Content-Length", "0")
             self.end_headers()
-            received.put(body)
 
         def log_message(self, *_: object) -> None:
             return
