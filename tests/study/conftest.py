@@ -263,6 +263,7 @@ class Study:
                 assert pid
                 kill(pid)
                 wait_until(lambda pids=everyone: not any(alive(one) for one in pids), "everything below it is gone too")
+                wait_until(lambda: not run.is_active(), "the end of the controller is seen")
                 run.resume()
             else:
                 find = getattr(self, victim)
