@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.worker.conftest import Bench
 
+from trialplane.training.steps import folders
 from trialplane.wire.records import Parent, Segment, TrialOutcome, TrialReport
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -31,16 +33,18 @@ def run(ctx):
         if ctx.is_main:
             ctx.report(step, loss=float(weight))
         if ctx.params["what"] == "saves":
-            ctx.save(step, {"weight": weight})
+            ctx.save(step, {"weight": weight}, every=0)
     distributed.destroy_process_group()
     return {"loss": float(weight)}
 """
 
 
+CONFIG: Any = {"ranks": 2, "cpus": 2, "preload": ("torch", "torch.distributed"), "grace": 20.0}
+
+
 @pytest.mark.parametrize("what", ["saves", "saves first"])
 def test_all_ranks_pause_and_continue(tmp_path: Path, what: str) -> None:
-    config = {"ranks": 2, "cpus": 2, "preload": ("torch", "torch.distributed"), "grace": 20.0}
-    with Bench(tmp_path, {"train": CODE}, **config) as bench:
+    with Bench(tmp_path, {"train": CODE}, **CONFIG) as bench:
 
         def ended(
             what: str, attempt: int, segment: Segment | None, trial: int = 0
@@ -65,3 +69,26 @@ def test_all_ranks_pause_and_continue(tmp_path: Path, what: str) -> None:
         assert last.metrics["loss"] == whole.metrics["loss"]
         lacking, _ = ended("forgets", 1, Segment(2, ("loss",)), trial=1)
         assert (lacking.failure, lacking.certain) == (FailureClass.INVALID, True)
+
+
+def test_ranks_begin_at_the_same_step_if_the_checkpoint_of_one_is_damaged(tmp_path: Path) -> None:
+    with Bench(tmp_path, {"train": CODE}, **CONFIG) as bench:
+
+        def reported(**fields: Any) -> list[TrialReport]:
+            request = dataclasses.replace(bench.request("saves"), metrics=("loss",), **fields)
+            outcome, reports = bench.reported(request)
+            assert outcome.state is TrialState.COMPLETE, outcome
+            return reports
+
+        undisturbed = reported(trial=1)
+        other = bench.root.parent / "other" / "checkpoints" / "other" / "trial-5"
+        other.parent.mkdir(parents=True)
+        (bench.root / "checkpoints" / "toy" / "trial-1").rename(other)
+        for trial, damaged, begun in ((2, 6, 5), (3, 5, -1)):  # the two newest checkpoints are kept
+            (other / f"step-{damaged:010}" / "rank-00001.pt").write_bytes(b"damaged")
+            summary = folders.summary(str(other))
+            assert summary is not None
+            reports = reported(trial=trial, resume="other", start=Parent(5, -1, summary.digest))
+            assert reports[0].begun == begun
+            expected = [(report.step, report.metrics) for report in undisturbed if report.step > begun]
+            assert [(report.step, report.metrics) for report in reports] == expected, "to the last bit"

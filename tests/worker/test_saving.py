@@ -145,6 +145,16 @@ def test_an_attempt_that_is_lost_at_the_rung_is_repeated_up_to_it(bench: Bench) 
     assert losses(more)[4] == losses(reports)[4]
 
 
+def test_a_checkpoint_of_another_run_that_cannot_be_read_is_an_error(bench: Bench) -> None:
+    """Each rank decides where to begin: if one took this for a missing checkpoint, it would begin alone at step 0."""
+    location = bench.root.parent / "other" / "checkpoints" / "other" / "trial-5"
+    (location / "step-0000000001").mkdir(parents=True)
+    (location / "step-0000000001" / "COMPLETE").symlink_to("/proc/self/mem")  # a read fails, for root too
+    outcome, reports = ended(bench, "saves", resume="other", start=Parent(5, -1, "digest"))
+    assert (outcome.state, reports) == (TrialState.FAILED, [])
+    assert "cannot be read" in outcome.message
+
+
 def test_a_trial_starts_from_a_checkpoint_of_another_trial(bench: Bench) -> None:
     whole, undisturbed = ended(bench, "saves")
     starts = dataclasses.replace(bench.request("saves"), trial=9, seed=7, resume="toy", start=Parent(3, 5))

@@ -111,7 +111,7 @@ class States:
             self._torch_checkpoints.wait()
 
     def restore(self, is_usable: Callable[[int], bool]) -> Restored | None:
-        """Read the newest intact state, and restore the random generators.
+        """Read the newest intact state, and restore the random generators. Rank 0 selects the state for all ranks.
 
         Args:
             is_usable: Function that returns whether the trial can continue from a checkpoint of a step. Others are skipped.
@@ -122,7 +122,18 @@ class States:
         Raises:
             CheckpointDamaged: No usable state is intact, and at least one is damaged.
         """
-        return _set_generators(stores.newest(stores.open_store(self._location), self._read, is_usable))
+        store = stores.open_store(self._location)
+        if self._world_size == 1:
+            return _set_generators(stores.newest(store, self._read, is_usable))
+        from trialplane.training.checkpoint import writer  # imports torch, which ranks use
+
+        def choose() -> Saved | None:
+            """Return the newest usable checkpoint of which the files of all ranks are intact; None without any."""
+            newest = stores.newest(store, self._checkpoints.verify, is_usable)
+            return None if newest is None else newest[0]
+
+        chosen = writer.agree(choose, self._rank, self._world_size)
+        return None if chosen is None else _set_generators((chosen, self._read(chosen)))
 
     def restore_newest(self) -> Restored | None:
         """Read the newest state, and restore the random generators. Return None if there is no state.

@@ -241,18 +241,18 @@ def run_job(
     """
     reporter.is_quiet = config.program is not None
     location = checkpoint_folder(config, request.run, request.trial, request.folder)
-    origin = _origin(config, request, location)
     saving = context.Saving()
-    is_first = request.attempt == 1 and config.role == "trial"  # later attempts have checkpoints of their own
-    if request.resume and is_first:
-        reporter.remark = lambda: _origin_remark(request, origin)
-    if origin.is_shared:
-        reporter.begun = functools.partial(_begun_step, origin)
     imports = advice.LateImports()
     # If this process imports the function itself, all of its imports would count as late.
     is_imported_in_template = job_function is not None and config.program is None
     try:
         _check_parent_checkpoint(config, request)
+        origin = _origin(config, request, location)
+        is_first = request.attempt == 1 and config.role == "trial"  # later attempts have checkpoints of their own
+        if request.resume and is_first:
+            reporter.remark = lambda: _origin_remark(request, origin)
+        if origin.is_shared:
+            reporter.begun = functools.partial(_begun_step, origin)
         job_folder = _enter_job_folder(config, workdir)
         if config.role != "worker":  # a worker has no reports
             capture.begin(config, request)
@@ -407,6 +407,9 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
         config: Configuration of the slot.
         request: Request of the trial.
         location: Location of the trial's own checkpoints.
+
+    Raises:
+        CheckpointError: The checkpoints that `reuse` has selected, or the trial's own, cannot be read.
     """
     segment = request.segment or records.Segment()
     parent = segment.parent
@@ -427,12 +430,11 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
     other_location = checkpoint_folder(config, request.resume, start.trial)
     if not start.digest:
         return context.Origin(other_location, step=step)
-    if _has_checkpoints(location):  # an earlier attempt has continued from the origin, if it was there
+    # An error of the store is not caught: each rank decides this, and one that alone began at step 0 would mix steps.
+    if folders.summary(location) is not None:  # an earlier attempt has continued from the origin, if it was there
         return context.Origin()
-    is_unchanged = False
-    with contextlib.suppress(errors.CheckpointError):
-        summary = folders.summary(other_location)
-        is_unchanged = summary is not None and summary.digest == start.digest
+    summary = folders.summary(other_location)
+    is_unchanged = summary is not None and summary.digest == start.digest
     return context.Origin(other_location if is_unchanged else None, is_shared=True)
 
 
@@ -448,8 +450,10 @@ def _begun_step(origin: context.Origin, first_step: int) -> int:
         return -1
     if origin.begun is not None:
         return origin.begun
-    names = stores.open_store(origin.location).complete()
-    return record.order(names[-1])[0] if names else max(0, first_step - 1)
+    with contextlib.suppress(Exception):  # a file system's error in a report would fail the job
+        if names := stores.open_store(origin.location).complete():
+            return record.order(names[-1])[0]
+    return max(0, first_step - 1)
 
 
 def _origin_remark(request: records.TrialRequest, origin: context.Origin) -> str:

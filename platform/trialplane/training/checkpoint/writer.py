@@ -14,7 +14,7 @@ import functools
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import distributed
 
@@ -205,31 +205,30 @@ def barrier(world_size: int) -> Callable[[], None]:
             f"a checkpoint of {world_size} ranks needs a barrier: call torch.distributed.init_process_group first, or give "
             "save(barrier=…)"
         )
-    return functools.partial(distributed.barrier, group=_gloo_group(distributed.group.WORLD))
+    return functools.partial(distributed.barrier, group=_gloo_group(distributed.group.WORLD, "write"))
 
 
 def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
     """Return the choice of rank 0 in every rank. Without torch.distributed, return each rank's own choice.
 
     Raises:
-        TrialplaneError: The function `choose` raised it in rank 0.
-        CheckpointError: In the other ranks, with the message of that error.
+        TrialplaneError: The function `choose` raised it in rank 0. It is raised in all ranks.
     """
     if world_size == 1 or not has_process_group():
         return choose()
-    group = _gloo_group(distributed.group.WORLD)
-    choice_and_error: list[Any] = [None, "rank 0 made no choice"]
+    group = _gloo_group(distributed.group.WORLD, "agree")
+    choice_and_error: list[Any] = [None, errors.CheckpointError("rank 0 made no choice")]
     try:
         if rank == 0:
-            choice_and_error = [choose(), ""]
+            choice_and_error = [choose(), None]
     except errors.TrialplaneError as error:
-        choice_and_error = [None, str(error)]
+        choice_and_error = [None, error]
         raise
     finally:  # also after an error in rank 0, because the other ranks wait for the broadcast
         distributed.broadcast_object_list(choice_and_error, src=0, group=group)
     choice: T = choice_and_error[0]
-    if message := choice_and_error[1]:
-        raise errors.CheckpointError(message)
+    if choice_and_error[1] is not None:
+        raise choice_and_error[1]
     return choice
 
 
@@ -242,7 +241,10 @@ def _pass() -> None:
     """Do nothing: the barrier of a single rank."""
 
 
-@functools.lru_cache(maxsize=1)
-def _gloo_group(world: Any) -> Any:
-    """Return a gloo group of all ranks. It is cached for the default group `world`."""
+@functools.lru_cache(maxsize=2)
+def _gloo_group(world: Any, purpose: Literal["write", "agree"]) -> Any:
+    """Return a gloo group of all ranks, cached for the default group `world`.
+
+    There are two: a write in a thread waits for the other ranks while the training agrees on the next state to save.
+    """
     return distributed.new_group(backend="gloo")
