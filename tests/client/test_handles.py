@@ -21,7 +21,7 @@ from trialplane.client import exporting, live
 from trialplane.client.events import RunChanged, RunEnded, TrialEnded, TrialInterrupted, TrialStarted
 from trialplane.client.run import RunHandle
 from trialplane.client.target import Observation
-from trialplane.errors import InputError, RunNotFound, TargetError
+from trialplane.errors import InputError, RunNotFound, SpecError, TargetError
 from trialplane.wire.records import Desired
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -203,6 +203,13 @@ def test_a_ledger_that_is_away_for_a_while_is_waited_for_on_a_cluster_only(going
     fails = iter([True, False, False, False])
     monkeypatch.setattr(type(going.target), "remote", True)
     assert isinstance(asyncio.run(told(going))[-1], RunEnded)
+
+
+def test_a_change_that_does_not_fit_the_target_pauses_nothing(handle, runs, monkeypatch):
+    monkeypatch.setattr(type(runs.target), "is_active", lambda target, name: True)
+    monkeypatch.setattr(RunHandle, "pause", lambda handle: pytest.fail("the run is paused"))
+    with pytest.raises(SpecError, match="cpus"):
+        handle.edit(["resources.cpus=100000"])
 
 
 def test_a_run_that_is_not_there(runs):

@@ -477,10 +477,7 @@ class RunHandle:
         recorded_job = self.job
         scaled_width = observed.desired.parallel or observed.status.parallel or recorded_job.width
         old_job = recorded_job.widened(scaled_width)
-        new_job = changing.apply_changes(old_job, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
-        issues, _ = self.target.check(new_job)
-        if issues:
-            raise SpecError(issues)
+        new_job = self._changed_job(old_job, changes or {}, sets)
         if not observed.status.unrecorded:  # otherwise even a completed run has work left: to write its results to MLflow
             flag = "" if self.target.remote else " --local"
             completed = changing.completed_message(observed.status, old_job, new_job, flag)
@@ -489,19 +486,31 @@ class RunHandle:
         self.target.resume(name, new_job, observed.status)
 
     def edit(self, sets: Sequence[str]) -> None:
-        """Change fields of the run. A running one is paused for it and then continues.
+        """Change fields of the run, and continue it. An active run is paused first.
 
         Args:
             sets: Fields to change, as `field=value`.
 
         Raises:
-            SpecError: A field cannot change, or a value is invalid. The run is not paused.
+            SpecError: A field cannot change, or the run would not fit its target. The run is not paused.
+            InputError: The run has succeeded, and nothing is left to do.
         """
         if self.is_active():
-            # Only to raise before the pause; `resume` applies the changes.
-            changing.apply_changes(self.job, {}, sets, started=len({row.trial for row in self.attempts()}))
+            self._changed_job(self.job, {}, sets)  # only to raise before the pause; `resume` applies the changes
             self.pause()
         self.resume(sets=sets)
+
+    def _changed_job(self, job: Job, changes: Mapping[str, Any], sets: Sequence[str]) -> Job:
+        """Return the run's job with changes.
+
+        Raises:
+            SpecError: A field cannot change, or the changed run does not fit its target.
+        """
+        new_job = changing.apply_changes(job, changes, sets, started=len({row.trial for row in self.attempts()}))
+        issues, _ = self.target.check(new_job)
+        if issues:
+            raise SpecError(issues)
+        return new_job
 
     def retry_failed(self, sets: Sequence[str] = ()) -> int:
         """Try the failed trials of a study again, with the same parameters, and continue the run.

@@ -62,7 +62,7 @@ class _Source:
         self._imports: dict[str, str] = {}  # name → import statement
         self._constants: dict[str, str] = {}  # name → assignment
         self._definitions: dict[str, str] = {}  # name → text of the function or class, in an order that can be executed
-        self._libraries: dict[str, Issue] = {}  # top-level module → the issue if it is not installed
+        self._issues_if_missing: dict[str, Issue] = {}  # top-level module → the issue if it is not installed
         self._location = _location(function)
         self._cells = _notebook_cells() if self._module == "__main__" else []
         texts = self._cells or ["".join(linecache.getlines(function.__code__.co_filename))]
@@ -165,19 +165,20 @@ class _Source:
             self.define(value, name, used_by)
 
     def _add_import(self, name: str, value: Any) -> bool:
-        """Add the import that gives a name its value. Return False if no import does."""
+        """Add the import that gives a name its value, for `check_installed` too. Return False if no import does."""
         if name in self._imports:
             return True
         statement_and_module = self._import_statement(name, value)
         if statement_and_module is None:
             return False
-        self._imports[name], module = statement_and_module
+        statement, module = statement_and_module
+        self._imports[name] = statement
         self._values.setdefault(name, _without_decorators(value))
         library = module.partition(".")[0]
         if library not in sys.stdlib_module_names:
             advice = "install it as a package, or submit a job's folder that holds it"
             problem = f"uses {name} of {library}, a module beside your code, which does not travel with it; {advice}"
-            self._libraries.setdefault(library, Issue((name,), problem, *self._location))
+            self._issues_if_missing.setdefault(library, Issue((name,), problem, *self._location))
         return True
 
     def _import_statement(self, name: str, value: Any) -> tuple[str, str] | None:
@@ -243,12 +244,12 @@ class _Source:
 
     def check_installed(self) -> None:
         """Add an issue for each imported module that a trial would not find, because it is not installed as a package."""
-        if not self._libraries:
+        if not self._issues_if_missing:
             return
         # Like a trial, this interpreter does not search the folder of the script or the working directory.
-        command = [sys.executable, "-P", "-c", _FIND_MISSING, *self._libraries]
+        command = [sys.executable, "-P", "-c", _FIND_MISSING, *self._issues_if_missing]
         process = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
-        self.issues += [self._libraries[name] for name in process.stdout.split() if name in self._libraries]
+        self.issues += [self._issues_if_missing[name] for name in process.stdout.split() if name in self._issues_if_missing]
 
     def _source_of(self, value: Any) -> str:
         """Return the source of a function or class.

@@ -165,7 +165,10 @@ class Target(Protocol):
         """
 
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
-        """Return the first reports of all attempts with marks above `after`, those of running attempts included."""
+        """Return at most `limit` reports of all attempts, also of running ones, in the order of their arrival.
+
+        The first is that with the lowest mark (`ReportRow.mark`) above `after`.
+        """
 
     def changes(self, run: str) -> list[Change]:
         """Return the changes of the run's desired state and their users, in order. Empty if they are not recorded."""

@@ -377,16 +377,15 @@ class Members:
         step = self._steps[member]
         pauses = self._pauses[step]
         losses = {other: pause.loss for other, pause in pauses.items()}
-        donor: int | None = member
-        is_restart = False
+        donor, is_restart = member, False
         if self._population.schedule:
             entry = self._population.scheduled(step)
             is_restart = entry is not None and entry.restart
         elif restarts.get(step):
-            donor = choose_restart_donor(self._population, self._seed, member, step, losses)
-            is_restart = donor is not None
-        elif step in restarts:
+            restart_donor = choose_restart_donor(self._population, self._seed, member, step, losses)
+            is_restart = restart_donor is not None  # the best member continues as it is
+            donor = member if restart_donor is None else restart_donor
+        elif step in restarts:  # members are compared, without a restart
             donor = choose_donor(self._population, self._seed, member, step, losses)
-        donor = member if donor is None else donor
         done = pauses[donor].done
         return Stretch(member, self._intervals.next_rung(done), done, (donor, step), is_restart)

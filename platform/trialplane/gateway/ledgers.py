@@ -201,10 +201,12 @@ class Connection:
     def _answer(self, request: ledger.Request) -> ledger.Answer:
         """Return the answer to a request.
 
-        `ReadAttempts` and `ReadReports` need no open ledger, as they need no lock. All other reads and all writes need it.
+        All requests but `OpenLedger`, `CloseLedger`, `ReadAttempts` and `ReadReports` need an open ledger.
 
         Raises:
-            Failure: The request needs an open ledger, and it is not open; or see `_answer_open`.
+            Failure: The request needs an open ledger, and none is open; or as `_open` and `_answer_open`.
+            InvalidToken: The token no longer opens the run.
+            LedgerError: As `_open`.
         """
         match request:
             case ledger.OpenLedger(directions=directions, epoch=epoch):

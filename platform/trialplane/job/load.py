@@ -130,6 +130,7 @@ def load_job(
     else:
         job_file = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
     profiles, issues = _profiles(job_file)
+    is_unknown_profile = profile is not None and profile not in profiles
     has_objective = "objective" in job_file.data
     base = Draft.from_document(job_file, skip=("profiles",))  # the job without a profile or an override
     base.data["name"] = _job_name(folder / script)  # without a script, that of the folder
@@ -141,7 +142,7 @@ def load_job(
         issues += _judge_profile(base, job_file, name, base_judgment)
 
     job_draft = base.copy()
-    if profile is not None and profile in profiles:
+    if profile is not None and not is_unknown_profile:
         _apply_profile(job_draft, job_file, profile)
     elif profile is not None:
         hint = errors.nearest(profile, profiles) or "the job has no profiles"
@@ -152,26 +153,21 @@ def load_job(
         fixed_params.fix_parameters(job_draft, params, commented_params, accepts_new=bool(script))
     # With an unknown profile, the user may have meant any of them. So the parameters of all profiles are known names, which
     # avoids further issues.
-    possible_profiles = profiles if profile is not None and profile not in profiles else ()
-    profile_data = [job_file.data["profiles"][name] for name in possible_profiles]
+    profile_data = [job_file.data["profiles"][name] for name in profiles if is_unknown_profile]
+    # Before the overrides, whose own names are not known ones.
     known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
     overridden = _apply_overrides(job_draft, sets, overrides or {}, commented_params)
     issues += fixed_params.override_issues(job_draft, overridden, known_names)
-    if kind_issues := _kind_issues(job_draft, kind):
+    if kind_issues := _kind_issues(job_draft, kind):  # other issues would be about the wrong kind
         raise SpecError(kind_issues)
 
-    judgment = verdict.judge(job_draft, has_objective, _valid_variables(job_file, base_judgment))
+    judgment = verdict.judge(job_draft, has_objective, valid_paths=_valid_environment_paths(job_file, base_judgment))
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:
-        # Issues of the job file come first. Those of each other source are together. Both are ordered by line.
-        positions = {issue.source: index for index, issue in enumerate(issues)}
-        raise SpecError(
-            sorted(
-                dict.fromkeys(issues),
-                key=lambda issue: (issue.source != source, positions[issue.source], issue.line),
-            )
-        )
+        # Issues of the job file come first, then those of each other source together. Within a source, by line.
+        sources = [source, *dict.fromkeys(issue.source for issue in issues)]
+        raise SpecError(sorted(dict.fromkeys(issues), key=lambda issue: (sources.index(issue.source), issue.line)))
     return judgment.job
 
 
@@ -248,7 +244,7 @@ def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
     return [Issue(("kind",), message, origin.source, origin.line)]
 
 
-def _valid_variables(job_file: Document, base_judgment: verdict.Judgment) -> list[Place]:
+def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment) -> list[Place]:
     """Return the paths of the entries of `environment` that are valid without a profile.
 
     An entry names a field. If a profile removes the field, the entry stays valid.
@@ -314,7 +310,9 @@ def _judge_profile(base: Draft, job_file: Document, name: str, base_judgment: ve
     """
     with_profile = base.copy()
     _apply_profile(with_profile, job_file, name)
-    judgment = verdict.judge(with_profile, "objective" in job_file.data, _valid_variables(job_file, base_judgment))
+    judgment = verdict.judge(
+        with_profile, "objective" in job_file.data, valid_paths=_valid_environment_paths(job_file, base_judgment)
+    )
     # An invalid field of the file may have another message with the profile; report it once.
     reported = {(issue.field, issue.line) for issue in base_judgment.issues}
     new_issues: list[Issue] = []

@@ -195,7 +195,7 @@ TABLE: Mapping[Phase, Mapping[Goal, tuple[Step, ...]]] = {
 
 def goal(observed: Observation) -> Goal:
     """Return the goal for a Run; `GOALS` has the meaning of each. The order of the checks is their priority."""
-    if observed.read.spec is None:
+    if observed.parsed.spec is None:
         return Goal.REFUSE
     if observed.spec.desired is not RunState.RUNNING:
         return Goal.STOP_NOW if observed.spec.now else Goal.STOP
@@ -320,7 +320,7 @@ def _expire(observed: Observation) -> tuple[Action, ...]:
     if not status.since or not is_of_last_start or status.state not in _ENDS:
         return ()
     ttl = 0.0  # of a run whose job is unknown
-    if observed.read.job is not None:
+    if observed.parsed.job is not None:
         ttl = observed.started_job.cluster.ttl
     elif observed.record is not None:
         ttl = observed.record.job.cluster.ttl

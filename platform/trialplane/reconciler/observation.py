@@ -68,7 +68,7 @@ class Observation:
 
     Attributes:
         run: Object of the Run.
-        read: Spec and job of the Run, or the problems with them.
+        parsed: Spec and job of the Run, or the problems with them.
         ray_cluster: RayCluster of the Run's name, even if it belongs to another Run. None without one.
         record: Record of the Run's name in the ledger, even if it belongs to an earlier Run. None without one.
         pods: Names of the pods of the job's first role, the newest first, without pods that are being deleted.
@@ -86,7 +86,7 @@ class Observation:
     """
 
     run: KubeObject
-    read: ParsedRun
+    parsed: ParsedRun
     ray_cluster: KubeObject | None = None
     record: Snapshot | None = None
     pods: tuple[str, ...] = ()
@@ -134,9 +134,9 @@ class Observation:
         Raises:
             ValueError: The spec is invalid.
         """
-        if self.read.spec is None:
+        if self.parsed.spec is None:
             raise ValueError(f"the spec of {self.name} cannot be read")
-        return self.read.spec
+        return self.parsed.spec
 
     @property
     def job(self) -> Job:
@@ -145,9 +145,9 @@ class Observation:
         Raises:
             ValueError: The job is invalid.
         """
-        if self.read.job is None:
+        if self.parsed.job is None:
             raise ValueError(f"the job of {self.name} cannot be read")
-        return self.read.job
+        return self.parsed.job
 
     @functools.cached_property
     def status(self) -> Status:
@@ -210,7 +210,7 @@ class Observation:
         """Whether the record belongs to this Run, or to an earlier one of the same name that this one resumes."""
         if self.record is None or self.is_record_of_another:
             return False
-        is_resumed = self.read.spec is not None and self.read.spec.resumes > 0
+        is_resumed = self.parsed.spec is not None and self.parsed.spec.resumes > 0
         return is_resumed or self.record.submission.get(labels.UID) == self.uid
 
     @property
@@ -246,7 +246,7 @@ class Observation:
     @functools.cached_property
     def passed_deadline(self) -> str:
         """Description of a deadline of the job that has passed. "" if none has, or if the run has ended or is resumed."""
-        if self.read.job is None or not self.last_start_time or self.spec.resumes > self.last_resumes:
+        if self.parsed.job is None or not self.last_start_time or self.spec.resumes > self.last_resumes:
             return ""
         if self.record is None or self.record.status.has_ended(self.last_start_time):
             return ""

@@ -117,7 +117,7 @@ class Observer:
             controller_runs=any(_runs(pod, names.CONTROLLER) for pod in cluster_pods),
             pulled_images=images(cluster_pods),
         )
-        if observation.read.job is None or observation.phase is Phase.ENDED:  # no decision then depends on the rest
+        if observation.parsed.job is None or observation.phase is Phase.ENDED:  # no decision then depends on the rest
             return observation
         if not observation.is_alive:
             observation = dataclasses.replace(

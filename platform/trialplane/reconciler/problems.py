@@ -1,4 +1,8 @@
-"""Problems that prevent a Run's start: an invalid spec, a name that is taken, or a record of another job. Pure."""
+"""Problems that prevent the start or the change of a Run. Pure.
+
+These are an invalid spec, a name that is taken, a record of another owner or job, and what observing has found
+(`Observation.start_problem`): code that is missing or differs, or a job that the chart does not allow.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,10 @@ from trialplane.wire import labels
 
 
 def problem(observed: Observation) -> Problem | None:
-    """Return the problem that prevents the start or the change of a Run. None without a problem."""
-    if observed.read.issues:
-        return Problem("Invalid", str(SpecError(observed.read.issues)))
-    if observed.ray_cluster is not None and observed.own_cluster is None and not _is_leaving(observed):
+    """Return the first problem that prevents the start or the change of a Run; None without a problem."""
+    if observed.parsed.issues:
+        return Problem("Invalid", str(SpecError(observed.parsed.issues)))
+    if observed.ray_cluster is not None and observed.own_cluster is None and not _is_cluster_of_earlier_run(observed):
         return Problem(
             "NameTaken",
             f"the RayCluster {observed.name} does not belong to this Run; give the Run another name, or, if nobody needs "
@@ -22,7 +26,7 @@ def problem(observed: Observation) -> Problem | None:
     return _record_conflict(observed) or observed.start_problem
 
 
-def _is_leaving(observed: Observation) -> bool:
+def _is_cluster_of_earlier_run(observed: Observation) -> bool:
     """Whether the RayCluster belongs to an earlier Run of its name, and so is removed together with it."""
     owners = [] if observed.ray_cluster is None else observed.ray_cluster["metadata"].get("ownerReferences") or []
     return (runs.KIND, observed.name) in [(owner.get("kind"), owner.get("name")) for owner in owners]

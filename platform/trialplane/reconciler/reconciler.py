@@ -326,7 +326,7 @@ class Reconciler:
                 if condition.type == runs.ENDED and condition.status == "True":
                     ended_at = metadata.moment(condition.lastTransitionTime) or 0.0
                     return self._expire(observed, ended_at)
-            if status.state == "Paused" or observed.read.issues:
+            if status.state == "Paused" or observed.parsed.issues:
                 return None
             if problem is not None:
                 return self._back_off(observed, problem)

@@ -49,12 +49,14 @@ class Removal:
         self._clock = clock
 
     def step(self, run: str, uid: str = "") -> str:
-        """Do the next step of a removal, if the run is marked for it.
+        """Do the next step of a removal, if the run is marked for it; cancel the removal if the Run still exists.
+
+        Everybody who can reach the gateway may request a removal, but only its owner may delete the Run.
 
         Args:
             run: Name of the run.
-            uid: Uid of the Run of this name. "" without a Run. A run is not removed while its Run exists: everybody who can
-                reach the gateway may request a removal, but only its owner may delete the Run.
+            uid: Uid of the Run that has this name now; "" without one. If the run's record belongs to it, the removal is
+                canceled. If the record is that of an earlier Run of the name, the removal goes on.
 
         Returns:
             The reason why the removal is not complete. "" if it is complete, or if the run is not to be removed.
@@ -62,7 +64,8 @@ class Removal:
         mark = self._archive.removal_marks().get(run)
         if mark is None:
             return ""
-        if uid and self._archive.unmark_for_removal(run, uid):  # the record belongs to the Run, so the mark is removed
+        is_canceled = bool(uid) and self._archive.unmark_for_removal(run, uid)
+        if is_canceled:
             _logger.warning("%s: its record is not removed, because its Run still exists", run)
             return ""
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, run)

@@ -31,7 +31,7 @@ def status(observed: Observation, now: float) -> Status:
     """
     state, reason = _state(observed)
     reason = reason[:LONGEST]
-    old_status, job = observed.status, observed.read.job
+    old_status, job = observed.status, observed.parsed.job
     recorded_status = observed.record.status if observed.is_recorded and observed.record is not None else None
     ended = recorded_status.ended_trials if recorded_status else old_status.ended
     if recorded_status and observed.is_status_current:
@@ -98,7 +98,7 @@ def _state(observed: Observation) -> tuple[State, str]:
         status = ledger_status.reported_status(_ledger_view(observed, observed.record), wait_reason)
         if status is not None:
             return cast(State, status.state.value.title()), status.reason
-    if observed.read.spec is None or observed.read.job is None:
+    if observed.parsed.spec is None or observed.parsed.job is None:
         last_state = observed.status.state if observed.status.started else "Invalid"
         return last_state, problem.message if problem else ""
     if observed.is_failing and (observed.own_cluster is not None or observed.spec.state == "Running"):
@@ -117,7 +117,7 @@ def _ledger_view(observed: Observation, record: Snapshot) -> LedgerView:
 
     With a RayCluster, a stop in the spec is left out, because the run counts as stopped only when its pods are gone.
     """
-    if observed.own_cluster is not None or observed.read.spec is None:
+    if observed.own_cluster is not None or observed.parsed.spec is None:
         return LedgerView(record.status, alive=record.alive, begun=observed.last_start_time)
     is_change_due = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
     is_status_outdated = is_change_due and not record.status.state.is_ended and not record.alive
@@ -159,7 +159,7 @@ def _conditions(observed: Observation, state: State, reason: str, now: float) ->
     problem = problems.problem(observed)
     if problem is not None:
         yield _condition(observed, runs.ACCEPTED, "False", problem.reason, problem.message, now)
-    elif observed.read.job is not None and observed.has_unapplied_job:
+    elif observed.parsed.job is not None and observed.has_unapplied_job:
         message = "spec.job was changed while the run works; the change applies when spec.resumes is raised"
         yield _condition(observed, runs.ACCEPTED, "False", "NeedsResume", message, now)
     else:

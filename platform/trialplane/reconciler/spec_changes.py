@@ -21,7 +21,7 @@ def change(observed: Observation) -> Change | None:
     If there were several changes since the last observation, this is one change by the user who made the last of them. Its
     description has their number.
     """
-    if observed.record is None or not observed.is_recorded or observed.read.spec is None:
+    if observed.record is None or not observed.is_recorded or observed.parsed.spec is None:
         return None
     last = observed.record.change
     last_of_run = last if last is not None and last.uid == observed.uid else None
@@ -29,7 +29,7 @@ def change(observed: Observation) -> Change | None:
     change_count = observed.generation - last_generation
     if change_count <= 0:
         return None
-    requested = _requested_fields(observed.spec, observed.read.job)
+    requested = _requested_fields(observed.spec, observed.parsed.job)
     if last_of_run is not None:
         text = ", ".join(_differences(last_of_run.requested, requested)) or "fields without effect"
     else:

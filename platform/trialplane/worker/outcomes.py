@@ -234,7 +234,7 @@ def outcome_of_error(
         raised: Exception. If it hides its cause (see `cause`), the outcome is that of the cause.
         metrics: Metrics of the outcome.
     """
-    error = cause(raised)
+    error = error_behind_exit(raised)
     number = request.number
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
         return records.TrialOutcome(number, TrialState.PRUNED, metrics=metrics, message=_error_text(error))
@@ -283,12 +283,13 @@ def missing_result_text(code: int) -> str:
     )
 
 
-def cause(error: BaseException) -> BaseException:
+def error_behind_exit(error: BaseException) -> BaseException:
     """Return the exception that made the job call `sys.exit` with a number other than 0; otherwise the error itself.
 
-    Hydra, for one, catches every exception of a job and then calls `sys.exit(1)`, which hides the cause. The cause is the
-    exception whose `except` block has called `sys.exit`, in the same frame. A block in an outer frame does not count: a
-    fallback for a missing import may run a whole program, which calls `sys.exit` much later for another reason.
+    Hydra, for one, catches every exception of a job and then calls `sys.exit(1)`, which hides it. It is the exception that
+    was being handled, if the `except` block is in the function that called `sys.exit`. A block further up the stack does
+    not count: a fallback for a missing import may run a whole program, which calls `sys.exit` much later for another
+    reason. `raise SystemExit(1) from error` names its cause, and is returned itself.
     """
     handled_error = error.__context__
     has_exit_number = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0

@@ -237,7 +237,7 @@ def run_job(
         workdir: Scratch folder of the trial.
         reporter: Receiver of the reports.
         call_job: Makes the context from its fields and calls the function with it.
-        **rank_fields: Fields of the context that differ between ranks.
+        **rank_fields: Fields of the context that differ between ranks, and `_stop`.
     """
     reporter.is_quiet = config.program is not None
     location = checkpoint_folder(config, request.run, request.trial, request.folder)
@@ -248,9 +248,9 @@ def run_job(
     try:
         _check_parent_checkpoint(config, request)
         origin = _origin(config, request, location)
-        is_first = request.attempt == 1 and config.role == "trial"  # later attempts have checkpoints of their own
-        if request.resume and is_first:
-            reporter.remark = lambda: _origin_remark(request, origin)
+        # Later attempts have checkpoints of their own, and only a trial must start from another run's.
+        if request.resume and request.attempt == 1 and config.role == "trial":
+            reporter.warning = lambda: _origin_warning(request, origin)
         if origin.is_shared:
             reporter.begun = functools.partial(_begun_step, origin)
         job_folder = _enter_job_folder(config, workdir)
@@ -288,7 +288,8 @@ def run_job(
                 advice=advice.pool_advice(),
             )
         outcome = outcomes.outcome_of_result(request, end.result, workdir, how_ended=end.how, newest=reporter.newest)
-        return _with_remarks(dataclasses.replace(outcome, remark=remark), config, request, reporter, imports, end.stop_text)
+        outcome = dataclasses.replace(outcome, remark=remark)
+        return _with_message_and_advice(outcome, config, request, reporter, imports, end.stop_text)
     except BaseException as error:  # noqa: BLE001  every error of the job is an outcome, KeyboardInterrupt too
         # Trials are compared at a rung by the newest value of each metric; a failure has the metrics of the last report.
         metrics = reporter.newest if isinstance(error, context.Paused) else reporter.last
@@ -344,7 +345,7 @@ def _call_to_end(call: Callable[[], context.Result], reporter: Reporter) -> _End
     try:
         return _End(call())
     except (SystemExit, context.Finished) as error:
-        cause = outcomes.cause(error)
+        cause = outcomes.error_behind_exit(error)
         if isinstance(cause, context.Finished):
             return _End(reporter.newest, f"was {cause}", stop_text=str(cause))
         if is_clean_exit(cause):
@@ -352,7 +353,7 @@ def _call_to_end(call: Callable[[], context.Result], reporter: Reporter) -> _End
         raise
 
 
-def _with_remarks(
+def _with_message_and_advice(
     outcome: records.TrialOutcome,
     config: records.SlotConfig,
     request: records.TrialRequest,
@@ -371,8 +372,8 @@ def _with_remarks(
         stop_text: Description of the stop rule that ended the trial; "" without one.
     """
     if outcome.state is not TrialState.COMPLETE:
-        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
-    remarks = (stop_text, reporter.remark(), *stopping.unreported_remarks(request.stop, reporter.newest))
+        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.warning()))))
+    remarks = (stop_text, reporter.warning(), *stopping.unreported_remarks(request.stop, reporter.newest))
     return dataclasses.replace(
         outcome,
         early=bool(stop_text),
@@ -456,8 +457,8 @@ def _begun_step(origin: context.Origin, first_step: int) -> int:
     return max(0, first_step - 1)
 
 
-def _origin_remark(request: records.TrialRequest, origin: context.Origin) -> str:
-    """Return the remark on a trial that has not begun from the checkpoint of another run, as it should; "" if it has."""
+def _origin_warning(request: records.TrialRequest, origin: context.Origin) -> str:
+    """Return the warning about a trial that has not begun from the checkpoint of another run, as it should; "" if it has."""
     if origin.is_shared and request.start is not None and (origin.location is None or origin.begun == -1):
         return _NOT_SHARED.format(run=request.resume, trial=request.start.trial, own=request.trial)
     return "" if origin.was_read else _UNREAD.format(run=request.resume)
@@ -509,7 +510,7 @@ class Reporter:
     Attributes:
         last: Metrics of the newest report.
         newest: Newest value of each metric, from any report.
-        remark: Returns a warning about the trial, or ""; called at the first report.
+        warning: Returns a warning about the trial, or ""; called at the first report.
         begun: Returns the step from which the attempt has begun, see `TrialReport`; called with the first report's step.
         is_quiet: Whether reports are not printed, because the slot reads metrics from a program's output.
         attributes: Attributes that an objective of Optuna has set for its trial.
@@ -520,7 +521,7 @@ class Reporter:
         self._channel = channel
         self.last: Mapping[str, float] = {}
         self.newest: dict[str, float] = {}
-        self.remark: Callable[[], str] = str  # `str()` is ""
+        self.warning: Callable[[], str] = str  # `str()` is ""
         self.begun: Callable[[int], int | None] = lambda _: None
         self.is_quiet = False
         self.attributes: dict[str, Any] = {}
@@ -538,7 +539,7 @@ class Reporter:
         Raises:
             Finished: A stop rule is met. Only with `waits`; without it the slot ends the trial.
         """
-        remark, begun = ("", None) if self.newest else (self.remark(), self.begun(step))
+        warning, begun = ("", None) if self.newest else (self.warning(), self.begun(step))
         self.last = metrics
         for name, value in metrics.items():
             # Of a metric whose best report counts, the last finite value stays if the training diverges at the end.
@@ -546,11 +547,11 @@ class Reporter:
             if not has_diverged:
                 self.newest[name] = value
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
-            if remark:
-                print(f"warning: {remark}")  # noqa: T201  into the trial's log
+            if warning:
+                print(f"warning: {warning}")  # noqa: T201  into the trial's log
             if not self.is_quiet:
                 print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
-        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark, waits, begun))
+        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), warning, waits, begun))
         if not waits:
             return False
         is_pruned = False

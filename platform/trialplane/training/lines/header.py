@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 VERSION = 1
-HEADER = 4096  # bytes before the numbers, so that these begin at a page
+HEADER_SIZE = 4096  # bytes before the offsets, so that these begin at a page
 SAMPLES, SAMPLE = 16, 256  # number of pieces of a file whose digest recognizes it, and their bytes
 
 
@@ -33,7 +33,7 @@ class Header:
         mtime_ns: Modification time of the text.
         samples: Digest of pieces of the text.
         lines: Number of lines in the index.
-        width: Size of a number in the index, in bytes.
+        width: Size of an offset in the index, in bytes.
         skipped: Whether empty lines are left out.
         empty: Number of empty lines in the text.
     """
@@ -52,8 +52,9 @@ def read_header(index: Path) -> Header | None:
     """Return the header of an index; None if it is missing, damaged or of another version."""
     try:
         with index.open("rb") as file:
-            header = Header(**json.loads(file.read(HEADER).rstrip(b"\0")))
-            is_complete = HEADER + (header.lines + 1) * header.width == os.fstat(file.fileno()).st_size
+            header = Header(**json.loads(file.read(HEADER_SIZE).rstrip(b"\0")))
+            # An offset for the beginning of each line, and one for the end of the last.
+            is_complete = HEADER_SIZE + (header.lines + 1) * header.width == os.fstat(file.fileno()).st_size
     except (OSError, ValueError, TypeError):
         return None
     return header if is_complete and header.version == VERSION else None
@@ -62,7 +63,7 @@ def read_header(index: Path) -> Header | None:
 def write_header(file: BinaryIO, header: Header) -> None:
     """Write the header at the beginning of the file."""
     file.seek(0)
-    file.write(json.dumps(dataclasses.asdict(header)).encode().ljust(HEADER, b"\0"))
+    file.write(json.dumps(dataclasses.asdict(header)).encode().ljust(HEADER_SIZE, b"\0"))
 
 
 def samples(path: str, size: int) -> str:

@@ -24,7 +24,7 @@ from typing import Literal
 from trialplane import errors
 from trialplane.training import building
 from trialplane.training.lines import header as headers
-from trialplane.training.lines.header import HEADER, VERSION, Header, Text
+from trialplane.training.lines.header import HEADER_SIZE, VERSION, Header, Text
 from trialplane.wire import env, paths
 
 Empty = Literal["skip", "keep"]
@@ -169,7 +169,7 @@ class OpenText:
         self.text = text
         self._skipped = header.skipped and header.empty > 0
         self._bytes = _map_file(text.path)
-        self._offsets = memoryview(_map_file(str(index)))[HEADER:].cast("I" if header.width == 4 else "Q")
+        self._offsets = memoryview(_map_file(str(index)))[HEADER_SIZE:].cast("I" if header.width == 4 else "Q")
 
     def line(self, row: int) -> str:
         """Return line `row` of the index, without its line end.

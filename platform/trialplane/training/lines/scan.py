@@ -20,7 +20,7 @@ from numpy import typing as npt
 from trialplane import errors
 from trialplane.training import process
 from trialplane.training.lines import header as headers
-from trialplane.training.lines.header import HEADER, VERSION, Header, Text
+from trialplane.training.lines.header import HEADER_SIZE, VERSION, Header, Text
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
         descriptor = source.fileno()
         begin = len(BOM) if os.pread(descriptor, len(BOM), 0) == BOM else 0
         offset_type = np.dtype("<u4" if text.size + 1 < 1 << 32 else "<u8")
-        file.seek(HEADER)
+        file.seek(HEADER_SIZE)
         file.write(np.array([begin], offset_type).tobytes())
         indexed = empty = 0
         last = begin  # offset after the last newline

@@ -114,7 +114,7 @@ class ResultFeed:
         self.weights: Path | None = None
         self._line = line
         self._waiting: collections.deque[messages.FedResult] = collections.deque()
-        self._reading: list[int] = []  # units of results that the job has, not reported as taken yet
+        self._unreported: list[int] = []  # units of results that the job has, not reported as taken yet
         self._unused: collections.deque[int] = collections.deque()  # units whose values the job no longer refers to
         self._ended = False
 
@@ -127,11 +127,12 @@ class ResultFeed:
     def next(self) -> Result | None:
         """Return the next result; None when there are no more.
 
-        First report a group of results as taken, if this was its last one, and free the files that are no longer used.
+        Before that, report a group as taken if the previous call returned its last result, and report as free the files of
+        values to which the job no longer refers.
         """
-        if not self._waiting and self._reading:
-            self._line.send(messages.ResultsTaken(tuple(self._reading)))
-            self._reading = []
+        if not self._waiting and self._unreported:
+            self._line.send(messages.ResultsTaken(tuple(self._unreported)))
+            self._unreported = []
         # Other threads may append to `_unused` meanwhile, so it is emptied item by item.
         unused = [self._unused.popleft() for _ in range(len(self._unused))]
         if unused:
@@ -148,6 +149,6 @@ class ResultFeed:
 
     def _result(self, fed: messages.FedResult) -> Result:
         """Return a result with its value read from its file, and record that the job has it."""
-        self._reading.append(fed.unit)
+        self._unreported.append(fed.unit)
         packed = segments.read(fed.file, lambda: self._unused.append(fed.unit))
         return Result(fed.unit, fed.worker, fed.items, transport.unpack(packed))

@@ -47,7 +47,7 @@ def create_folder(name: str, size: int, disk_folder: Path) -> HeldPath:
     Args:
         name: Prefix of the folder's name.
         size: Bytes that must be free for it.
-        disk_folder: Folder on disk, used if memory has no room.
+        disk_folder: Folder on disk for these files alone, used if memory has no room.
     """
     parent = _parent_folder(size, disk_folder)
     with _lock(parent):
@@ -61,7 +61,7 @@ def share_file(name: str, data: Bytes, disk_folder: Path) -> HeldPath:
     Args:
         name: Name of the file; other contents need another name.
         data: Contents, of shape (bytes,).
-        disk_folder: Folder on disk, used if memory has no room.
+        disk_folder: Folder on disk for these files alone, used if memory has no room.
     """
     for parent in (_MEMORY / _user_folder(), disk_folder):  # another process may have written it to either
         if (parent / name).exists():
@@ -98,7 +98,7 @@ def _lock(folder_path: Path) -> contextlib.AbstractContextManager[None]:
 
 
 def _sweep(folder_path: Path) -> None:
-    """Remove the entries that no process holds; the caller has locked the folder."""
+    """Remove everything that no `HeldPath` holds, apart from locks. The caller has locked the folder."""
     building.sweep(folder_path)
     for path in folder_path.iterdir():
         if path.suffix == ".lock":
@@ -106,7 +106,7 @@ def _sweep(folder_path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another process holds it
+        except BlockingIOError:  # a HeldPath of this or another process, as each opens the file anew
             continue
         finally:
             os.close(descriptor)

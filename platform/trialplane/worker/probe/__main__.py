@@ -1,4 +1,4 @@
-"""Run the checks and print one JSON line for each.
+"""Run checks and print their findings: as text in an image's build, otherwise as one JSON line for each.
 
     python -m trialplane.worker.probe --image trial            in a build: fails unless the image keeps the policies
     python -m trialplane.worker.probe --gpus 1 --mlflow URL    in a pod: prints findings, and ends with 0
@@ -19,7 +19,7 @@ from trialplane.worker.probe import devices, pod
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the requested checks; return the exit code."""
+    """Run the requested checks; return the exit code: 1 if an image fails a check, otherwise 0."""
     parser = argparse.ArgumentParser(description="Check what a trial relies on.")
     parser.add_argument("--image", choices=["controller", "trial"], help="check this image's policies, and nothing else")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that the pod requested")
