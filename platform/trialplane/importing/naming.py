@@ -68,6 +68,11 @@ def executed_nodes(tree: ast.Module, statements: Sequence[ast.stmt]) -> Iterator
             todo += function.body
 
 
+def arguments_by_name(call: ast.Call, *names: str) -> dict[str, ast.expr]:
+    """Return the arguments of a call by name. Positional ones get the `names`, in order; any further ones are left out."""
+    return dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
+
+
 def argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
     """Return the expressions for a function's arguments by name: those in its only call, or else their defaults.
 

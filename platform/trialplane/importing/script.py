@@ -312,7 +312,7 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
     assigned = {ast.unparse(node.targets[0]): node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)}
     for call in calls:
         name = _dotted_name(call.func).rpartition(".")[2]
-        by_name = _arguments_by_name(call, "file", "mode")
+        by_name = naming.arguments_by_name(call, "file", "mode")
         mode = _literal(by_name.get("mode"))
         opens_for_writing = name == "open" and isinstance(mode, str) and bool(set("wax+") & set(mode))
         nodes = [*call.args, *by_name.values()] if opens_for_writing or _WRITES.search(name) else []
@@ -340,7 +340,7 @@ def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
             continue
         for decorator in function.decorator_list:
             if isinstance(decorator, ast.Call) and _is_subcommand(tree, calls, function, decorator):
-                name = _literal(_arguments_by_name(decorator, "name").get("name"))
+                name = _literal(naming.arguments_by_name(decorator, "name").get("name"))
                 return name if isinstance(name, str) else function.name.replace("_", "-")
     return ""
 
@@ -514,7 +514,7 @@ def _returned_expression(tree: ast.Module, decorator: ast.expr) -> str:
 
 def _config_path(call: ast.Call) -> str:
     """Return the path of the configuration that `hydra.main(…)` names, without the extension, or ""."""
-    arguments_by_name = _arguments_by_name(call, "config_path", "config_name")
+    arguments_by_name = naming.arguments_by_name(call, "config_path", "config_name")
     folder, name = (_literal(arguments_by_name.get(key)) for key in ("config_path", "config_name"))
     if not isinstance(name, str) or not name:
         return ""
@@ -556,8 +556,8 @@ def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed: Collecti
         calls: Calls in it.
         changed: Names of dicts whose content is unknown, as other statements change them.
     """
-    sweep_calls = [_arguments_by_name(call, "sweep") for call in calls if _dotted_name(call.func) == "wandb.sweep"]
-    agent_calls = [_arguments_by_name(call) for call in calls if _dotted_name(call.func) == "wandb.agent"]
+    sweep_calls = [naming.arguments_by_name(call, "sweep") for call in calls if _dotted_name(call.func) == "wandb.sweep"]
+    agent_calls = [naming.arguments_by_name(call) for call in calls if _dotted_name(call.func) == "wandb.agent"]
     sweep = sweep_calls[0].get("sweep") if sweep_calls else None
     agent = agent_calls[0] if agent_calls else {}
     assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
@@ -594,11 +594,6 @@ def _literal_value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any
     if node is None:
         raise ValueError
     return ast.literal_eval(node)
-
-
-def _arguments_by_name(call: ast.Call, *names: str) -> dict[str, ast.expr]:
-    """Return the arguments of a call by name. Positional ones get the `names`, in order; any further ones are left out."""
-    return dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
 
 
 def _attribute_options(tree: ast.Module) -> Iterator[Option]:
@@ -659,7 +654,7 @@ def _environment_options(tree: ast.Module) -> Iterator[Option]:
             kinds[call.args[0]] = _dotted_name(call.func)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _dotted_name(node.func).endswith(("environ.get", "getenv")):
-            read_arguments = _arguments_by_name(node, "key", "default")
+            read_arguments = naming.arguments_by_name(node, "key", "default")
         elif (
             isinstance(node, ast.Subscript)
             and isinstance(node.ctx, ast.Load)

@@ -206,16 +206,11 @@ class _Values:
             self._pending.remove(key)
 
 
-def _by_name(call: ast.Call, *names: str) -> dict[str, ast.expr]:
-    """Return the arguments of a call by name. Positional ones get the `names`, in order; any further ones are left out."""
-    return dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
-
-
 def _library_job(
     call: ast.Call, library: _Library, calls: Sequence[ast.Call], values: _Values, notes: list[str]
 ) -> dict[str, Any]:
     """Return the fields of the job for a search by another library than Optuna."""
-    by_name = _by_name(call, *library.arguments)
+    by_name = naming.arguments_by_name(call, *library.arguments)
     metric, direction = library.metric, library.direction
     if not direction:
         metric, direction = _keras_objective(by_name.get(metric), values, notes)
@@ -223,7 +218,7 @@ def _library_job(
     if library.sampler == "bruteforce":
         trials = _grid_size(values.value(by_name["param_grid"])) if "param_grid" in by_name else None
     for maximize in (other for other in calls if _is_method(other, "maximize")):
-        counts = _by_name(maximize, "init_points", "n_iter")
+        counts = naming.arguments_by_name(maximize, "init_points", "n_iter")
         rounds = [
             values.value(counts[key]) if key in counts else default for key, default in (("init_points", 5), ("n_iter", 25))
         ]
@@ -253,7 +248,7 @@ def _keras_objective(node: ast.expr | None, values: _Values, notes: list[str]) -
     if node is None or _is_none(node := values.resolve(node)):
         return "val_loss", "minimize"
     directions = {"min": "minimize", "max": "maximize"}
-    by_name = _by_name(node, "name", "direction") if isinstance(node, ast.Call) else {"name": node}
+    by_name = naming.arguments_by_name(node, "name", "direction") if isinstance(node, ast.Call) else {"name": node}
     metric = values.value(by_name.get("name"))
     direction = directions.get(str(values.value(by_name.get("direction"))))
     if isinstance(metric, str) and not isinstance(node, ast.Call):
@@ -294,7 +289,7 @@ def _study_job(
     importable_names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     importable_names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    optimize_arguments = _by_name(optimize_calls[0], "func", "n_trials")
+    optimize_arguments = naming.arguments_by_name(optimize_calls[0], "func", "n_trials")
     function = optimize_arguments.get("func")
     studies = _studies(tree, optimize_calls[0], calls)
     study_arguments = _study_arguments(studies[-1], values) if studies else {}
@@ -328,7 +323,7 @@ def _study_job(
         job["parallel"] = jobs
     if isinstance(seconds := values.value(optimize_arguments.get("timeout")), int | float) and 0 < seconds < math.inf:
         job["budget"] = {"time": f"{max(1, int(seconds))}s"}
-    points = [_by_name(call, "params") for call in calls if _is_method(call, "enqueue_trial")]
+    points = [naming.arguments_by_name(call, "params") for call in calls if _is_method(call, "enqueue_trial")]
     known_points = [point for arguments in points if isinstance(point := values.value(arguments.get("params")), dict)]
     known_points = [point for point in known_points if None not in point.values()]
     if known_points:
@@ -374,7 +369,7 @@ def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str
     options: dict[str, Any] = {}
     seed: int | None = None
     unreadable = [ast.unparse(argument) for argument in node.args]
-    for key, value_node in _by_name(node).items():
+    for key, value_node in naming.arguments_by_name(node).items():
         value = values.value(value_node)
         if _is_none(value_node):
             continue  # None stands for the default
@@ -434,7 +429,7 @@ def _study_arguments(call: ast.Call, values: _Values) -> dict[str, ast.expr]:
         if word.arg is None and isinstance(node := values.resolve(word.value), ast.Dict):
             keys = [values.value(key) for key in node.keys]
             unpacked |= {key: value for key, value in zip(keys, node.values, strict=True) if isinstance(key, str)}
-    return unpacked | _by_name(call)
+    return unpacked | naming.arguments_by_name(call)
 
 
 def _directions(call: ast.Call, values: _Values) -> tuple[str | None, ...]:
