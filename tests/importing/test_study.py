@@ -80,16 +80,27 @@ def test_a_search_that_needs_an_option_is_not_the_job_without_it() -> None:
     assert read(text, "--tune").style is script.Style.STUDY
 
 
+def test_the_dicts_of_a_grid_may_be_computed() -> None:
+    text = """
+    from sklearn.model_selection import GridSearchCV
+    rate = 3
+    grid = [{"C": [rate, 2], "weight": [{0: rate}, None]} for rate in (1, 2)]
+    GridSearchCV(None, grid).fit([[1]], [1])
+    """
+    assert read(text).search["trials"] == 8
+
+
 ODD = {
     "infinite": "study.optimize(objective, timeout=float('inf'))",
     "huge": "study.optimize(objective, timeout=1e400)",
     "no key": "study.enqueue_trial({[1]: 2})\nstudy.optimize(objective)",
+    "None": "study.enqueue_trial({None: 1})\nstudy.optimize(objective)",
     "itself": "d = {'a': d}\nstudy.enqueue_trial(d)\nstudy.optimize(objective)",
     "each other": "B = C if C else B\nC = B if B else C\nstudy.optimize(objective, n_trials=B)",
     "conditions": "\n".join(f"v{i} = v{i + 1} if v{i + 1} else v{i + 1}" for i in range(40))
-    + "\nstudy.optimize(objective, n_trials=v0)",
+    + "\nv40 = 1\nstudy.optimize(objective, n_trials=v0)",
     "dicts": "\n".join(f"d{i} = {{'a': d{i + 1}, 'b': d{i + 1}}}" for i in range(40))
-    + "\nstudy.enqueue_trial(d0)\nstudy.optimize(objective)",
+    + "\nd40 = 1\nstudy.enqueue_trial(d0)\nstudy.optimize(objective)",
 }
 
 
@@ -98,4 +109,4 @@ ODD = {
 def test_odd_values_of_a_study_are_unknown(name: str) -> None:
     search = read(f"{OBJECTIVE}study = optuna.create_study()\n{ODD[name]}").search
     assert search["entrypoint"] == "optuna:fit:objective"
-    assert "budget" not in search
+    assert not {"budget", "enqueue"} & set(search)

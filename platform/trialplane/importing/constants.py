@@ -82,7 +82,7 @@ class Evaluator:
         self._module_names = module_names
 
     def value(self, node: ast.expr) -> Any:
-        """Return the value of an expression: a number, a text, or a list of these.
+        """Return the value of an expression: a number, a text, or a list or dict of these.
 
         Raises:
             NotConstant: The value is unknown, or too large.
@@ -103,6 +103,9 @@ class Evaluator:
             return node.value
         if isinstance(node, (ast.List, ast.Tuple)):
             return [self._value(element, variables) for element in node.elts]
+        if isinstance(node, ast.Dict) and None not in node.keys:  # which stands for `**unknown`
+            keys = [self._value(key, variables) for key in node.keys if key]
+            return dict(zip(keys, [self._value(value, variables) for value in node.values], strict=True))
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             return [self._value(node.elt, scope) for scope in self._scopes(node.generators, variables)]
         if isinstance(node, ast.IfExp):

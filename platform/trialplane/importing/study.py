@@ -16,8 +16,6 @@ from typing import Any
 from trialplane.importing import constants, flags, guess, naming, search
 from trialplane.job import options as optuna_options
 
-_MOST_VALUES = 10_000  # expressions that are evaluated; assignments may name each other many times
-
 
 @dataclasses.dataclass(frozen=True)
 class _Library:
@@ -158,22 +156,13 @@ class _Values:
                     assigned_once[target.id] = None if target.id in assigned_once else assignment.value
         self._assigned |= assigned_once
         self._work = constants.Work()
-        self._values_left = _MOST_VALUES
         self._pending: set[str] = set()  # names whose values are being evaluated
 
     def value(self, node: ast.expr | None) -> Any:
         """Return the number, text, boolean, list or dict that an expression stands for; None if its value is unknown."""
-        self._values_left -= 1
-        if node is None or self._values_left < 0:
-            return None
         try:
-            node = self.resolve(node)
-            if isinstance(node, ast.Dict):
-                keys = [self.value(key) for key in node.keys]
-                values = [self.value(value) for value in node.values]
-                return None if None in keys else dict(zip(keys, values, strict=True))
-            return constants.Evaluator(self._lookup, self._work, ()).value(node)
-        except (constants.NotConstant, RecursionError, TypeError):  # TypeError: of a key that is a list
+            return None if node is None else constants.Evaluator(self._lookup, self._work, ()).value(node)
+        except constants.NotConstant:
             return None
 
     def resolve(self, node: ast.expr) -> ast.expr:
@@ -325,7 +314,7 @@ def _study_job(
         job["budget"] = {"time": f"{max(1, int(seconds))}s"}
     points = [naming.arguments_by_name(call, "params") for call in calls if _is_method(call, "enqueue_trial")]
     known_points = [point for arguments in points if isinstance(point := values.value(arguments.get("params")), dict)]
-    known_points = [point for point in known_points if None not in point.values()]
+    known_points = [point for point in known_points if None not in (*point, *point.values())]
     if known_points:
         job["enqueue"] = known_points
     if len(known_points) < len(points):
