@@ -104,3 +104,18 @@ def test_a_recorded_command_has_no_secrets() -> None:
     words += ["API_KEY=x1 fit --lr 0.1", '{"token":"x1","n":3}']
     masked = ["fit", "--param", "api_key=***", "--set=params.hf_token=***", "--password", "***", "--param", "lr=0.1"]
     assert credentials.mask(words) == [*masked, "a://u:***@h", "fit --lr 0.1", '{"token":"***","n":3}']
+
+
+def test_files_with_secrets_are_recognized_by_their_names() -> None:
+    secret = (
+        ".env",
+        ".env.local",
+        ".netrc",
+        ".config/.kaggle",
+        ".my_api_token.txt",
+        "prod.env",
+        "keys/id_rsa",
+        "keys/OWN.PEM",
+    )
+    other = (".vocabulary.txt", "tokens.txt", "key.py", "environment.yaml", "pem/a.txt", "keyboard.csv")
+    assert [name for name in (*secret, *other) if credentials.is_secret_file(name)] == list(secret)

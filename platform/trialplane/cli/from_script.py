@@ -63,10 +63,6 @@ objective = objective_of({arguments})
 '''
 # Name of a hidden file in the text of a script: "./.vocabulary.txt"
 _HIDDEN_NAME = re.compile(r"""["'](?:\./)?(\.[A-Za-z][\w-]*(?:\.\w+)*)["']""")
-_SECRET_FILE = re.compile(
-    r"\.(?:env|netrc|pypirc|npmrc|pgpass|s3cfg|boto|kaggle|huggingface|.*(?:token|secret|credential|passw|key|\.pem))",
-    re.IGNORECASE,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -787,18 +783,17 @@ def _hidden_files(title: str, text: str, folder: Path) -> list[str]:
     names = [name for name in dict.fromkeys(names) if (folder / name).is_file()]
     packed_names = packing.pack(folder).files if names else ()
     missing_names = [name for name in names if name not in packed_names]
-    secret_names = [name for name in missing_names if _has_secrets(folder / name)]
+    secret_names = [
+        name
+        for name in missing_names
+        if credentials.is_secret_file(name) or credentials.has_secret((folder / name).read_text(errors="replace"))
+    ]
     for name in secret_names:
         output.note(
             f"{title} reads {name}, which is not uploaded, as it may have secrets: set its variables before "
             f"`platform submit`; or a line `!{name}` in {packing.IGNORE_FILE} uploads it"
         )
     return [name for name in missing_names if name not in secret_names]
-
-
-def _has_secrets(file: Path) -> bool:
-    """Return whether a hidden file may have secrets, by its name or its text."""
-    return bool(_SECRET_FILE.match(file.name)) or credentials.has_secret(file.read_text(errors="replace"))
 
 
 def _ignore_file(folder: Path, names: Sequence[str]) -> list[_NewFile]:

@@ -17,7 +17,7 @@ from trialplane import errors
 from trialplane.cli import output, script_folder
 from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
 from trialplane.importing.source import ImportResult
-from trialplane.job import document, load, requirements
+from trialplane.job import credentials, document, load, requirements
 from trialplane.job.kinds import base
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
@@ -32,7 +32,6 @@ SOURCES: Mapping[str, str] = {
     "hydra": "trialplane.importing.hydra",
 }
 _MAX_SCRIPTS = 200  # Python files in the folder of FILE that are read
-_SECRETS = re.compile(r"(?:^|/)(?:id_rsa[^/]*|[^/]+\.(?:env|pem|key))$")  # hidden files are never copied
 _MAX_CONFIGS = 1000  # YAML files of a folder that are copied
 _MAX_NAME = 63
 
@@ -275,7 +274,7 @@ def _copy_data(source: Path, target: Path, search_file: Path) -> None:
     except InputError as error:  # for example a link that leads out of the folder
         output.note(f"the other files beside {search_file.name} are not copied: {error}")
         return
-    secret_names = sorted(name for name in files if _SECRETS.search(name))
+    secret_names = sorted(name for name in files if credentials.is_secret_file(name))
     if secret_names:
         output.note(f"not copied, because they may have secrets: {', '.join(secret_names[: errors.MOST_ISSUES])}")
     for name, file in files.items():

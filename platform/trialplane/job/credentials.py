@@ -48,6 +48,12 @@ _ITEM = re.compile(
 )
 # "api_key": "x" of JSON, api_key: x of YAML.
 _FIELD = re.compile(r"""["']?(?P<name>[A-Za-z_][\w.-]*)["']?\s*:\s*["']?(?P<value>[^\s"',}]+)""")
+# Names of files. Of the hidden ones, more have secrets: `.kaggle`, `.api_token`.
+_FILE = re.compile(
+    r"id_rsa.*|.+\.(?:env|pem|key)|"
+    r"\.(?:(?:env|netrc|pypirc|npmrc|pgpass|s3cfg|boto|kaggle|huggingface).*|.*(?:token|secret|credential|passw|key|\.pem).*)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 class _Secret(NamedTuple):
@@ -155,6 +161,11 @@ def _open_quote(text: str) -> str:
 def has_secret(text: str) -> bool:
     """Return whether a text has a secret, as an assignment, an option of a command, or a value of JSON or YAML."""
     return bool(extract(text)[1]) or any(is_secret(match["name"], match["value"]) for match in _FIELD.finditer(text))
+
+
+def is_secret_file(path: str) -> bool:
+    """Return whether a file may have secrets, by its name."""
+    return bool(_FILE.fullmatch(path.rpartition("/")[2]))
 
 
 def _variable(name: str, value: str, variables: Mapping[str, str]) -> str:
