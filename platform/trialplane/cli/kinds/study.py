@@ -91,15 +91,16 @@ class StudyPresenter(Presenter):
 
     def fields(self, status: RunStatus) -> dict[str, object]:
         """See `Presenter`."""
+        progress = status.progress if isinstance(status.progress, StudyProgress) else StudyProgress()
         return {
             "trials": counts(status),
             "best": best(status),
             "parameters": presenter.parameters(status),
             "speed": _speed(status),
-            "rungs": _rungs(status),
-            "checkpoints": _checkpoints(status),
-            "reuse": _reuse(status),
-            "memory": _avoided(status),
+            "rungs": _rungs(progress),
+            "checkpoints": _checkpoints(progress),
+            "reuse": _reuse(progress),
+            "memory": _avoided(progress),
         }
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
@@ -138,36 +139,32 @@ def best(status: RunStatus) -> str:
     return f"{values} (trial {status.best.trial}{hint})"
 
 
-def _rungs(status: RunStatus) -> str:
+def _rungs(progress: StudyProgress) -> str:
     """Return a text with the number of trials that have reached each rung, and of the steps trained; "" without rungs."""
-    progress = status.progress
-    if not isinstance(progress, StudyProgress) or not progress.rungs:
+    if not progress.rungs:
         return ""
     rungs = ", ".join(f"{rung.reached} at step {rung.step}" for rung in progress.rungs)
     return f"{rungs}; {errors.counted(progress.steps, 'step')} trained"
 
 
-def _checkpoints(status: RunStatus) -> str:
+def _checkpoints(progress: StudyProgress) -> str:
     """Return a text with the number of the trials' checkpoints and their size; "" without checkpoints."""
-    progress = status.progress
-    if not isinstance(progress, StudyProgress) or not progress.checkpoints:
+    if not progress.checkpoints:
         return ""
     return f"{progress.checkpoints}, {output.size(progress.checkpoint_bytes)}"
 
 
-def _reuse(status: RunStatus) -> str:
+def _reuse(progress: StudyProgress) -> str:
     """Return a text with the number of trials that have begun from checkpoints of earlier runs; "" without such trials."""
-    progress = status.progress
-    if not isinstance(progress, StudyProgress) or not progress.begun:
+    if not progress.begun:
         return ""
     trials = errors.counted(progress.begun, "trial")
     return f"{trials} begun from earlier checkpoints, {errors.counted(progress.spared_steps, 'step')} spared"
 
 
-def _avoided(status: RunStatus) -> str:
+def _avoided(progress: StudyProgress) -> str:
     """Return a text with the number of points that were not run, as they would be out of memory; "" without such points."""
-    progress = status.progress
-    if not isinstance(progress, StudyProgress) or not progress.avoided:
+    if not progress.avoided:
         return ""
     return f"{errors.counted(progress.avoided, 'point')} not run, at or above one that was out of memory"
 
