@@ -286,6 +286,8 @@ def make_of_command(text: str, request: Request) -> int:
     if call is not None:
         words, folder = shlex.join(call.arguments), call.folder
     _refuse_files_above(text, words, folder)
+    if call is not None:
+        _refuse_modules_above(text, call)
     is_of_hydra = call is not None and "hydra" in script_folder.source(Path(call.folder, call.script))  # which has groups
     by_stem = call is not None and not is_of_hydra
     config, values = settings_file.named(words, Path(folder), request.space, by_stem=by_stem)
@@ -345,6 +347,29 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
                 f"the command names {path}, above this folder, and trials get a copy of this folder only; to read files "
                 "there, give its absolute path, or give the command in the folder that has both, as `cd FOLDER && …`"
             )
+
+
+def _refuse_modules_above(text: str, call: script.Call) -> None:
+    """Check that the script of a command imports no module above the working directory, as `_refuse_files_above` does.
+
+    Raises:
+        InputError: It does. The message has the command for the folder that has both.
+    """
+    file = Path(call.folder, call.script).resolve()
+    working_directory = Path.cwd()
+    if "PYTHONPATH" in call.variables or not file.is_relative_to(working_directory):
+        return
+    text_of_script = script_folder.source(file)
+    roots = script_folder.start(file, script.read(text_of_script, call.script), text_of_script).roots
+    if root := next((root for root in roots if root != working_directory and working_directory.is_relative_to(root)), None):
+        folder = shlex.quote(working_directory.relative_to(root).as_posix())
+        path = os.path.relpath(root, working_directory / call.folder)
+        command = shlex.quote(f"cd {folder} && export PYTHONPATH={path} && {text}")
+        raise InputError(
+            f"{call.script} imports modules of {root}, above this folder, and trials get a copy of this folder only; give "
+            f"the command in the folder that has both: `cd {shlex.quote(str(root))} && {_INIT} {command}`; "
+            "nothing was changed"
+        )
 
 
 def _existing_shell_call(text: str) -> script.Call | None:

@@ -35,6 +35,8 @@ _MOST_SETTINGS_FILES = 200
 _TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
 # Flag of absl for bindings of gin.
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
+# Call of a function that gets the command line, and may merge it into a configuration.
+_MERGES_ARGUMENTS = re.compile(r"[\w\])]\((?:[^()]*[,=])?\s*sys\.argv\[\d?:\]")
 _SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
@@ -90,6 +92,11 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
         return _parsed_parameters(copy, parsed_script, requested)
     if parsed_script.style is Style.HYDRA:
         return parsed_script, _hydra_parameters(copy, parsed_script)
+    if _may_merge_arguments(copy, parsed_script):
+        declared, _ = _probe_arguments(copy)
+        if declared.options:
+            style = Style.HYDRA if declared.overrides else Style.ATTRIBUTES
+            return dataclasses.replace(parsed_script, style=style), declared
     if parsed_script.style is Style.UNKNOWN and guess.space(parsed_script.values):
         return as_globals(parsed_script), Declared(parsed_script.values)
     lacks_options = parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options)
@@ -106,6 +113,12 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
         options = (*in_command.values(), *in_file.values())
         return dataclasses.replace(parsed_script, options=options), Declared(options, left_out)
     return parsed_script, Declared(parsed_script.options)
+
+
+def _may_merge_arguments(copy: ScriptCopy, parsed_script: Script) -> bool:
+    """Return whether a script may merge its arguments into a configuration, without a known parser."""
+    is_candidate = parsed_script.style in (Style.ATTRIBUTES, Style.UNKNOWN)
+    return is_candidate and _MERGES_ARGUMENTS.search(script_folder.source(copy.path)) is not None
 
 
 def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collection[str]) -> tuple[Script, Declared]:
@@ -436,9 +449,12 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
         call: Its call in the command.
     """
     folder = copy.folder / call.folder
-    if called_script.style is Style.PARSED:
+    may_merge = _may_merge_arguments(copy, called_script)
+    if called_script.style is Style.PARSED or may_merge:
         start = dataclasses.replace(copy.start, cwd=call.folder, module=call.module)
         declared, log_clause = _probe_arguments(dataclasses.replace(copy, start=start), call.arguments, call.variables)
+        if declared.failure and may_merge:
+            return Declared(called_script.options), arguments.FLAGS
         if declared.failure:
             return Declared(failure=f"{errors.shortened(declared.failure, 300)}{log_clause}"), ""
         declared = _with_choices(_without_flags_after_pairs(declared, call), called_script)

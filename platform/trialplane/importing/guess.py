@@ -25,7 +25,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ABBREVIATED = re.compile(r"mAP|m?IoU")  # words that `_WORDS` would split at their capital letters
 # Sizes of a model whose names are written as one word, as `nhid`, `netwidth` and `ksize`: a prefix and a known word.
 _SIZE = r"hid|hidden|layers?|levels?|heads?|width|depth|embd?|units|filters|channels|blocks|factors?|neurons"
-_COMPOUND = re.compile(rf"(?:net|num|n)({_SIZE})|k(?:ernel)?size|em(?:bed|b)?size|batchsize|bsz?")
+_COMPOUND = re.compile(rf"(?:net|num|n)({_SIZE})|p(drop(?:out)?)|k(?:ernel)?size|em(?:bed|b)?size|batchsize|bsz?")
 _OF_MODEL = re.compile(r"(?<![^\W_])d_(model|ff|ffn|inner|hid|hidden|state|emb|embed)(?![^\W_])")  # sizes of a transformer
 _NUMBERED = re.compile(r"(?<![^\W_])(l1|l2|f1|r2|top1)(?![^\W_])")  # words that `_WORDS` would split before the digit
 # Words of arguments that do not affect what a script learns, but where and how it runs, for how long, and what it prints.
@@ -117,11 +117,12 @@ def _words(name: str) -> list[str]:
 
 
 def _whole_word(word: str) -> str:
-    """Return the word for the size that a compound means: `hid` for `nhid`, `batch` for `bs`; any other word unchanged."""
+    """Return the word that a compound means: `hid` for `nhid`, `drop` for `pdrop`; any other word unchanged."""
     match = _COMPOUND.fullmatch(word)
     if match is None:
         return word
-    return match[1] or {"k": "kernel", "e": "embed", "b": "batch"}[word[0]]  # `ksize`, `embsize`, `batchsize` and `bs`
+    # `ksize`, `embsize`, `batchsize` and `bs`
+    return match[1] or match[2] or {"k": "kernel", "e": "embed", "b": "batch"}[word[0]]
 
 
 def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:

@@ -1,7 +1,8 @@
 """Find the arguments that a script declares to a parser, by running it up to the point where it reads them.
 
 Supported are argparse, click and libraries based on them (typer, simple-parsing, transformers, plac, pydantic-settings),
-optparse, tyro, absl with ml_collections, docopt, fire, jsonargparse with LightningCLI, OmegaConf and yacs.
+optparse, tyro, absl with ml_collections, docopt, fire, jsonargparse with LightningCLI, OmegaConf, yacs, and a function or
+method of the script's own that merges `sys.argv[1:]` into a configuration.
 
 `python -m trialplane.worker.setup.declaring SCRIPT FILE MODULE [ARGUMENT ...]` is started in the folder in which the script
 runs, and writes FILE, a `Declared` in JSON. MODULE is "" for a script that is run as a file. The process ends when the
@@ -15,7 +16,9 @@ also from a settings file that they name, as with ConfigArgParse.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
+import dataclasses
 import enum
 import importlib
 import importlib.util
@@ -31,7 +34,7 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from types import MappingProxyType, ModuleType
+from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, NoReturn, cast
 
 from trialplane.training import process
@@ -47,6 +50,11 @@ _LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the
 _ABSL = {"float": "float", "int": "int", "string": "str", "string enum": "str", "bool": "bool"}  # a flag's type → kind
 _KINDS = {int: "int", float: "float", str: "str", bool: "bool"}
 _FUNCTIONS = ("main", "cli", "app", "run", "train")  # entry points of packages
+_MOST_LEVELS, _MOST_LEAVES = 5, 1000  # of a configuration
+# Text of a function that reads words of the command line: as `LR 0.1`, as `--lr=0.1`, or as `lr=0.1`.
+_READS_PAIRS = re.compile(r"merge_from_list|\[[01]?::2\]")
+_READS_FLAGS = re.compile(r"""["']--?["']""")
+_READS_ASSIGNMENTS = re.compile(r"""(?:split|partition)\(["']=["']""")
 
 
 class _Parsers:
@@ -148,6 +156,39 @@ class _Parsers:
             frame = frame.f_back
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         return frame.f_code.co_filename.startswith(self._folder) and re.search(r"\((?:args\s*=\s*)?\[\]", line) is not None
+
+    def watch_merge(self, frame: FrameType) -> None:
+        """If a statement of the script passes `sys.argv[1:]` to a function, end after it with the configuration it fills.
+
+        The configuration is the function's result, one of its arguments, or the object that has it as a method. Without
+        one, or if the form of the words is unknown, the script continues.
+
+        Args:
+            frame: Frame that takes the slice.
+        """
+        merge = _merge_at(frame)
+        if merge is None:
+            return
+
+        def end_after(traced: FrameType, event: str, result: Any) -> Any:
+            """End when the statement is complete."""
+            is_complete = event == "return" or not merge.first_line <= traced.f_lineno <= merge.last_line
+            if event == "exception" or not is_complete:
+                return end_after
+            sys.settrace(None)
+            traced.f_trace = None
+            configs = [_value_of(node, traced) for node in merge.configs]
+            configs += [result] if merge.is_returned and event == "return" else []
+            leaves = max((list(_object_leaves(config)) for config in configs), key=len, default=[])
+            values = [(name, self._plain_default(value, None)) for name, value in leaves]
+            self._options += [merge.option(name, value) for name, value in values if value is not None]
+            if self._options:
+                self._takes_pairs, self._takes_overrides = merge.form == "pairs", merge.form == "assignments"
+                self.end()
+            return None
+
+        sys.settrace(lambda *event: None)  # without a global function, that of the frame is not called
+        frame.f_trace = end_after
 
     def _watch_omegaconf(self, omegaconf: Any) -> None:
         """Replace the functions of OmegaConf, to end when values of the command line are merged into a configuration."""
@@ -520,6 +561,116 @@ def _key_option(name: str, default: Any) -> Option:
     return Option(name, default, kind, flag=name, style="value" if kind == "bool" else "")
 
 
+class _CommandLine(list[str]):
+    """`sys.argv`, which calls a function with the frame that takes a slice of it."""
+
+    def __init__(self, words: Iterable[str], on_slice: Callable[[FrameType], None]) -> None:
+        super().__init__(words)
+        self._on_slice = on_slice
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a word or several."""
+        if isinstance(index, slice):
+            self._on_slice(sys._getframe(1))
+        return super().__getitem__(index)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Merge:
+    """A statement of a script that merges words of the command line into a configuration.
+
+    Attributes:
+        first_line: First line of the statement.
+        last_line: Last line of the statement.
+        configs: Expressions that may be the configuration after the statement.
+        is_returned: Whether the statement returns the configuration.
+        form: Form of the words: "pairs", "flags" or "assignments".
+    """
+
+    first_line: int
+    last_line: int
+    configs: tuple[ast.expr, ...]
+    is_returned: bool
+    form: str
+
+    def option(self, name: str, value: Any) -> Option:
+        """Return the option for a value of the configuration."""
+        option = _key_option(name, value)
+        lists = "literal" if isinstance(value, list) else ""
+        return dataclasses.replace(option, flag=f"--{name}" if self.form == "flags" else name, lists=lists)
+
+
+def _merge_at(frame: FrameType) -> _Merge | None:
+    """Return the statement of a script's own file that passes a slice of `sys.argv` to a function; None for another one.
+
+    Args:
+        frame: Frame that takes the slice.
+    """
+    file = Path(frame.f_code.co_filename)
+    if not _is_own_file(file):
+        return None
+    position = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    text = file.read_text(encoding="utf-8", errors="replace")
+    for statement in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)):
+        if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)):
+            continue
+        for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
+            words = [*call.args, *(keyword.value for keyword in call.keywords)]
+            if position not in [(node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) for node in words]:
+                continue
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", call)]
+            owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            form = _form_of_words(_value_of(call.func, frame), text)
+            last_line = statement.end_lineno or statement.lineno
+            is_returned = isinstance(statement, ast.Return)
+            return _Merge(statement.lineno, last_line, (*targets, *owner, *words), is_returned, form) if form else None
+    return None
+
+
+def _form_of_words(function: Any, text: str) -> str:
+    """Return the form of the words that a function reads, by its text; "" if it is unknown.
+
+    Args:
+        function: The function, or a class; None if it is unknown.
+        text: Text of the script, which decides if the function is unknown.
+    """
+    with contextlib.suppress(OSError, TypeError):
+        text = inspect.getsource(function)
+    if _READS_PAIRS.search(text):
+        return "pairs"
+    if not _READS_ASSIGNMENTS.search(text):
+        return ""
+    return "flags" if _READS_FLAGS.search(text) else "assignments"
+
+
+def _value_of(node: ast.expr, frame: FrameType) -> Any:
+    """Return the value of a name with attributes in a frame; None for another expression, or without such a value."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    return getattr(_value_of(node.value, frame), node.attr, None) if isinstance(node, ast.Attribute) else None
+
+
+def _object_leaves(config: Any, prefix: str = "", level: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the plain values of an object, its class and the objects and dicts in it, by names with dots."""
+    if isinstance(config, Mapping):
+        values = dict(config)
+    else:
+        classes = [vars(class_) for class_ in reversed(type(config).__mro__[:-1])] if _is_own_class(type(config)) else []
+        values = {name: value for names in (*classes, getattr(config, "__dict__", {})) for name, value in names.items()}
+    for name, value in itertools.islice(values.items(), _MOST_LEAVES):
+        if not str(name).startswith("_"):
+            if type(value) in (*_KINDS, list, tuple):
+                yield f"{prefix}{name}", value
+            elif level < _MOST_LEVELS and (isinstance(value, Mapping) or _is_own_class(type(value))):
+                yield from _object_leaves(value, f"{prefix}{name}.", level + 1)
+
+
+def _is_own_class(class_: type) -> bool:
+    """Return whether a class is one of the script's, or a namespace."""
+    file = getattr(sys.modules.get(class_.__module__), "__file__", None)
+    return class_.__name__ == "SimpleNamespace" or (file is not None and _is_own_file(Path(file)))
+
+
 def _subcommand(names: Iterable[str]) -> str:
     """Return the subcommand to use: the only one, the typed one, or by its name the one that trains; "" if there is none."""
     subcommands = list(names)
@@ -559,10 +710,15 @@ def _own_modules() -> list[ModuleType]:
     own_modules = []
     for name, module in list(sys.modules.items()):
         file = Path(str(getattr(module, "__file__", None) or ""))
-        is_installed = "site-packages" in file.parts or file.is_relative_to(sysconfig.get_path("stdlib"))
-        if file.suffix == ".py" and file.is_file() and not is_installed and name.partition(".")[0] != "trialplane":
+        if name.partition(".")[0] != "trialplane" and _is_own_file(file):
             own_modules.append(module)
     return own_modules
+
+
+def _is_own_file(file: Path) -> bool:
+    """Return whether a file is Python's, and not installed."""
+    is_installed = "site-packages" in file.parts or file.is_relative_to(sysconfig.get_path("stdlib"))
+    return file.suffix == ".py" and not is_installed and file.is_file()
 
 
 def _set_default_in_help(action: argparse.Action) -> None:
@@ -657,10 +813,12 @@ def main() -> None:
     script, file = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     module = sys.argv[3] if len(sys.argv) > 3 else ""
     process.end_with_parent()
-    sys.argv = [str(script), *sys.argv[4:]]
+    words = [str(script), *sys.argv[4:]]
+    sys.argv = words
     sys.path.insert(0, str(Path.cwd() if module else script.parent))
     parsers = _Parsers(script, file)
     parsers.watch()
+    sys.argv = _CommandLine(words, parsers.watch_merge)
     try:
         if module:
             script_globals = runpy.run_module(module, run_name="__main__", alter_sys=True)

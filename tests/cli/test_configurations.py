@@ -1,0 +1,91 @@
+"""`platform init --from` for scripts that merge the words of the command line into a configuration by code of their own.
+
+Not checked here: parsers and configurations of libraries (test_script_styles.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import given, made, write
+
+CONFIG = """
+    import ast
+
+    class Node:
+        def __init__(self, **values): self.__dict__.update(values)
+
+        def merge_from_args(self, words):
+            for word in words:
+                key, value = word.split("=")
+                assert key[:2] == "--"
+                self.replace(key[2:], value)
+
+        def merge_from_list(self, words):
+            for key, value in zip(words[0::2], words[1::2]):
+                self.replace(key, value)
+
+        def replace(self, key, value):
+            *names, last = key.split(".")
+            node = self
+            for name in names:
+                node = getattr(node, name)
+            assert hasattr(node, last), key
+            setattr(node, last, ast.literal_eval(value))
+
+    class Trainer:
+        lr = 0.1
+        betas = (0.9, 0.95)
+        width = None
+
+    def defaults():
+        return Node(trainer=Trainer(), resid_pdrop=0.2, seed=1)
+
+    def overridden(words):
+        config = defaults()
+        for word in words:
+            config.replace(*word.split("="))
+        return config
+"""
+# Form → statement that merges, and arguments of a command
+MERGES = {
+    "flags": ("config = defaults()\nconfig.merge_from_args(sys.argv[1:])", "--seed=2"),
+    "pairs": ("config = defaults()\nconfig.merge_from_list(sys.argv[1:])", "seed 2"),
+    "assignments": ("config = overridden(sys.argv[1:])", "seed=2"),
+    "returned": ("def load():\n    return overridden(sys.argv[1:])\nconfig = load()", "seed=2"),
+}
+
+
+@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("is_command", [True, False])
+def test_values_of_a_configuration_that_the_script_merges_by_itself_are_searched(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, merge: str, is_command: bool
+) -> None:
+    statement, typed = MERGES[merge]
+    result_line = "print(f'loss={config.trainer.lr + config.resid_pdrop}')"
+    write(written, {"own.py": CONFIG, "fit.py": f"import sys\nfrom own import *\n{statement}\n{result_line}\n"})
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", f"python fit.py {typed}" if is_command else "fit.py")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    monkeypatch.chdir(written.parent)
+    assert set(made().search.parameters) == {"trainer.lr", "resid_pdrop"}
+    words = {"flags": "--trainer.lr=0.3", "pairs": "trainer.lr 0.3"}.get(merge, "trainer.lr=0.3")
+    assert words in " ".join(given(made(), **{"trainer.lr": 0.3}))
+
+
+def test_a_command_that_needs_modules_of_a_folder_above_is_refused_with_the_command_for_that_folder(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import sys\nfrom shared_lib.losses import loss\nprint(f'loss={loss(float(sys.argv[2]))}')\n"
+    write(written, {"shared_lib/losses.py": "def loss(lr): return lr\n", "projects/fit.py": text})
+    monkeypatch.chdir(written / "projects")
+    result = platform("init", "--from", "python fit.py --lr 0.1")
+    assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
+    shown = re.search(r"`cd (\S+) && platform init --from (.+?)`;", result.stderr)
+    assert shown is not None, result.output
+    monkeypatch.chdir(shown[1])
+    result = platform("init", "--from", *shlex.split(shown[2]))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
