@@ -23,6 +23,7 @@ import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.samplers._tpe import sampler as tpe
 from tests.controller.conftest import outcome
 from tests.controller.loops import Loop
 from tests.controller.trainings import Opened, failed, job
@@ -280,6 +281,42 @@ def test_a_controller_that_is_killed_changes_no_decision(opened: Opened, tmp_pat
     assert ledger.promotion is not None
     assert ledger.promotion.used_steps == len(trainings.trained)
     assert decisions > 25
+
+
+@pytest.mark.parametrize("kills", [0, 1, 2])
+def test_a_trial_that_continues_is_shown_to_tpe_as_it_was_paused(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """Also when its segment was lost with a controller and is repeated. It would count as bad, and is the best."""
+    of = study(sampler={"name": "tpe", "n_startup_trials": 4})
+    ledger, trainings = opened.open(of), Trainings()
+    for _ in range(4):
+        request = ledger.ask()
+        assert request is not None
+        trainings.run(ledger, request)
+    for killed in range(kills + 1):
+        ledger = opened.open(of) if killed else ledger
+        promoted = ledger.ask()
+        assert promoted is not None
+        assert promoted.trial == 0
+        ledger.report(TrialReport(promoted.number, 2, {"loss": 9.0}, time.time()))
+        ledger.write_reports(patient=True)
+    seen: list[list[tuple[int, float, str]]] = []  # for each draw, the trials: last step, its loss, state
+    split = tpe._split_trials
+
+    def spy(study: Any, trials: list[optuna.trial.FrozenTrial], n_below: int) -> Any:
+        seen.append([(*max(trial.intermediate_values.items(), default=(0, 0.0)), trial.state.name) for trial in trials])
+        return split(study, trials, n_below)
+
+    monkeypatch.setattr(tpe, "_split_trials", spy)
+    drawn = ledger.ask()
+    assert drawn is not None
+    assert drawn.trial == 4
+    paused = [(1, trial + 1 - 1 / TOP, "PRUNED") for trial in range(4)]
+    assert seen == [paused]
+    trainings.run(ledger, promoted)
+    assert ledger.ask() is not None
+    assert seen[1] == [(4, 1 - 4 / TOP, "PRUNED"), *paused[1:], (0, 0.0, "RUNNING")], "a new trial is running"
 
 
 def test_a_budget_of_steps_is_used_and_not_exceeded(opened: Opened) -> None:
