@@ -139,6 +139,18 @@ class Promoted(Rule):
         self._rule.record_end(trial, state, step, (loss,))
 
 
+class OtherOrder(Promoted):
+    """Our promotion over the configurations in an order that says nothing about the target, as for rules that sample."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._points = setting.task.shuffled(setting.seed + 1).points
+
+    def take(self) -> Work | None:
+        work = super().take()
+        return None if work is None else dataclasses.replace(work, point=self._points[work.trial])
+
+
 class Study(Rule):
     """Our study as a job without options has it: promotion, and the default sampler, by a ledger in a scratch folder."""
 
@@ -362,6 +374,7 @@ RULES: Mapping[str, Callable[[Setting], Rule]] = {
     RANDOM: Rule,
     OURS: Promoted,
     "promotion, restarted from step 0": lambda setting: Promoted(setting, restarts=True),
+    "promotion, in another order": OtherOrder,
     "promotion, max: auto": lambda setting: Promoted(setting, is_auto=True),
     "promotion, 3 brackets": lambda setting: Promoted(setting, brackets=3),
     "Optuna median": _optunas(lambda pruners, top: pruners.MedianPruner(n_warmup_steps=1)),

@@ -8,9 +8,11 @@ always measured, and reported apart.
 
 Each seed shuffles the configurations, and rules without a sampler see them in this order. Random search trains the first 256
 to the end. The target is the best final loss among them; what counts is the number of steps, over all slots, until a trial
-reports it. A rule with a sampler gets the nearest configuration that it has not had. The rules are the libraries' own
-classes: our promotion and ledger, Optuna's pruners and TPE, Ray Tune's schedulers and BOHB. A slot reports a step at a time,
-and all slots are equally quick.
+reports it. The rules are the libraries' own classes: our promotion and ledger, Optuna's pruners and TPE, Ray Tune's
+schedulers and BOHB. A slot reports a step at a time, and all slots are equally quick.
+
+A rule with a sampler gets the nearest configuration that it has not had. For it the target need not be among the first 256.
+So compare it with promotion in another order.
 
 With --results, each search is one line of FILE. Searches that it has are not repeated, so a measurement can be continued,
 and rules whose libraries exclude each other can be measured one after the other.
