@@ -397,6 +397,11 @@ def test_a_name_that_is_assigned_again_stands_for_the_last_value(loaded) -> None
     assert [(one.metric, one.direction) for one in job.objectives] == [("a", "minimize"), ("b", "maximize")]
 
 
+def test_a_number_that_the_file_adds_to_is_unknown() -> None:
+    text = "def fit(config): ...\nn = 3\nn += 1\ntune.run(fit, config={'x': tune.uniform(0, 1), 'y': n}, metric='m')\n"
+    assert "y" not in (read(text).job.get("params") or {})
+
+
 def test_a_function_that_draws_for_optuna_is_the_space(loaded) -> None:
     text = (
         "def fit(config): ...\ndef define(trial):\n    trial.suggest_float('x', 0, 1)\n"

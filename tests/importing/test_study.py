@@ -80,6 +80,28 @@ def test_a_search_that_needs_an_option_is_not_the_job_without_it() -> None:
     assert read(text, "--tune").style is script.Style.STUDY
 
 
+SHORT = """
+import argparse
+import optuna
+parser = argparse.ArgumentParser()
+parser.add_argument("-n", "--n-trials", type=int, default=7)
+args = parser.parse_args()
+study = optuna.create_study()
+study.optimize(objective, n_trials=args.n_trials)
+"""
+
+
+@pytest.mark.parametrize("words", [("-n", "5"), ("-n=5",), ("-n5",), ("--n-trials", "5"), ("--n-trials=5",)])
+def test_a_short_flag_sets_the_number_of_trials(words: tuple[str, ...]) -> None:
+    assert read(SHORT).search["trials"] == 7
+    assert read(SHORT, *words).search["trials"] == 5
+
+
+def test_a_number_that_the_script_adds_to_is_unknown() -> None:
+    text = "import optuna\nn = 7\nn += 1\noptuna.create_study().optimize(objective, n_trials=n)"
+    assert any(note.startswith("n_trials: ") for note in read(text).notes)
+
+
 def test_the_dicts_of_a_grid_may_be_computed() -> None:
     text = """
     from sklearn.model_selection import GridSearchCV

@@ -22,6 +22,12 @@ def imported(tree: ast.AST) -> dict[str, str]:
     return names
 
 
+def augmented(tree: ast.AST) -> set[str]:
+    """Return the names whose values a file changes by an operator such as `+=`."""
+    targets = (node.target for node in ast.walk(tree) if isinstance(node, ast.AugAssign))
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
 def full(node: ast.expr, names: Mapping[str, str]) -> str:
     """Return the dotted name of an expression, with the full name of an imported object."""
     root, dot, tail = dotted(node).partition(".")

@@ -360,6 +360,7 @@ class _Reader:
         self._scopes = _scopes(tree)
         self._used_objects = _used_objects(tree, self._scopes)
         self._rebound_names = _rebound_names(tree)
+        self._augmented = naming.augmented(tree) - set(changes)  # a changed list is read, with a remark
         self._function: ast.FunctionDef | None = None  # the one around the call
         self._argument_values: dict[str, ast.expr] = {}
         for node in tree.body:
@@ -590,7 +591,7 @@ class _Reader:
 
         It is the only one, or the last one before the name if all of them are in the same block.
         """
-        assignments = self._assignments.get(name.id, [])
+        assignments = self._assignments.get(name.id, []) if name.id not in self._augmented else []
         if len(assignments) == 1:
             return assignments[0].value
         earlier_values = [assignment.value for assignment in assignments if assignment.line < name.lineno]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -93,7 +93,7 @@ def read(
     ):
         return _study_job(tree, calls, optimize_calls, name, values, notes)
     has_parser = any(_is_method(call, "parse_args") for call in calls)
-    conditional = _conditional_nodes(tree, arguments) if has_parser else set()
+    conditional = _conditional_nodes(tree, dict(flags.typed(arguments, calls))) if has_parser else set()
     library_calls = [call for call in calls if call not in conditional and _library(call, imported)]
     library = _library(library_calls[0], imported) if library_calls else None
     if library is None:
@@ -104,9 +104,8 @@ def read(
     return _library_job(library_calls[0], library, calls, values, notes)
 
 
-def _conditional_nodes(tree: ast.Module, arguments: Sequence[str]) -> set[ast.AST]:
+def _conditional_nodes(tree: ast.Module, options: Collection[str]) -> set[ast.AST]:
     """Return the nodes of a script that run only with an option that its arguments do not have, as in `if args.tune:`."""
-    options = {argument.partition("=")[0].lstrip("-").replace("-", "_") for argument in arguments}
     branches = [
         node
         for node in ast.walk(tree)
@@ -141,7 +140,7 @@ class _Values:
     """
 
     def __init__(self, tree: ast.Module, calls: Sequence[ast.Call], arguments: Sequence[str]) -> None:
-        self._flags = dict(flags.defaults(calls)) | dict(flags.typed(arguments))
+        self._flags = dict(flags.defaults(calls)) | dict(flags.typed(arguments, calls))
         self._assigned: dict[str, ast.expr | None] = {}  # None for a name with several values
         imported = naming.imported(tree)
         search_calls = {call for call in calls if is_search(call, imported)}
@@ -154,7 +153,7 @@ class _Values:
             for target in assignment.targets:
                 if isinstance(target, ast.Name):
                     assigned_once[target.id] = None if target.id in assigned_once else assignment.value
-        self._assigned |= assigned_once
+        self._assigned |= assigned_once | dict.fromkeys(naming.augmented(tree))
         self._work = constants.Work()
         self._pending: set[str] = set()  # names whose values are being evaluated
 
