@@ -124,6 +124,7 @@ def test_the_python_commands_are_those_to_type_where_the_shell_script_is_called(
         ("(\n  python a.py --tag '(' --lr 0.1\n)\n", ["python a.py --tag '(' --lr 0.1"]),
         ("(python a.py --tag '(' --lr 0.1)", ["python a.py --tag '(' --lr 0.1"]),
         ("a)\npython b.py", ["python b.py"]),
+        (r"find c -exec python a.py --config {} \;", [r"find c -exec python a.py --config {} \;"]),
         ("out=$(python a.py --lr 0.1)", ["out=$(python a.py --lr 0.1)"]),
     ],
 )

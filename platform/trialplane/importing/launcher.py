@@ -53,7 +53,7 @@ _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
 _ARGUMENT = re.compile(
     r"""^\s*(?:export\s+|local\s+)?(\w+)=["']?\$\{?(\d)(?::?-([^${}`]*))?\}?["']?\s*(?:#.*)?$""", re.MULTILINE
 )
-_TOKEN = re.compile(r"""(?:[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command line, or an operator
+_TOKEN = re.compile(r"""(?:\\.|[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command, or an operator
 _QUOTATION = re.compile(r"""(?:'[^']*'|"[^"]*")+""")
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
 _SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")
