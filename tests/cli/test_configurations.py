@@ -89,3 +89,42 @@ def test_a_command_that_needs_modules_of_a_folder_above_is_refused_with_the_comm
     monkeypatch.chdir(shown[1])
     result = platform("init", "--from", *shlex.split(shown[2]))
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import getopt\ngetopt.getopt(sys.argv[1:], 'o:')", "def look(words): pass\nlook(sys.argv[1:])"],
+    ids=["getopt", "function"],
+)
+def test_words_that_are_merged_into_no_configuration_leave_the_values_of_the_script(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    write(written, {"fit.py": f"import sys\nlr = 0.1\nhidden = 64\n{statement}\nprint('loss=', lr * hidden)\n"})
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py -o x")
+    assert result.exit_code == 0, result.output
+    monkeypatch.chdir(written.parent)
+    assert set(made().search.parameters) == {"lr", "hidden"}
+
+
+def test_objects_that_refer_to_each_other_are_read_within_a_limit(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 200 nodes refers to all the others, and may spawn a process, which gets `sys.argv`."""
+    text = """
+        import pickle, sys
+        from own import *
+        config, nodes = defaults(), [Node() for _ in range(200)]
+        for node in nodes:
+            node.__dict__.update({f"n{number}": other for number, other in enumerate(nodes)}, lr=0.1)
+        pickle.dumps(sys.argv)
+        config.nodes = nodes[0]
+        config.merge_from_args(sys.argv[1:])
+        print(f"loss={config.trainer.lr}")
+    """
+    write(written, {"own.py": CONFIG, "fit.py": text})
+    monkeypatch.chdir(written)
+    result = platform("init", "--no-smoke", "--from", "fit.py")
+    assert result.exit_code == 0, result.output
+    monkeypatch.chdir(written.parent)
+    assert "trainer.lr" in made().search.parameters

@@ -35,8 +35,9 @@ _MOST_SETTINGS_FILES = 200
 _TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
 # Flag of absl for bindings of gin.
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
-# Call of a function that gets the command line, and may merge it into a configuration.
-_MERGES_ARGUMENTS = re.compile(r"[\w\])]\((?:[^()]*[,=])?\s*sys\.argv\[\d?:\]")
+# Call of a function that gets the command line, and may merge it into a configuration. `main` and getopt do not: a probe
+# would run the whole script.
+_MERGES_ARGUMENTS = re.compile(r"[\w\])](?<!main)(?<!getopt)\((?:[^()]*[,=])?\s*sys\.argv\[\d?:\]")
 _SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
@@ -454,7 +455,8 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
         start = dataclasses.replace(copy.start, cwd=call.folder, module=call.module)
         declared, log_clause = _probe_arguments(dataclasses.replace(copy, start=start), call.arguments, call.variables)
         if declared.failure and may_merge:
-            return Declared(called_script.options), arguments.FLAGS
+            has_own_flags = called_script.style is Style.ATTRIBUTES
+            return Declared(called_script.options), arguments.FLAGS if has_own_flags else ""
         if declared.failure:
             return Declared(failure=f"{errors.shortened(declared.failure, 300)}{log_clause}"), ""
         declared = _with_choices(_without_flags_after_pairs(declared, call), called_script)

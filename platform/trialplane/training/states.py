@@ -111,7 +111,9 @@ class States:
             self._torch_checkpoints.wait()
 
     def restore(self, is_usable: Callable[[int], bool]) -> Restored | None:
-        """Read the newest intact state, and restore the random generators. Rank 0 selects the state for all ranks.
+        """Read the newest intact state, and restore the random generators.
+
+        If torch.distributed is initialized, rank 0 selects the state for all ranks, which must all call this.
 
         Args:
             is_usable: Function that returns whether the trial can continue from a checkpoint of a step. Others are skipped.

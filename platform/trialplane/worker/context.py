@@ -328,9 +328,10 @@ class Context:
     def restored(self) -> dict[str, Any] | None:
         """State of the newest checkpoint that `save` has written, and its step as `step`. None without a checkpoint.
 
-        Read it just before the training loop: this also restores the random generators. If a training has no checkpoint, it
-        is the state of the run that `--resume` names. In a population it may be the state of another trial: set values of
-        the optimizer that are parameters, such as the learning rate, after you have loaded its state.
+        Read it just before the training loop: this also restores the random generators. With several ranks, read it in
+        all of them, after `init_process_group`: rank 0 selects the checkpoint. If a training has no checkpoint, it is the
+        state of the run that `--resume` names. In a population it may be the state of another trial: set values of the
+        optimizer that are parameters, such as the learning rate, after you have loaded its state.
 
         Raises:
             CheckpointDamaged: All checkpoints are damaged, or that of the other trial is.

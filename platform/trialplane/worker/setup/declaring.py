@@ -179,7 +179,9 @@ class _Parsers:
             traced.f_trace = None
             configs = [_value_of(node, traced) for node in merge.configs]
             configs += [result] if merge.is_returned and event == "return" else []
-            leaves = max((list(_object_leaves(config)) for config in configs), key=len, default=[])
+            leaves = max(
+                (list(itertools.islice(_object_leaves(config), _MOST_LEAVES)) for config in configs), key=len, default=[]
+            )
             values = [(name, self._plain_default(value, None)) for name, value in leaves]
             self._options += [merge.option(name, value) for name, value in values if value is not None]
             if self._options:
@@ -568,6 +570,10 @@ class _CommandLine(list[str]):
         super().__init__(words)
         self._on_slice = on_slice
 
+    def __reduce__(self) -> Any:
+        """Pickle as a list: a process that the script spawns gets it, and has another `__main__`."""
+        return list, (list(self),)
+
     def __getitem__(self, index: Any) -> Any:
         """Return a word or several."""
         if isinstance(index, slice):
@@ -650,8 +656,9 @@ def _value_of(node: ast.expr, frame: FrameType) -> Any:
     return getattr(_value_of(node.value, frame), node.attr, None) if isinstance(node, ast.Attribute) else None
 
 
-def _object_leaves(config: Any, prefix: str = "", level: int = 0) -> Iterator[tuple[str, Any]]:
+def _object_leaves(config: Any, prefix: str = "", parents: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Yield the plain values of an object, its class and the objects and dicts in it, by names with dots."""
+    parents = (*parents, config)
     if isinstance(config, Mapping):
         values = dict(config)
     else:
@@ -661,8 +668,10 @@ def _object_leaves(config: Any, prefix: str = "", level: int = 0) -> Iterator[tu
         if not str(name).startswith("_"):
             if type(value) in (*_KINDS, list, tuple):
                 yield f"{prefix}{name}", value
-            elif level < _MOST_LEVELS and (isinstance(value, Mapping) or _is_own_class(type(value))):
-                yield from _object_leaves(value, f"{prefix}{name}.", level + 1)
+            elif any(value is parent for parent in parents) or len(parents) > _MOST_LEVELS:
+                continue
+            elif isinstance(value, Mapping) or _is_own_class(type(value)):
+                yield from _object_leaves(value, f"{prefix}{name}.", parents)
 
 
 def _is_own_class(class_: type) -> bool:
