@@ -115,7 +115,9 @@ def test_files_with_secrets_are_recognized_by_their_names() -> None:
         ".my_api_token.txt",
         "prod.env",
         "keys/id_rsa",
+        "keys/id_ed25519",
+        "kaggle.json",
         "keys/OWN.PEM",
     )
-    other = (".vocabulary.txt", "tokens.txt", "key.py", "environment.yaml", "pem/a.txt", "keyboard.csv")
+    other = (".vocabulary.txt", "tokens.txt", "key.py", "environment.yaml", "pem/a.txt", "id_rsa.pub", "keyboard.csv")
     assert [name for name in (*secret, *other) if credentials.is_secret_file(name)] == list(secret)

@@ -105,6 +105,8 @@ class Evaluator:
             return [self._value(element, variables) for element in node.elts]
         if isinstance(node, ast.Dict) and None not in node.keys:  # which stands for `**unknown`
             keys = [self._value(key, variables) for key in node.keys if key]
+            if any(isinstance(key, (int, float)) and abs(key) > _LARGEST for key in keys):
+                raise NotConstant  # hashes of large numbers can be equal, and then the time is quadratic
             return dict(zip(keys, [self._value(value, variables) for value in node.values], strict=True))
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             return [self._value(node.elt, scope) for scope in self._scopes(node.generators, variables)]

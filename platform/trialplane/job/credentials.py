@@ -50,7 +50,7 @@ _ITEM = re.compile(
 _FIELD = re.compile(r"""["']?(?P<name>[A-Za-z_][\w.-]*)["']?\s*:\s*["']?(?P<value>[^\s"',}]+)""")
 # Names of files. Of the hidden ones, more have secrets: `.kaggle`, `.api_token`.
 _FILE = re.compile(
-    r"id_rsa.*|.+\.(?:env|pem|key)|"
+    r"id_(?:rsa|dsa|ecdsa|ed25519)(?!.*\.pub$).*|.+\.(?:env|pem|key|p12|pfx)|(?:kaggle|credentials)\.json|"
     r"\.(?:(?:env|netrc|pypirc|npmrc|pgpass|s3cfg|boto|kaggle|huggingface).*|.*(?:token|secret|credential|passw|key|\.pem).*)",
     re.IGNORECASE | re.DOTALL,
 )
