@@ -6,6 +6,7 @@ Not checked here: which checkpoints are selected (tests/client/test_earlier_runs
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.study.conftest import Study, wait_until
 from trialplane import errors
 from trialplane.wire.states import RunState
 
-HELD = 2  # step before which trials wait while there is a file HOLD
+HELD = 2  # step before which trials wait forever if there is a FIFO, HOLD
 CODE = """
 import os
 import random
@@ -27,8 +28,8 @@ import numpy  # so that its generator, which is saved too, is seeded
 def run(ctx):
     walk = list(state["walk"]) if (state := ctx.restored) else []
     for epoch in range(len(walk), ctx.params["epochs"]):
-        while epoch == HELD and os.path.exists("HOLD"):
-            time.sleep(0.02)
+        if epoch == HELD and os.path.exists("HOLD"):
+            open("HOLD").read()
         walk.append(random.random() + float(numpy.random.rand()) + ctx.params["x"])
         time.sleep(ctx.params["pause"])
         ctx.report(epoch, loss=sum(walk))
@@ -52,7 +53,7 @@ GONE = 2  # trial whose checkpoint is removed
 
 
 def undisturbed_run(study: Study) -> tuple[Path, dict, dict]:
-    """The file HOLD, and the curves and objective values of a run of all steps, which is deleted."""
+    """The path of HOLD, and the curves and objective values of a run of all steps, which is deleted."""
     hold = study.job.parent / "HOLD"
     study.write(CODE.replace("HOLD", str(hold)), SPEC)
     run = study.submit("whole")
@@ -97,7 +98,7 @@ def test_trials_continue_shorter_ones(study: Study) -> None:
 @pytest.mark.slow
 def test_kills_change_neither_beginnings_nor_metrics(study: Study) -> None:
     hold, undisturbed, losses = undisturbed_run(study)
-    hold.touch()
+    os.mkfifo(hold)
     stopped = study.submit("stopped", parallel=TRIALS)
     saved = f"stopped/trial-*/step-{HELD - 1:010}/COMPLETE"
     wait_until(lambda: len(list(study.files("stopped").checkpoints.glob(saved))) == TRIALS, "all trials have saved a step")

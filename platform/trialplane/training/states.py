@@ -124,17 +124,11 @@ class States:
         Raises:
             CheckpointDamaged: No usable state is intact, and at least one is damaged.
         """
-        store = stores.open_store(self._location)
         if self._world_size == 1:
-            return _set_generators(stores.newest(store, self._read, is_usable))
+            return _set_generators(stores.newest(stores.open_store(self._location), self._read, is_usable))
         from trialplane.training.checkpoint import writer  # imports torch, which ranks use
 
-        def choose() -> Saved | None:
-            """Return the newest usable checkpoint of which the files of all ranks are intact; None without any."""
-            newest = stores.newest(store, self._checkpoints.verify, is_usable)
-            return None if newest is None else newest[0]
-
-        chosen = writer.agree(choose, self._rank, self._world_size)
+        chosen: Saved | None = writer.agree(lambda: self._checkpoints.newest_intact(is_usable), self._rank, self._world_size)
         return None if chosen is None else _set_generators((chosen, self._read(chosen)))
 
     def restore_newest(self) -> Restored | None:

@@ -283,7 +283,7 @@ class Checkpoints:
             CheckpointError: There is no checkpoint here, and none at `otherwise`.
         """
         self.wait()
-        chosen = writer.agree(self._newest_intact, rank, world_size)
+        chosen = writer.agree(self.newest_intact, rank, world_size)
         if chosen is None:
             if otherwise is None:
                 return None
@@ -294,7 +294,7 @@ class Checkpoints:
                     "To start from step 0, submit without --resume"
                 )
             return other
-        # `_newest_intact` has compared all checksums already.
+        # `newest_intact` has compared all checksums already.
         state, rank_state = self.load(
             chosen, rank=rank, world_size=world_size, like=like, map_location=map_location, verify=False
         )
@@ -307,9 +307,16 @@ class Checkpoints:
             )
         return Resumed(chosen, state, rank_state, tuple(notes))
 
-    def _newest_intact(self) -> Saved | None:
-        """Return the newest checkpoint whose checksums are right; None without a checkpoint."""
-        newest = stores.newest(self._store, self.verify)
+    def newest_intact(self, is_usable: Callable[[int], bool] = lambda step: True) -> Saved | None:
+        """Return the newest usable checkpoint whose checksums are right; None without any.
+
+        Args:
+            is_usable: Function that returns whether a checkpoint of a step can be used. Others are skipped.
+
+        Raises:
+            CheckpointDamaged: No usable checkpoint is intact, and at least one is damaged.
+        """
+        newest = stores.newest(self._store, self.verify, is_usable)
         return None if newest is None else newest[0]
 
     def _read(self, saved: Saved, file: str, map_location: Any, verify: bool) -> dict[str, Any]:
