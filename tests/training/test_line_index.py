@@ -251,7 +251,7 @@ def test_large_files_have_wide_numbers(text: Path) -> None:
     header = headers.read_header(index)
     assert header is not None
     assert header.width == 4
-    numbers = memoryview(index.read_bytes())[line_index.HEADER :].cast("I").tolist()
+    numbers = memoryview(index.read_bytes())[line_index.HEADER_SIZE :].cast("I").tolist()
     assert numbers == [0, 4, 8, 15]
     with index.open("wb") as file:
         headers.write_header(file, line_index.Header(**{**vars(header), "width": 8}))
