@@ -13,7 +13,7 @@ import copy
 import keyword
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -72,6 +72,26 @@ trainable = {text}
 _UNREADABLE = "only running the file would show what it is"
 # Scheduler of Ray → its default of `max_t`.
 _DEFAULT_MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandScheduler": 81, "HyperBandForBOHB": 81}
+
+
+class _Paths(NamedTuple):
+    """Paths of the parts of a search in the data of its call.
+
+    Attributes:
+        trainable: Function that a trial calls.
+        space: Configuration with the values to search.
+        settings: Arguments that configure the search.
+        stop: Rules that end a trial.
+    """
+
+    trainable: Place
+    space: Place
+    settings: Place
+    stop: Place
+
+
+_TUNER = _Paths(("trainable",), ("param_space",), ("tune_config",), ("run_config", "stop"))  # of tune.Tuner
+_RUN = _Paths(("run_or_experiment",), ("config",), (), ("stop",))  # of tune.run
 _LONGEST_TRIAL = "1h"  # time limit of a trial whose end is not in the file
 _ITERATIONS = "training_iteration"  # default unit of progress of each scheduler except MedianStoppingRule
 _REASONS = {
@@ -97,39 +117,28 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         SpecError: The file is not Python, has no search, or has values of the wrong kind.
     """
     tree = _parse(text, name)
-    source, is_tuner = _read_call(tree, name)
-    settings: Place = ("tune_config",) if is_tuner else ()  # path of the arguments that configure the search
-    for call_field in ((), settings, ("run_config",)):
+    source, paths = _read_call(tree, name)
+    for call_field in ((), paths.settings, ("run_config",)):
         source.take(*call_field, CALL)
-    space: dict[str, Any] = {}
-    params: dict[str, Any] = {}
-    space_field: Place = ("param_space",) if is_tuner else ("config",)
-    sampler, parallel, space_function = _sampler(source, (*settings, "search_alg"))
-    trainable_field = ("trainable" if is_tuner else "run_or_experiment",)
-    trainer_config = (*trainable_field, "train_loop_config")
-    if _is_trainer(source.look(*trainable_field)):  # whose function gets this part alone
-        space_field = (*space_field, "train_loop_config")
-        if source.look(*trainer_config) is not None:
-            _parameters(source, trainer_config, (), space, params)
-    grids = _parameters(source, space_field, (), space, params) if source.look(*space_field) is not None else {}
-    params = {name: value for name, value in params.items() if name not in space}
-    function, partial_text, resources = _trainable(source, trainable_field, _registered(tree))
-    if grids and len(grids) == len(space) and source.look(*settings, "search_alg") is None:
+    searcher, scheduler = (*paths.settings, "search_alg"), (*paths.settings, "scheduler")
+    sampler, parallel, space_function = _sampler(source, searcher)
+    space, params, grids = _configuration(source, paths)
+    resources, trainable_field = _trial_resources(source, paths.trainable)
+    function, partial_text = _trainable(source, trainable_field, _registered(tree))
+    if grids and len(grids) == len(space) and source.look(*searcher) is None:
         sampler = {"name": "grid"}
     else:
         for grid_field in grids.values():
             source.note("every value is tried num_samples times there; here values are drawn", *grid_field)
-    pruner = _pruner(source, (*settings, "scheduler"))
-    stop, budget = _stop_rules(source, (*settings, "scheduler"), ("run_config", "stop") if is_tuner else ("stop",))
-    if (limit := source.number(*settings, "time_budget_s")) is not None:
+    pruner = _pruner(source, scheduler)
+    stop, budget = _stop_rules(source, scheduler, paths.stop)
+    if (limit := source.number(*paths.settings, "time_budget_s")) is not None:
         budget["time"] = limit
-    objectives = _objectives(source, settings, _other_metrics(tree))
-    trials = _trials(source, (*settings, "num_samples"), [space[grid]["choices"] for grid in grids], sampler, space)
+    objectives = _objectives(source, paths.settings, _other_metrics(tree))
+    grid_values = [space[parameter]["choices"] for parameter in grids]
+    trials = _trials(source, (*paths.settings, "num_samples"), grid_values, sampler, space)
     defined_names = _module_names(tree)
-    if naming.imported(tree).get(function, "").startswith("ray."):
-        source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
-    elif function and function not in defined_names:
-        source.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
+    _check_function(source, function, naming.imported(tree), defined_names)
     checkpoints = {}
     if _saves_checkpoints(tree):
         source.note(
@@ -146,7 +155,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "sampler": search.short_form(sampler),
         "pruner": pruner,
         "trials": trials,
-        "parallel": source.integer(*settings, "max_concurrent_trials") or parallel,
+        "parallel": source.integer(*paths.settings, "max_concurrent_trials") or parallel,
         "stop": stop,
         "budget": budget,
         "resources": resources,
@@ -154,18 +163,17 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "entrypoint": f"ray:{module}_trainable:trainable" if partial_text else f"ray:{module}:{function or 'FUNCTION'}",
         "checkpoints": checkpoints,
     }
-    file_name = PurePath(name).name
-    first_statements = [node for node in tree.body if not isinstance(node, _DEFINITIONS) and not arguments.is_main(node)]
-    if partial_text and not set(searches(tree)).isdisjoint(naming.executed_nodes(tree, first_statements)):
+    if partial_text and _searches_on_import(tree):
         source.refuse("would start its search when a trial imports it: put that below `if __name__ == '__main__':`")
-    files = {} if f"{module}.py" == file_name else {f"{module}.py": text}
+    file_name = PurePath(name).name
+    files = {} if f"{module}.py" == file_name else {f"{module}.py": text}  # a copy that Python can import
     if partial_text:
         files[f"{module}_trainable.py"] = _TRAINABLE.format(name=file_name, module=module, text=partial_text)
     return source.result(job, _REASONS, files, copies=[file_name])
 
 
-def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:
-    """Return the arguments of the first search in a file as a source, and whether the search is a Tuner, and not tune.run.
+def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
+    """Return the arguments of the first search in a file as a source, and the paths of its parts.
 
     Raises:
         SpecError: The file has no search.
@@ -181,13 +189,53 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:
         source.note(f"{remark}, and only running the file would show how: write that into job.yaml", *field)
     for call in calls[1:]:
         source.note(f"only the first search in the file is taken; that of line {call.lineno} is not")
-    return source, naming.last(calls[0].func) == "Tuner"
+    return source, _TUNER if naming.last(calls[0].func) == "Tuner" else _RUN
+
+
+def _configuration(source: Source, paths: _Paths) -> tuple[dict[str, Any], dict[str, Any], dict[str, Place]]:
+    """Return the parameters to search, the fixed ones, and the paths of those with a grid search, each by name.
+
+    The function of a trainer, such as `TorchTrainer`, gets the `train_loop_config` of the trainer and of the space alone.
+    """
+    space: dict[str, Any] = {}
+    params: dict[str, Any] = {}
+    grids: dict[str, Place] = {}
+    space_field = paths.space
+    if _is_trainer(source.look(*paths.trainable)):
+        space_field = (*paths.space, "train_loop_config")
+        trainer_config = (*paths.trainable, "train_loop_config")
+        if source.look(*trainer_config) is not None:
+            _parameters(source, trainer_config, (), space, params)
+    if source.look(*space_field) is not None:
+        grids = _parameters(source, space_field, (), space, params)
+    return space, {name: value for name, value in params.items() if name not in space}, grids
+
+
+def _check_function(source: Source, function: str, imported: Mapping[str, str], defined_names: Collection[str]) -> None:
+    """Refuse a trainable that is a class of Ray's, and add a note on one that a trial cannot import.
+
+    Args:
+        source: The file.
+        function: Name of the trainable in the file; "" if it has none, on which there is a note already.
+        imported: Full names of the objects that the file imports, by their names in it.
+        defined_names: Names that the file defines at its top level.
+    """
+    if imported.get(function, "").startswith("ray."):
+        source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
+    elif function and function not in defined_names:
+        source.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
+
+
+def _searches_on_import(tree: ast.Module) -> bool:
+    """Return whether a file starts its search also when it is imported, and not only when it is run as a script."""
+    import_statements = [node for node in tree.body if not isinstance(node, _DEFINITIONS) and not arguments.is_main(node)]
+    return not set(searches(tree)).isdisjoint(naming.executed_nodes(tree, import_statements))
 
 
 def _trials(
     source: Source, field: Place, grids: Sequence[Sequence[Any]], sampler: Mapping[str, Any], space: Mapping[str, Any]
 ) -> int:
-    """Return the number of trials: Ray tries all points of the grids in each sample.
+    """Return the number of trials of the job. One of Ray's samples is a trial at each point of the grids.
 
     Args:
         source: The file.
@@ -358,7 +406,7 @@ class _Reader:
         self._module_names = _module_names(tree)
         self._texts: dict[int, str] = {}  # id of an expression → its text
         self._scopes = _scopes(tree)
-        self._used_objects = _used_objects(tree, self._scopes)
+        self._mutations = _mutations(tree, self._scopes)
         self._rebound_names = _rebound_names(tree)
         self._augmented = naming.augmented(tree) - set(changes)  # a changed list is read, with a remark
         self._function: ast.FunctionDef | None = None  # the one around the call
@@ -454,36 +502,17 @@ class _Reader:
         calls = [call for call in calls if _RANDOM.fullmatch(naming.dotted(call.func))]
         if len(calls) != 1:
             return None
-        call, name = calls[0], naming.dotted(calls[0].func)
-        function = name.rpartition(".")[2]
+        call, function = calls[0], naming.dotted(calls[0].func)
         bounds = [self.data(argument, field, depth + 1) for argument in call.args]
-        values: Sequence[Any]
         if call.keywords:  # `high`, or the `size` of an array
             return None
-        if function == "choice" and len(bounds) == 1 and isinstance(bounds[0], list):
-            values = bounds[0]
-        elif not all(type(bound) in (int, float) for bound in bounds) or not 1 <= len(bounds) <= 2:
-            return None
-        elif function == "randint":
-            if not all(isinstance(bound, int) for bound in bounds):
-                return None
-            is_inclusive = name.startswith("random.")  # of the standard library, and not numpy's
-            low, high = (0, bounds[0]) if len(bounds) == 1 else bounds
-            values = range(low, high + is_inclusive)
-            if not low < values.stop <= low + _MOST_DRAWN:
-                return None
-        elif len(bounds) == 1:  # numpy's upper bound is then 1
-            return None
-        elif body is call:
-            return {CALL: "uniform", "lower": bounds[0], "upper": bounds[-1]}
-        elif isinstance(body, ast.BinOp) and isinstance(body.op, ast.Pow) and body.right is call:
-            base = self.data(body.left, field, depth + 1)
-            is_base = type(base) in (int, float) and base > 1 and max(map(abs, bounds)) < _MOST_DRAWN
-            return {CALL: "loguniform", "lower": base ** bounds[0], "upper": base ** bounds[-1]} if is_base else None
-        else:
+        if function.endswith(".uniform"):
+            return self._continuous_domain(body, call, bounds, field, depth)
+        values = _drawn_values(function, bounds)
+        if values is None:
             return None
         categories = []
-        for value in values:
+        for value in values:  # the expression's value for each value of the random number
             evaluator = constants.Evaluator(
                 lambda inner, value=value: value if inner is call else self._constant(inner, field, depth),  # type: ignore[misc]
                 self._work,
@@ -495,6 +524,30 @@ class _Reader:
                 return None
         return {CALL: "choice", "categories": categories}
 
+    def _continuous_domain(
+        self, body: ast.expr, call: ast.Call, bounds: Sequence[Any], field: Place, depth: int
+    ) -> dict[str, Any] | None:
+        """Return the domain of `uniform(low, high)`, or of a power of a constant base with it; None for other expressions.
+
+        Args:
+            body: The expression.
+            call: Call of `uniform` in it.
+            bounds: Values of the call's arguments.
+            field: Path of the expression in the data.
+            depth: Number of expressions around it.
+        """
+        if len(bounds) != 2 or not all(type(bound) in (int, float) for bound in bounds):
+            return None
+        low, high = bounds
+        if body is call:
+            return {CALL: "uniform", "lower": low, "upper": high}
+        if not isinstance(body, ast.BinOp) or not isinstance(body.op, ast.Pow) or body.right is not call:
+            return None
+        base = self.data(body.left, field, depth + 1)
+        if type(base) not in (int, float) or base <= 1 or max(abs(low), abs(high)) >= _MOST_DRAWN:
+            return None
+        return {CALL: "loguniform", "lower": base**low, "upper": base**high}
+
     def _bound_text(self, node: ast.Call) -> str:
         """Return the text of a call that binds arguments to a function, as one of `partial`; "" if that is not possible."""
         words = [(word.arg, self._text(word.value)) for word in node.keywords]
@@ -502,10 +555,11 @@ class _Reader:
         return f"partial({', '.join(texts)})" if all(texts) and all(text for _, text in words) else ""
 
     def _text(self, node: ast.expr, depth: int = 0) -> str:
-        """Return the text of an expression for a module that imports the file as `script`.
+        """Return the text of an expression for `_TRAINABLE`, a module that imports the file as `script`.
 
-        Local names are replaced by the expressions that are assigned to them, and `args.x` by the default of `--x`. "" if
-        that is not possible for each of them, or if the text is too long.
+        Names at the file's top level become attributes of `script`, such as `script.model`. Local names are replaced by the
+        expressions that are assigned to them, and `args.x` by the default of `--x`. "" if that is not possible for each of
+        them, or if the text is too long.
         """
         if id(node) not in self._texts:
             self._texts[id(node)] = ""  # of an expression that contains itself
@@ -513,31 +567,31 @@ class _Reader:
         return self._texts[id(node)]
 
     def _new_text(self, node: ast.expr, depth: int) -> str:
-        """Return the text of an expression, as `_text` does, without looking it up."""
-        texts: dict[str, str] = {}
-        name_texts: dict[tuple[int, str], str] = {}  # id of the scope and name → text; a lambda has a scope of its own
+        """Return the text of an expression, as `_text` does, without looking it up in the texts so far."""
+        texts: dict[str, str] = {}  # name, or dotted name of a flag → text in its place
+        scope_texts: dict[tuple[int, str], str] = {}  # id of the scope and name → text; a lambda has a scope of its own
         length = 0
         todo: list[ast.AST] = [node]
         while todo:
-            inner = todo.pop()
-            if isinstance(inner, ast.Attribute) and self._is_flag(inner):
-                name, text = naming.dotted(inner), self._text(self._flags[inner.attr], depth + 1)
-            elif isinstance(inner, ast.Name):
-                name, key = inner.id, (id(self._scopes[id(inner)]), inner.id)
-                if key not in name_texts:
-                    name_texts[key] = self._name_text(inner, depth)
-                text = name_texts[key]
+            part = todo.pop()
+            if isinstance(part, ast.Attribute) and self._is_flag(part):
+                name, text = naming.dotted(part), self._text(self._flags[part.attr], depth + 1)
+            elif isinstance(part, ast.Name):
+                name, key = part.id, (id(self._scopes[id(part)]), part.id)
+                if key not in scope_texts:
+                    scope_texts[key] = self._name_text(part, depth)
+                text = scope_texts[key]
             else:
-                todo += ast.iter_child_nodes(inner)
+                todo += ast.iter_child_nodes(part)
                 continue
             texts[name] = text
             length += len(text)
             if not text or length > _LONGEST_TEXT:
                 return ""
-        if depth > _MAX_DEPTH or isinstance(node, ast.Starred) or any(_parses_arguments(inner) for inner in ast.walk(node)):
+        if depth > _MAX_DEPTH or isinstance(node, ast.Starred) or any(_parses_arguments(part) for part in ast.walk(node)):
             return ""
-        names = {name: ast.parse(text, mode="eval").body for name, text in texts.items()}
-        text = ast.unparse(_Renamed(names).visit(copy.deepcopy(node)))
+        expressions = {name: ast.parse(text, mode="eval").body for name, text in texts.items()}
+        text = ast.unparse(_Substitution(expressions).visit(copy.deepcopy(node)))
         return text if len(text) <= _LONGEST_TEXT else ""
 
     def _name_text(self, name: ast.Name, depth: int) -> str:
@@ -554,7 +608,8 @@ class _Reader:
     def _local_value(self, name: ast.Name) -> ast.expr | None:
         """Return the expression that is assigned to a local name; None if other code may change its value.
 
-        It is the only one, or the last one before the name if all of them are in the same block of the name's function.
+        It is the only one, or the last one before the name if all of them are in the same block of the name's function. A
+        trial evaluates it, so unlike `_assigned_value` this obeys Python's scopes, and no code may change the object.
         """
         scope = self._scopes[id(name)].owner(name.id)
         if scope is None or isinstance(scope.node, ast.ClassDef):
@@ -564,18 +619,22 @@ class _Reader:
         value = None
         if scope.node is self._function and bindings == [None]:
             value = self._argument_values.get(name.id)  # if the name is one of an argument
-        elif len(bindings) == len(assignments) == 1:
+        elif len(assignments) < len(bindings):  # other code, such as a loop, binds it
+            value = None
+        elif len(assignments) == 1:
             value = assignments[0].value
-        elif len(bindings) == len(assignments) and len({assignment.block for assignment in assignments}) == 1:
+        elif len({assignment.block for assignment in assignments}) == 1 and scope is self._scopes[id(name)]:
             earlier = [assignment for assignment in assignments if assignment.line < name.lineno]
-            if earlier and scope is self._scopes[id(name)]:
-                value = max(earlier, key=lambda assignment: (assignment.line, assignment.target.col_offset)).value
-        uses = self._used_objects.get((id(scope), name.id), set())
-        is_dict = isinstance(value, ast.Dict)  # whose changes are folded, or in self._changes
-        if value is None or "attribute" in uses or ("item" in uses and not is_dict):
+            last = max(earlier, key=lambda assignment: (assignment.line, assignment.target.col_offset), default=None)
+            value = last.value if last else None
+        if value is None:
             return None
-        has_method_call = "method" in uses and any(isinstance(inner, ast.Call) for inner in ast.walk(value))
-        return None if has_method_call else value
+        mutations = self._mutations.get((id(scope), name.id), set())
+        is_dict = isinstance(value, ast.Dict)  # whose changed items are folded, or in self._changes
+        if "attribute" in mutations or ("item" in mutations and not is_dict):
+            return None
+        is_created_by_call = any(isinstance(descendant, ast.Call) for descendant in ast.walk(value))
+        return None if "method" in mutations and is_created_by_call else value
 
     def _is_flag(self, node: ast.Attribute) -> bool:
         """Return whether an expression is `args.x`, with parsed arguments and a flag that has a default."""
@@ -589,7 +648,8 @@ class _Reader:
     def _assigned_value(self, name: ast.Name) -> ast.expr | None:
         """Return the expression that is assigned to a name; None if there is none, or if it is not clear which one is used.
 
-        It is the only one, or the last one before the name if all of them are in the same block.
+        It is the only one in the whole file, or the last one before the name if all of them are in the same block. The user
+        sees the value in job.yaml, so functions with local names of the same name are not distinguished.
         """
         assignments = self._assignments.get(name.id, []) if name.id not in self._augmented else []
         if len(assignments) == 1:
@@ -611,23 +671,40 @@ class _Reader:
         return None if isinstance(value, dict) else bool(value)
 
 
-class _Renamed(ast.NodeTransformer):
-    """Expression with other expressions in place of names.
+class _Substitution(ast.NodeTransformer):
+    """Replaces names and dotted names in an expression by other expressions.
 
     Args:
-        names: Name → the expression in its place.
+        expressions: Name → the expression in its place.
     """
 
-    def __init__(self, names: Mapping[str, ast.expr]) -> None:
-        self._names = names
+    def __init__(self, expressions: Mapping[str, ast.expr]) -> None:
+        self._expressions = expressions
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Return the expression in place of a name."""
-        return self._names.get(node.id, node)
+        return self._expressions.get(node.id, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """Return the expression in place of a dotted name, such as `args.x`, or of the names in another attribute."""
-        return self._names.get(naming.dotted(node)) or self.generic_visit(node)
+        return self._expressions.get(naming.dotted(node)) or self.generic_visit(node)
+
+
+def _drawn_values(function: str, bounds: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the values among which `choice` or `randint` draws; None if they cannot be read, or are too many.
+
+    Args:
+        function: Dotted name of the function, such as `np.random.randint`.
+        bounds: Values of its arguments.
+    """
+    if function.endswith(".choice"):
+        return bounds[0] if len(bounds) == 1 and isinstance(bounds[0], list) else None
+    if len(bounds) not in (1, 2) or not all(type(bound) is int for bound in bounds):
+        return None
+    low, high = bounds if len(bounds) == 2 else (0, bounds[0])
+    if function.startswith("random."):  # the standard library includes the upper bound, and NumPy does not
+        high += 1
+    return range(low, high) if low < high <= low + _MOST_DRAWN else None
 
 
 def _parses_arguments(node: ast.AST) -> bool:
@@ -670,41 +747,45 @@ def _scopes(tree: ast.Module) -> dict[int, _Scope]:
                 outer = outer.parent
         elif isinstance(node, (*_DEFINITIONS, ast.Lambda)):
             scope.bind(getattr(node, "name", None))
-            inner_scope = _Scope(node, scope)
-            inner = node.body if isinstance(node.body, list) else [node.body]
             if not isinstance(node, ast.ClassDef):
-                inner = [*inner, *(part for part in ast.iter_child_nodes(node.args) if isinstance(part, ast.arg))]
-                children += ast.iter_child_nodes(node.args)
                 children.remove(node.args)
-            todo += [(child, inner_scope) for child in inner]
-            inner_ids = {id(child) for child in inner}
-            children = [child for child in children if id(child) not in inner_ids]  # such as defaults and decorators
+                children += ast.iter_child_nodes(node.args)
+            body = set(node.body) if isinstance(node.body, list) else {node.body}
+            inner_scope = _Scope(node, scope)
+            todo += [(child, inner_scope) for child in children if child in body or isinstance(child, ast.arg)]
+            # The others are evaluated outside, such as defaults and decorators.
+            children = [child for child in children if child not in body and not isinstance(child, ast.arg)]
         todo += [(child, scope) for child in children]
     return scopes
 
 
-def _used_objects(tree: ast.Module, scopes: Mapping[int, _Scope]) -> dict[tuple[int, str], set[str]]:
-    """Return how code of a file may change the objects of names: as "attribute", "item" or "method".
+def _mutations(tree: ast.Module, scopes: Mapping[int, _Scope]) -> dict[tuple[int, str], set[str]]:
+    """Return how code of a file may change the objects of names.
 
     Args:
         tree: Tree of the file.
-        scopes: Scope of each name in it.
+        scopes: Scope of each name in it, by the id of the name's node.
 
     Returns:
-        The ways by the id of the scope that binds the name, and the name.
+        Id of the scope that binds a name, and the name → "attribute" if code sets an attribute of its object, "item" if it
+        sets an item, "method" if it calls a method.
     """
-    uses: dict[tuple[int, str], set[str]] = {}
+    mutations: dict[tuple[int, str], set[str]] = {}
     for node in ast.walk(tree):
-        target = node.func if isinstance(node, ast.Call) else node
-        is_stored = isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load)
-        if not is_stored and not (isinstance(node, ast.Call) and isinstance(target, ast.Attribute)):
+        target: ast.expr
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            mutation, target = "method", node.func
+        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            mutation, target = "attribute", node
+        elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            mutation, target = "item", node
+        else:
             continue
-        way = "method" if not is_stored else "item" if isinstance(target, ast.Subscript) else "attribute"
         while isinstance(target, (ast.Attribute, ast.Subscript)):
             target = target.value
         if isinstance(target, ast.Name) and (scope := scopes[id(target)].owner(target.id)):
-            uses.setdefault((id(scope), target.id), set()).add(way)
-    return uses
+            mutations.setdefault((id(scope), target.id), set()).add(mutation)
+    return mutations
 
 
 def _rebound_names(tree: ast.Module) -> set[str]:
@@ -846,21 +927,23 @@ def _other_metrics(tree: ast.Module) -> tuple[str, str] | None:
     They are those by which it takes the best result, as `get_best_trial("loss", "min")` does, or else the best objective
     among the metrics that it reports.
     """
-    reported: list[Any] = []
+    reported: list[Any] = []  # names of metrics, and other keys
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        words = {word.arg: word.value for word in call.keywords if word.arg}
         name = call.func.attr if isinstance(call.func, ast.Attribute) else naming.last(call.func)
         if name.startswith("get_best_"):
-            by_name = dict(zip(("metric", "mode"), call.args, strict=False)) | words
+            by_name = naming.arguments_by_name(call, "metric", "mode")
             metric, mode = (getattr(by_name.get(key), "value", None) for key in ("metric", "mode"))
             if isinstance(metric, str) and mode in ("min", "max"):
                 return metric, mode
         elif name == "report":
-            first = call.args[0] if call.args else words.get("metrics")
-            keys = first.keys if isinstance(first, ast.Dict) else []
-            reported += [getattr(key, "value", None) for key in keys] if keys else words
+            by_name = naming.arguments_by_name(call, "metrics")
+            metrics = by_name.get("metrics")
+            if isinstance(metrics, ast.Dict) and metrics.keys:  # report({"loss": loss})
+                reported += [getattr(key, "value", None) for key in metrics.keys]
+            else:  # report(loss=loss)
+                reported += [name for name in by_name if name != "metrics"]
     objective = guess.objective({name: 0.0 for name in reported if isinstance(name, str)})
-    return (objective["metric"], objective["direction"][:3]) if objective else None
+    return (objective["metric"], objective["direction"][:3]) if objective else None  # "minimize" is "min" in Ray
 
 
 def _objectives(source: Source, settings: Place, other: tuple[str, str] | None) -> list[dict[str, str]]:
@@ -1009,21 +1092,31 @@ def _registered(tree: ast.Module) -> dict[str, str]:
     return {str(getattr(call.args[0], "value", "")): ast.unparse(call.args[1]) for call in calls}
 
 
-def _trainable(source: Source, field: Place, registered: Mapping[str, str]) -> tuple[str, str, dict[str, Any]]:
-    """Return the name of the function that a trial calls, the text of a `partial` of it, or "", and a trial's resources.
-
-    The name is "", with a note, if the file does not name a function.
+def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Place]:
+    """Return a trial's resources, and the path of the trainable without the calls of `with_resources` around it.
 
     Args:
         source: The file.
-        field: Path of the trainable.
-        registered: Functions that the file registers, by the names that it gives them.
+        field: Path of the trainable, maybe in such calls.
     """
     resources = _resources(source, ("resources_per_trial",))
     while isinstance(source.look(*field), dict) and source.look(*field, CALL) == "with_resources":
         source.take(*field, CALL)
         resources |= _resources(source, (*field, "resources"))
         field = (*field, "trainable")
+    return resources, field
+
+
+def _trainable(source: Source, field: Place, registered: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name of the function that a trial calls, and the text of a `partial` of it; "" if nothing is bound to it.
+
+    Both are "", with a note, if the file does not name a function.
+
+    Args:
+        source: The file.
+        field: Path of the trainable.
+        registered: Functions that the file registers, by the names that it gives them.
+    """
     value = source.take(*field)
     if _is_trainer(value):
         source.note(
@@ -1047,8 +1140,8 @@ def _trainable(source: Source, field: Place, registered: Mapping[str, str]) -> t
         source.note(
             f"{description} not a function of this file by its name: define one, and name it in the entrypoint", *field
         )
-        return "", "", resources
-    return text, partial_text, resources
+        return "", ""
+    return text, partial_text
 
 
 def _resources(source: Source, field: Place) -> dict[str, Any]:
