@@ -24,7 +24,7 @@ from trialplane.cli import importing, output, script_folder, script_job, script_
 from trialplane.cli.script_job import ScriptJob
 from trialplane.cli.script_probe import ScriptCopy
 from trialplane.errors import InputError, SpecError
-from trialplane.importing import guess, hydra, launcher, ray, script, wandb, wrapper
+from trialplane.importing import dvc, guess, hydra, launcher, ray, script, wandb, wrapper
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, document, load, notebook, settings
 from trialplane.plan import pack as packing
@@ -61,6 +61,8 @@ _OBJECTIVE = '''"""The objective of the search that {name} starts."""
 
 objective = objective_of({arguments})
 '''
+_SPECIAL = re.compile(r"[*?\[\]!#\\]")  # characters with a meaning in a line of `.jobignore`
+_ESCAPED = r"\\\g<0>"
 # Name of a hidden file in the text of a script: "./.vocabulary.txt"
 _HIDDEN_NAME = re.compile(r"""["'](?:\./)?(\.[A-Za-z][\w-]*(?:\.\w+)*)["']""")
 
@@ -125,6 +127,8 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
         siblings = file.parent.glob("*.py") if script_folder.exists(file.parent) else ()
         hint = errors.nearest(file.name, [sibling.name for sibling in siblings])
         raise InputError(f"there is no {file}; {hint or 'give the path of a Python script'}; nothing was changed")
+    if file.name == dvc.FILE and file.is_file():
+        return _make_of_pipeline(dvc.Command(str(file)), request)
     new_files: tuple[_NewFile, ...] = ()
     if file.is_file() and file.suffix == ".ipynb":
         new_files = (_notebook_code(file),)
@@ -138,8 +142,8 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
             )
         runner = _RUNNERS.get(file.suffix.lower(), "./{name}").format(name=file.name)
         raise InputError(
-            f"{file} is not a Python script, a notebook, a shell script, a Makefile or an MLproject; for another program, "
-            "give the command that you type today, in quotes, with its numbers, in its folder: "
+            f"{file} is not a Python script, a notebook, a shell script, a Makefile, an MLproject or a {dvc.FILE}; for "
+            "another program, give the command that you type today, in quotes, with its numbers, in its folder: "
             f"`{_INIT} '{runner} --lr 0.1'`, or with names for those without: `{_INIT} '{runner} {{lr=0.1}}'`; "
             "nothing was changed"
         )
@@ -160,6 +164,29 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
     return _write_job(_Origin(file, real, text, file.name, new_files, call), parsed_script, request)
+
+
+def _make_of_pipeline(command: dvc.Command, request: Request) -> int:
+    """Write a job.yaml beside a pipeline of DVC; return the exit code.
+
+    Args:
+        command: Command of DVC that runs stages of the pipeline.
+        request: Options of the user.
+
+    Raises:
+        InputError, SpecError: See `make`.
+    """
+    file = Path(command.file)
+    if not file.is_file():
+        raise InputError(f"there is no {file}; give the command in the folder of the pipeline; nothing was changed")
+    text = script_folder.source(file)
+    files = dvc.Files(
+        lambda name: document.decode(document.content(file.parent / name), name),
+        lambda name: script_folder.exists(file.parent / name),
+    )
+    request = dataclasses.replace(request, space={**command.space, **request.space})
+    parsed_script = dvc.read(text, str(file), files, command, request.space)
+    return _write_job(_Origin(file, file.resolve(), text, file.name), parsed_script, request)
 
 
 def _read_python(
@@ -256,6 +283,8 @@ def make_of_command(text: str, request: Request) -> int:
     request = dataclasses.replace(request, secrets=secrets)
     if secrets:
         output.note(_secrets_message(list(secrets)))
+    if (dvc_command := dvc.find_command(text)) is not None:
+        return _make_of_pipeline(dvc_command, request)
     if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
         return make(Path(script_file), request, script.Call(script_file, ".", "", (), 0))
     if notebook_file := launcher.executed_notebook(text):
@@ -441,6 +470,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     if call is not None and (start.cwd != "." or not (folder / call.folder / call.script).is_file()):
         # The call is not relative to the job's folder, so its arguments cannot be found from there.
         parsed_script = dataclasses.replace(parsed_script, call=None)
+    parsed_script = _with_paths_from(folder, parsed_script, real)
     job_file = folder / load.FILE
     if job_file.is_symlink() or job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")
@@ -453,8 +483,10 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     if exit_code is not None:
         return exit_code
     hidden_files = _hidden_files(title, origin.text, folder)
-    packed = packing.pack(folder, additions={hidden: (folder / hidden).read_bytes() for hidden in hidden_files})
-    origin = dataclasses.replace(origin, new_files=(*origin.new_files, *_ignore_file(folder, hidden_files)))
+    ignored = [f"/{_SPECIAL.sub(_ESCAPED, path)}" for path in parsed_script.outputs]
+    additions = {hidden: (folder / hidden).read_bytes() for hidden in hidden_files}
+    packed = packing.pack(folder, additions=additions, ignored=ignored)
+    origin = dataclasses.replace(origin, new_files=(*origin.new_files, *_ignore_file(folder, hidden_files, ignored)))
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         name = real.relative_to(folder).as_posix()
         copy = ScriptCopy(origin.file, Path(scratch, "code"), name, start, Path(scratch), request.secrets)
@@ -473,7 +505,7 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
             job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
         result = None
         if request.with_smoke and not job.missing:
-            job, result = _run_smoke(origin, job, parsed_script.printed, copy, smoke_folder, request)
+            job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request)
     _print_remarks(title, job, declared, file_with_values, job_file)
     _print_missing_values(title, job, job_file)
     summary, options = _summary(title, job, parsed_script, result, job_file, request)
@@ -512,6 +544,16 @@ def _print_remarks(
             f"{title} writes to {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, let it "
             "write below its working directory, of which each trial has its own"
         )
+
+
+def _with_paths_from(folder: Path, parsed_script: Script, file: Path) -> Script:
+    """Return a script whose declared paths are relative to a folder, which is that of its file or one above."""
+    home = file.parent.relative_to(folder)
+    metric_files, outputs = (
+        tuple(path for path in (os.path.normpath(home / name) for name in names) if not path.startswith((os.pardir, "/")))
+        for names in (parsed_script.metric_files, parsed_script.outputs)
+    )
+    return dataclasses.replace(parsed_script, metric_files=metric_files, outputs=outputs)
 
 
 def _find_start(
@@ -595,7 +637,7 @@ def _find_parameters(
 
 
 def _run_smoke(
-    origin: _Origin, job: ScriptJob, printed_metric: str, copy: ScriptCopy, folder: Path, request: Request
+    origin: _Origin, job: ScriptJob, parsed_script: Script, copy: ScriptCopy, folder: Path, request: Request
 ) -> tuple[ScriptJob, smoke.Smoke]:
     """Run a script once with its defaults, and print the metrics that it has.
 
@@ -604,7 +646,7 @@ def _run_smoke(
     Args:
         origin: File from which the job is made.
         job: The job.
-        printed_metric: Name for a number that the script prints without a name.
+        parsed_script: Content of the script.
         copy: Copy of the job's folder for probes.
         folder: Another copy, in which the script runs.
         request: Options of the user.
@@ -619,7 +661,8 @@ def _run_smoke(
     def run(job: ScriptJob) -> smoke.Smoke:
         command, options = job.command_line(), list(job.default_values)
         name, secrets = origin.real.stem, request.secrets
-        return smoke.run(command, name, folder, copy.scratch, printed_metric, secrets, options, limit, requested)
+        printed, files = parsed_script.printed, parsed_script.metric_files
+        return smoke.run(command, name, folder, copy.scratch, printed, secrets, options, limit, requested, files)
 
     shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
     output.note(
@@ -821,20 +864,31 @@ def _hidden_files(title: str, text: str, folder: Path) -> list[str]:
     return [name for name in missing_names if name not in secret_names]
 
 
-def _ignore_file(folder: Path, names: Sequence[str]) -> list[_NewFile]:
-    """Return a list with a new `.jobignore` that includes hidden files in the job; [] if there are no such files.
+def _ignore_file(folder: Path, names: Sequence[str], ignored: Sequence[str]) -> list[_NewFile]:
+    """Return a list with a new `.jobignore`; [] if the job needs none.
 
     If a `.jobignore` exists, it is not changed: the lines to add are printed, and the list is empty.
+
+    Args:
+        folder: Folder of the job.
+        names: Hidden files to include in the job.
+        ignored: Lines for files that the stages of a pipeline write, and that the job does not need.
     """
     file = folder / packing.IGNORE_FILE
-    if not names:
+    if not names and not ignored:
         return []
     if os.path.lexists(file):
         for name in names:
             output.note(f"the script names {name}: add a line `!/{name}` to {importing.shell_path(file)}, which includes it")
+        missing_lines = [line for line in ignored if line not in script_folder.source(file).splitlines()]
+        if missing_lines:
+            lines = errors.shortened(", ".join(missing_lines), 300)
+            output.note(f"trials write these files anew: add the lines to {importing.shell_path(file)}: {lines}")
         return []
-    text = "".join(f"!/{name}\n" for name in names)
-    return [_NewFile(file, text, f"it includes {', '.join(names)}, which the script names, in the job")]
+    remarks = [f"it includes {', '.join(names)}, which the script names, in the job"] if names else []
+    remarks += ["it leaves out of the job what the stages write, as each trial does"] if ignored else []
+    text = "".join(f"{line}\n" for line in (*(f"!/{name}" for name in names), *ignored))
+    return [_NewFile(file, text, "; ".join(remarks))]
 
 
 def _entrypoint_issues(folder: Path, fields: Mapping[str, Any], new_files: Sequence[_NewFile]) -> list[errors.Issue]:

@@ -11,6 +11,7 @@ import click
 
 from trialplane.cli import from_script, importing, kinds, names, output, script_folder
 from trialplane.errors import EXIT_OK, InputError
+from trialplane.importing import dvc
 from trialplane.job import load, requirements, schema, short_forms
 from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
@@ -116,6 +117,8 @@ def _create_from(source: str, request: from_script.Request) -> int:
         click.UsageError: There is a space or an objective, and the file is a search.
     """
     file = Path(source)
+    if (file / dvc.FILE).is_file():  # the folder of a pipeline
+        file = file / dvc.FILE
     if len(source.split()) > 1 and not script_folder.exists(file):
         return from_script.make_of_command(source, request)
     tool = importing.source_of(file)

@@ -73,6 +73,7 @@ class ScriptJob:
         monitored: Metric by which the script chooses its best model; None if no option names it.
         shared_paths: Absolute paths to which the script writes, so that its trials cannot run at the same time.
         objective: Metric to optimize that the user names, with its direction; None to guess one.
+        metric_files: Paths of the files with the script's metrics, with wildcards, if it declares them.
     """
 
     script: str
@@ -92,6 +93,7 @@ class ScriptJob:
     monitored: guess.Monitored | None = None
     shared_paths: tuple[str, ...] = ()
     objective: Mapping[str, str] | None = None
+    metric_files: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[str]:
@@ -159,7 +161,10 @@ def build(
     params = {
         option.name: _value_and_comment(option, declared)
         for option in other_options
-        if option.required or option.name in in_command or (option.default is not None and writes_defaults)
+        if option.required
+        or option.name in in_command
+        or option.name in parsed_script.fixed
+        or (option.default is not None and writes_defaults)
     }
     further_space = [
         _field_line(option.name, likely[option.name][0], f"guessed: {likely[option.name][1]}")
@@ -202,6 +207,7 @@ def build(
         in_file=parsed_script.in_file,
         monitored=guess.monitored(declared.options),
         shared_paths=parsed_script.shared_paths,
+        metric_files=parsed_script.metric_files,
         # No command can report what the function returns.
         returned="" if command and style is Style.HYDRA else parsed_script.returned,
     )
@@ -390,7 +396,7 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
             return field
         return {**(field if isinstance(field, dict) else {"items": field}), "file": parsed_script.config}
     if style in _BY_COMMAND:  # no arguments, but perhaps a settings file
-        return (Path(name).parent / parsed_script.config).as_posix() if parsed_script.config else None
+        return os.path.normpath(Path(name).parent / parsed_script.config) if parsed_script.config else None
     if style is Style.SEARCHES:
         return "none"
     if has_command and style is Style.GLOBALS:
@@ -572,7 +578,7 @@ def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSo
     """
     metrics_by_source = result.metrics if result else {}
     if job.objective is not None:
-        return _requested_objective(job.objective, result)
+        return _requested_objective(job, job.objective, result)
     if (monitored := job.monitored) is not None:
         for source, metrics in metrics_by_source.items():
             if monitored.metric in metrics:
@@ -590,7 +596,7 @@ def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSo
 
 
 def _requested_objective(
-    requested: Mapping[str, str], result: smoke.Smoke | None
+    job: ScriptJob, requested: Mapping[str, str], result: smoke.Smoke | None
 ) -> tuple[MetricSource, dict[str, str], str]:
     """Return what `best_objective` does for a metric that the user names, with the spelling that a run has shown."""
     metrics_by_source = result.metrics if result else {}
@@ -598,10 +604,11 @@ def _requested_objective(
     shown = [(source, name) for source, names in metrics_by_source.items() for name in names]
     exact = [(source, name) for source, name in shown if name == requested["metric"]]
     similar = [(source, name) for source, name in shown if smoke.spelling(name) == spelling]
+    likely_source = next((MetricSource("file", path=path) for path in job.metric_files), smoke.STDOUT)
     if result is None:
-        return smoke.STDOUT, dict(requested), "the script was not run to see it"
+        return likely_source, dict(requested), "the script was not run to see it"
     if not (exact or similar):
-        return smoke.STDOUT, dict(requested), "one run did not show it"
+        return likely_source, dict(requested), "one run did not show it"
     source, name = (exact or similar)[0]
     return source, {**requested, "metric": name}, "as requested"
 
@@ -638,6 +645,9 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         return _returned_metric_lines(job)
     cause = "metrics were not looked for" if result is None else "no metric was found"
     placeholder = _field_line("objective", {"metric": "loss", "direction": "minimize"}, f"a placeholder: {cause}")
+    if job.metric_files:
+        sources = [{"from": "file", "path": path} for path in job.metric_files]
+        return [_field_line("metrics", sources, "which the stages declare"), placeholder]
     capture = _field_line("capture", "wandb", _CAPTURED_WANDB)
     return [capture, placeholder] if result is not None and job.uses_wandb else [placeholder]
 

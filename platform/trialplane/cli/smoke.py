@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import fnmatch
 import itertools
 import math
 import os
@@ -73,6 +74,7 @@ def run(
     options: Collection[str],
     limit: float,
     requested: Collection[str] = (),
+    declared: Sequence[str] = (),
 ) -> Smoke:
     """Run a script to its end, or to a limit.
 
@@ -86,6 +88,8 @@ def run(
         options: Names of the script's options, which are no metrics if it prints them.
         limit: Maximum duration, in seconds.
         requested: Names of metrics that are results in any case, and are read in any spelling.
+        declared: Paths of the files with metrics, with wildcards, if the script declares them. If one of them has an
+            objective, or a requested metric, no other source counts.
     """
     log, database = scratch / "output.log", scratch / "mlflow.db"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # as for a trial
@@ -110,8 +114,11 @@ def run(
         metrics_by_source[MetricSource("wandb")] = summary
     if mlflow_metrics := _mlflow_metrics(database):
         metrics_by_source[MLFLOW] = mlflow_metrics
-    for source, file_metrics in _file_metrics(folder, names, old_files, options):
+    for source, file_metrics in _file_metrics(folder, names, old_files, options, declared):
         metrics_by_source[source] = {**metrics_by_source.get(source, {}), **file_metrics}
+    declared_metrics = {source: values for source, values in metrics_by_source.items() if source.path in declared}
+    if any(set(requested) & set(values) if requested else guess.objective(values) for values in declared_metrics.values()):
+        metrics_by_source = declared_metrics
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep_log(name))))
@@ -176,7 +183,11 @@ def _printed_metrics(
 
 
 def _file_metrics(
-    folder: Path, names: Collection[str], old_files: Mapping[Path, tuple[int, int]], options: Collection[str]
+    folder: Path,
+    names: Collection[str],
+    old_files: Mapping[Path, tuple[int, int]],
+    options: Collection[str],
+    declared: Sequence[str],
 ) -> Iterator[tuple[MetricSource, dict[str, float]]]:
     """Yield the metrics in each file that the script has written, with the source that reads the file.
 
@@ -187,6 +198,7 @@ def _file_metrics(
         names: Names of losses and scores that are read in any spelling.
         old_files: Version of each file before the run.
         options: Names of the script's options.
+        declared: See `run`. The source of such a file has this path.
     """
 
     def is_new(file: Path) -> bool:
@@ -200,12 +212,17 @@ def _file_metrics(
         if file.source is None or len(finite) > reader.MOST_NAMES or _is_vocabulary(finite):  # not read by a job, or data
             continue
         result_names = finite.keys() - set(file.ambiguous)
+        path = file.path.relative_to(folder).as_posix()
+        pattern = next((pattern for pattern in declared if fnmatch.fnmatchcase(path, pattern)), "")
+        if pattern:
+            yield MetricSource("file", path=pattern), {name: finite[name] for name in result_names}
+            continue
         if file.path.suffix in _PRINTED_SUFFIXES:
             result_names &= _result_names(file.path, names, finite, folder, options)[0]
         if result_names:
             source = file.source
             if source.source == "file" and file_counts[source] > 1:
-                source = dataclasses.replace(source, path=file.path.relative_to(folder).as_posix())
+                source = dataclasses.replace(source, path=path)
             yield source, {name: value for name, value in finite.items() if name in result_names}
 
 

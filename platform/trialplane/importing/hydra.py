@@ -28,6 +28,8 @@ _PARAMETERS: tuple[Place, ...] = (
 )
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _TOKENS = re.compile(r"""[,=]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\]{}]|[^,='"()\[\]{}]+""", re.DOTALL)
+# Errors of `parse_value` for a text that is not in the grammar.
+NOT_UNDERSTOOD = (SpecError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
 OBJECTIVE = "objective"  # metric of the returned number, as in `capture: hydra`
 # Options of Optuna's samplers that a job has under the same name.
 _SAMPLER_OPTIONS = (
@@ -234,8 +236,8 @@ def _add_parameter(
         value = source.take(*field)
         try:
             plain_value = value if isinstance(value, str) else document.scalar(str(value), "")
-            parameter = _parse_value(plain_value, includes_end=sweeper != "basic")
-        except (SpecError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
+            parameter = parse_value(plain_value, includes_end=sweeper != "basic")
+        except NOT_UNDERSTOOD:
             source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
             return
     if parameter is None:  # the function that reads it has added an issue
@@ -309,7 +311,7 @@ def _nevergrad_parameter(source: Source, field: Place) -> dict[str, Any] | None:
 _MAPPING_READERS = {"ax": _ax_parameter, "nevergrad": _nevergrad_parameter}
 
 
-def _parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
+def parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
     """Return a value in Hydra's grammar as a parameter of a job, or `{"value": …}` if it is a single value.
 
     Args:
@@ -334,7 +336,7 @@ def _parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
     if function in ("shuffle", "sort", "tag", "int", "float"):
         # A tag or a conversion is of its last argument, as in tag(log, interval(1, 8)); the others take a list or a call.
         inner = positional[-1] if function in ("tag", "int", "float") else ",".join(positional)
-        parameter = _parse_value(inner, includes_end=includes_end)
+        parameter = parse_value(inner, includes_end=includes_end)
         if function == "int" and parameter.get("type") == "float":
             parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
         is_log = function == "tag" and "log" in [argument.strip() for argument in positional[:-1]]

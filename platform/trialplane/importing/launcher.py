@@ -108,7 +108,7 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
             if line:
                 line, secrets = credentials.extract(line)
                 script = parse_command_line(line, call=find_call(line))
-                notes = (*_secret_notes(text, secrets), *filter(None, [remark]))
+                notes = (*secret_notes(text, secrets), *filter(None, [remark]))
                 return dataclasses.replace(script, notes=notes)
         remedy = (
             "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
@@ -128,7 +128,7 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
     config = file.name if text_options else ""  # trials replace the values in a copy of the script
     paths = tuple(dict.fromkeys(_PATH.findall(text)))
-    notes = tuple(_secret_notes(text))
+    notes = tuple(secret_notes(text))
     return Script(Style.COMMAND, (*options, *text_options), config, command=tuple(command), paths=paths, notes=notes)
 
 
@@ -306,15 +306,7 @@ def parse_command_line(
     passes_arguments = call is not None and bool(_SHELL_SYNTAX.search(text))
     if call is not None and passes_arguments:  # the shell gets the further arguments, and passes them on as "$@"
         text = f'{text[: call.end]} "$@"{text[call.end :]}'
-    options: dict[str, Option] = {}
-    pieces, copied = [], 0  # pieces of the command, which stand for `text` up to the index `copied`
-    for name, (start, end) in settings.named_numbers(text):
-        if _SYSTEM_VARIABLE.fullmatch(name):
-            continue
-        options.setdefault(name, _option(name, text[start:end]))
-        pieces += [_with_placeholders(text[copied:start]), f"{{{name}}}"]
-        copied = end
-    command = "".join([*pieces, _with_placeholders(text[copied:])])
+    command, options = number_placeholders(text, _with_placeholders)
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
@@ -326,6 +318,24 @@ def parse_command_line(
         words = ["env", *words]
     file_options = [option for option in values if option.name not in options]
     return Script(Style.COMMAND, (*options.values(), *file_options), config, command=tuple(words), call=call)
+
+
+def number_placeholders(text: str, convert: Callable[[str], str] = str) -> tuple[str, dict[str, Option]]:
+    """Return a command line with placeholders for the numbers that follow the names of options, and the options.
+
+    Args:
+        text: Command line.
+        convert: Function that returns the other parts of the command line as parts of a job's command.
+    """
+    options: dict[str, Option] = {}
+    pieces, copied = [], 0  # pieces of the command, which stand for `text` up to the index `copied`
+    for name, (start, end) in settings.named_numbers(text):
+        if _SYSTEM_VARIABLE.fullmatch(name):
+            continue
+        options.setdefault(name, _option(name, text[start:end]))
+        pieces += [convert(text[copied:start]), f"{{{name}}}"]
+        copied = end
+    return "".join([*pieces, convert(text[copied:])]), options
 
 
 def with_positions(command: Script, options: Mapping[int, Option]) -> Script:
@@ -461,11 +471,11 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     words = list(script.command)
     if folder_changes:  # words are `bash -c COMMAND $0`; a `cd $(dirname $0)` in the command needs the name of the script
         words[3:] = [file.name]
-    paths, notes = tuple(dict.fromkeys(_PATH.findall(text))), tuple(_secret_notes(text, secrets))
+    paths, notes = tuple(dict.fromkeys(_PATH.findall(text))), tuple(secret_notes(text, secrets))
     return dataclasses.replace(script, options=tuple(options), command=tuple(words), paths=paths, notes=notes)
 
 
-def _secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+def secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
     """Yield a remark on each secret in the text of a file, which is uploaded with the job.
 
     Args:

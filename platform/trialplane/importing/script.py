@@ -150,6 +150,9 @@ class Script:
         compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
         shared_paths: Literal absolute paths in its text to which it writes, and which trials at the same time would share.
         variables: Environment variables that it reads.
+        metric_files: Paths of the files with its metrics, with wildcards, if it declares them.
+        outputs: Paths that it writes, if it declares them.
+        fixed: With COMMAND, names of options whose defaults the user has typed.
         searching: With TUNE, STUDY and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
     """
 
@@ -177,6 +180,9 @@ class Script:
     shared_paths: tuple[str, ...] = ()
     searching: str = ""
     variables: tuple[Option, ...] = ()
+    metric_files: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
 
 def read(

@@ -60,7 +60,12 @@ class Pack:
         return tuple(self.data[start : start + PART] for start in range(0, len(self.data), PART)) or (b"",)
 
 
-def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, bytes] = MappingProxyType({})) -> Pack:
+def pack(
+    folder: Path,
+    packages: Sequence[Path] = (),
+    additions: Mapping[str, bytes] = MappingProxyType({}),
+    ignored: Sequence[str] = (),
+) -> Pack:
     """Return a folder as an archive, without Python's caches, ignored files, and hidden files that may have secrets.
 
     Args:
@@ -69,13 +74,14 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
         packages: Folders of packages outside of it. Each is packed beside the folder's files, under its own name and with
             its own `.jobignore`.
         additions: Contents of further files, by name.
+        ignored: Further lines of the folder's `.jobignore`.
 
     Raises:
         InputError: A folder contains a link that leads out of it or a special file, cannot be read, or the total size is
             too large, which is checked before files are read.
     """
     try:
-        entries = dict(_walk(folder, _ignore_rule(folder)))
+        entries = dict(_walk(folder, _ignore_rule(folder, ignored)))
         for package in packages:
             entries |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignore_rule(package))}
         paths = {name: path for name, path in entries.items() if not name.endswith("/")}
@@ -290,11 +296,11 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> 
     path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
 
 
-def _ignore_rule(folder: Path) -> Callable[[str], bool]:
+def _ignore_rule(folder: Path, further_lines: Sequence[str] = ()) -> Callable[[str], bool]:
     """Return the rule for a folder: a function that returns whether a path in it is ignored, and so not packed.
 
     If a path ends with /, it is that of a folder, and patterns for folders apply. Without a `.jobignore`, only caches and
-    hidden files that may have secrets are ignored.
+    hidden files that may have secrets are ignored, and what the further lines say.
 
     Raises:
         InputError: The `.jobignore` of the folder cannot be read, or has invalid lines.
@@ -305,9 +311,10 @@ def _ignore_rule(folder: Path) -> Callable[[str], bool]:
         """Whether a path is a hidden one that could have secrets."""
         return _is_hidden(name) and not _is_harmless(folder / name)
 
-    if not os.path.lexists(file):
+    has_file = os.path.lexists(file)
+    if not has_file and not further_lines:
         return lambda name: _is_cache(name) or may_have_secrets(name)
-    lines = _ignore_lines(file)
+    lines = [*(_ignore_lines(file) if has_file else ()), *further_lines]
     from pathspec import GitIgnoreSpec  # takes 25 ms, and few jobs have such a file
 
     invalid = []

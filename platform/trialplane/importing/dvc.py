@@ -1,0 +1,751 @@
+"""A pipeline of DVC, which is a file `dvc.yaml`, as one command that runs the stages up to its metrics.
+
+The text is only parsed, and DVC is not needed: the stages are put in the order of their dependencies, and the values of
+`params.yaml` into their commands. The result is a `Script` with the style COMMAND, whose settings file is a file of
+parameters. See https://dvc.org/doc/user-guide/project-structure/dvcyaml-files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import graphlib
+import itertools
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from trialplane import errors
+from trialplane.errors import Issue, SpecError
+from trialplane.importing import guess, hydra, launcher
+from trialplane.importing.script import Call, Script, Style, settings_options
+from trialplane.job import arguments, credentials, document, settings, values
+from trialplane.wire.declared import Option
+
+FILE, _PARAMS = "dvc.yaml", "params.yaml"
+_INTERPOLATION = re.compile(r"(?<!\\)\$\{(.*?)\}")
+_INDEX = re.compile(r"\[(.*?)\]")  # layers[0]
+# Names of stages that are likely to print a metric, if none of them declares one.
+_TRAINS = re.compile(r"train(?!_?test)|fit|eval|(?<!train_)(?<!train)test|valid|score|metric|tune", re.IGNORECASE)
+# Syntax for which a command must run in a subshell of its own, as DVC runs each command in a shell of its own.
+_NEEDS_SUBSHELL = re.compile(r"[|&;<#\n]|^\s*(?:cd|export|set|source|\.)\s")
+_LONGEST_COMMAND = 100_000  # characters; Linux allows 131,072 bytes in an argument
+_MOST_STAGES, _MOST_VARIABLES = 1_000, 100
+_MOST_CHARACTERS = 2**18  # characters of a pipeline; aliases can repeat parts of it for each stage
+_MOST_LEVELS = 50  # folders above a path that count
+_MOST_CANDIDATES = 1_000  # names that are compared with an unknown one
+_LONGEST_VALUE = 1_000  # characters of a value in a path
+_TEMPLATES = ("foreach", "matrix")  # keys of a stage that stands for several
+_RUNS = (("repro",), ("exp", "run"), ("experiments", "run"), ("exp", "r"))
+# Options of these commands that have a value.
+_WITH_VALUE = ("-S", "--set-param", "-n", "--name", "-j", "--jobs", "-r", "--rev", "-C", "--copy-paths", "--message")
+_SET_VALUE = re.compile(r"(?:(?P<file>[^=]+\.\w+):)?(?P<name>[^=:]+)=(?P<value>.*)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of DVC that runs stages: `dvc repro evaluate`, `dvc exp run -S train.lr=0.1`.
+
+    Attributes:
+        file: Path of the pipeline.
+        targets: Names of stages to run, or paths of their outputs; empty for those up to the metrics.
+        is_alone: Whether the stages run without those that they depend on.
+        values: Values that the command sets, by parameter.
+        space: Parameters with several values, as fields of a job.
+        variables: Environment variables that it sets.
+    """
+
+    file: str = FILE
+    targets: tuple[str, ...] = ()
+    is_alone: bool = False
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    space: Mapping[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """The files beside a pipeline. Their paths are relative to its folder.
+
+    Attributes:
+        read: Function that returns the text of a file; it raises an OSError or a ValueError for one that cannot be read.
+        exists: Function that returns whether a file or a folder exists.
+    """
+
+    read: Callable[[str], str]
+    exists: Callable[[str], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stage:
+    """A stage. Paths are relative to the folder of the pipeline.
+
+    Attributes:
+        name: Name of the stage.
+        commands: Commands, with interpolations: `python train.py --lr ${train.lr}`.
+        folder: Folder in which they run.
+        deps: Paths that it reads.
+        outs: Paths that it writes, with those of its metrics and plots.
+        metrics: Paths of its metrics.
+        params: Names of parameters by file; none for all values of the file.
+        values: Values for its interpolations; those of the last mapping count.
+        template: `foreach` or `matrix`, if it stands for several stages; otherwise "".
+        is_frozen: Whether DVC never runs it.
+    """
+
+    name: str
+    commands: tuple[str, ...]
+    folder: str
+    deps: tuple[str, ...]
+    outs: tuple[str, ...]
+    metrics: tuple[str, ...]
+    params: Mapping[str, Sequence[str]]
+    values: Sequence[Mapping[str, Any]]
+    template: str = ""
+    is_frozen: bool = False
+
+
+def find_command(text: str) -> Command | None:
+    """Return the command of DVC that runs stages in a command line; None without one.
+
+    Raises:
+        SpecError: A value of `-S` cannot be read.
+    """
+    call = launcher.last_call(text, _call)
+    return None if call is None else _command(call)
+
+
+def _call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
+    """Return the call of DVC in one simple command, with the arguments of `repro` or `exp run`; None for another command.
+
+    Args:
+        words: Words of the command, each with its end in the command line.
+        folder: Folder in which it is started.
+    """
+    texts = [word for word, _ in words]
+    for index, word in enumerate(texts):
+        for verb in _RUNS if PurePath(word).name == "dvc" else ():
+            rest = texts[index + 1 :]
+            if tuple(rest[: len(verb)]) == verb:
+                variables = launcher.leading_variables(texts)
+                return Call(FILE, folder, "", tuple(rest[len(verb) :]), words[-1][1], variables)
+    return None
+
+
+def _command(call: Call) -> Command:
+    """Return the command of DVC that a call stands for, see `find_command`."""
+    targets, pairs, is_alone = [], [], False
+    words = iter(call.arguments)
+    for word in words:
+        flag, has_value, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        if not word.startswith("-"):
+            targets.append(word)
+        elif flag in ("-S", "--set-param"):
+            pairs.append(value if has_value else next(words, ""))
+        elif flag in _WITH_VALUE and not has_value:
+            next(words, "")
+        is_alone = is_alone or word in ("-s", "--single-item")
+    file, names = FILE, []
+    for target in targets:  # train, models/dvc.yaml, models/dvc.yaml:train
+        path, _, name = target.rpartition(":") if ":" in target else ("", "", target)
+        if PurePath(name).name == FILE:
+            path, name = name, ""
+        file = path or file
+        names += [name] if name else []
+    set_values, space = _set_values(pairs)
+    return Command(_join(call.folder, file), tuple(names), is_alone, set_values, space, call.variables)
+
+
+def _set_values(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the values and the parameters to search of `-S train.lr=0.1 -S 'train.depth=2,4'`, by name.
+
+    Raises:
+        SpecError: One of them cannot be read.
+    """
+    set_values: dict[str, Any] = {}
+    space: dict[str, dict[str, Any]] = {}
+    for pair in pairs:
+        match = _SET_VALUE.fullmatch(pair)
+        try:
+            parameter = hydra.parse_value(match["value"], includes_end=False) if match is not None else None
+        except hydra.NOT_UNDERSTOOD:
+            parameter = None
+        if match is None or parameter is None:
+            message = f"{errors.shortened(pair, 60)!r} is not understood: write -S train.lr=0.1, or -S 'train.lr=0.1,0.01'"
+            raise SpecError([Issue(("-S",), message)])
+        name = match["name"].lstrip("+")
+        if "type" in parameter:
+            space[name] = parameter
+        else:
+            set_values[name] = parameter["value"]
+    return set_values, space
+
+
+def read(text: str, name: str, files: Files, command: Command | None = None, requested: Collection[str] = ()) -> Script:
+    """Return the command of a pipeline, and its parameters.
+
+    Without targets, the command runs the last stage with metrics, or else the last one that trains or evaluates by its name,
+    and the stages before it. The parameters are the values that these stages list or interpolate.
+
+    Args:
+        text: Text of the file.
+        name: Path of the file, for messages.
+        files: The files beside it.
+        command: Command of the user.
+        requested: Names of the parameters that the user wants to search.
+
+    Raises:
+        SpecError: The file or one of its files of parameters cannot be read; it has no such stage, or a cycle; a stage is
+            a template of several, or lacks a value or a file; or there is nothing to search.
+    """
+    return _Pipeline(text, name, files, command or Command()).script(requested)
+
+
+class _Pipeline:
+    """The stages of a pipeline. Issues are collected, and raised together before they could cause others."""
+
+    def __init__(self, text: str, name: str, files: Files, command: Command) -> None:
+        if len(text) > _MOST_CHARACTERS:
+            raise SpecError([Issue(("file",), f"has more than {_MOST_CHARACTERS:,} characters", name)])
+        self._source = document.parse(text, name)
+        self._text, self._files, self._command = text, files, command
+        self._issues: list[Issue] = []
+        self._notes: list[str] = []
+        self._data: dict[str, dict[str, Any]] = {}  # of each file of parameters that was read
+        self._path_names: set[str] = set()  # parameters that are parts of paths
+        data = self._source.data if isinstance(self._source.data, dict) else {}
+        fields_by_stage = data.get("stages")
+        if not isinstance(fields_by_stage, dict) or not fields_by_stage:
+            self._refuse("has no stages, and a job needs a stage with `cmd`", "stages")
+        elif len(fields_by_stage) > _MOST_STAGES:
+            self._refuse(f"has more than {_MOST_STAGES:,} stages", "stages")
+        self._raise()
+        shared_values: list[Mapping[str, Any]] = [self._read_data(_PARAMS, "stages")] if self._files.exists(_PARAMS) else []
+        shared_values += self._variables(data.get("vars"), ".", "vars")
+        self._stages = {
+            name: self._stage(name, fields, shared_values) for name, fields in dict(fields_by_stage or {}).items()
+        }
+        metrics = self._paths(data.get("metrics"), ".", shared_values, number="*")
+        self._raise()
+        self._writers: dict[str, str] = {}  # path → stage that writes it
+        for stage in self._stages.values():
+            self._writers |= dict.fromkeys(stage.outs, stage.name)
+        self._metrics: dict[str, list[str]] = {}  # stage → metrics that it writes, and that are not among its fields
+        for path in metrics:
+            writer = next((self._writers[above] for above in (path, *_parents(path)) if above in self._writers), "")
+            self._metrics.setdefault(writer, []).append(path)
+        self._before = _stages_before(self._stages.values())
+
+    def script(self, requested: Collection[str]) -> Script:
+        """Return the content of the pipeline for the command of the user; see `read`."""
+        targets = self._targets()
+        self._raise()
+        names = targets if self._command.is_alone else self._ordered(targets)
+        self._raise()
+        stages = [self._stages[name] for name in names if not self._stages[name].is_frozen]
+        self._check(stages)
+        self._raise()
+        sections = self._sections(stages)
+        text, in_command = self._command_text(stages)
+        self._raise()
+        options_by_file = {file: self._options(file, names) for file, names in sections.items()}
+        config = max(options_by_file, key=lambda file: _worth(options_by_file[file], requested), default="")
+        for file, file_options in options_by_file.items():
+            if file != config and guess.space(file_options):
+                self._notes.append(f"{file} stays as it is: trials rewrite one file, which is {config}")
+        options = {**{option.name: option for option in options_by_file.get(config, ())}, **in_command}
+        if not options:
+            text, options = launcher.number_placeholders(text)
+        self._check_names(options)
+        self._raise()
+        self._note_stages(stages, names)
+        text, secrets = credentials.extract(text)
+        set_values, variables = self._command.values, self._command.variables
+        assignments = [f"{name}={arguments.escaped(value)}" for name, value in variables.items()]
+        paths = [config, *(stage.folder for stage in stages), *(path for stage in stages for path in stage.deps)]
+        return Script(
+            Style.COMMAND,
+            tuple(
+                dataclasses.replace(option, default=set_values.get(name, option.default)) for name, option in options.items()
+            ),
+            config,
+            command=(*(("env", *assignments) if assignments else ()), "bash", "-c", text),
+            paths=tuple(dict.fromkeys(path for path in paths if path.startswith(os.pardir))),
+            notes=(*launcher.secret_notes(self._text, secrets), *self._notes),
+            metric_files=self._metric_files(stages),
+            outputs=tuple(dict.fromkeys(path for stage in stages for path in stage.outs)),
+            fixed=tuple(set_values),
+        )
+
+    def _refuse(self, message: str, *field_path: str | int) -> None:
+        """Add an issue of a field."""
+        lines = self._source.lines
+        line = next((lines[field_path[:size]] for size in range(len(field_path), 0, -1) if field_path[:size] in lines), 0)
+        self._issues.append(Issue(field_path, message, self._source.source, line))
+
+    def _hint(self, name: str, candidates: Iterable[str]) -> str:
+        """Return the hint for an unknown name; "" if so many were unknown that the issue is not shown."""
+        is_shown = len(self._issues) < errors.MOST_ISSUES
+        return errors.nearest(name, itertools.islice(candidates, _MOST_CANDIDATES)) if is_shown else ""
+
+    def _raise(self) -> None:
+        """Raise an error with the issues, if there are any."""
+        if self._issues:
+            raise SpecError(self._issues)
+
+    def _read_data(self, file: str, *field_path: str | int) -> dict[str, Any]:
+        """Return the data of a file of parameters; {} after an issue.
+
+        Args:
+            file: Path of the file.
+            field_path: Field that names it.
+        """
+        if file not in self._data:
+            self._data[file] = {}
+            try:
+                data = _parse(self._files.read(file), file)
+            except SpecError as error:
+                self._issues += error.issues
+                return {}
+            except (OSError, ValueError, RecursionError) as error:
+                reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+                self._refuse(f"the file of parameters {file} {reason}", *field_path)
+                return {}
+            if not isinstance(data, dict):
+                self._refuse(f"the file of parameters {file} has no `name: value` lines", *field_path)
+                return {}
+            for name, value in self._command.values.items():
+                _replace(data, name.split("."), value)
+            self._data[file] = data
+        return self._data[file]
+
+    def _variables(self, items: Any, folder: str, *field_path: str | int) -> list[Mapping[str, Any]]:
+        """Return the values of `vars`: of mappings, files, and keys of files, as `file.yaml:a,b`.
+
+        Args:
+            items: The field `vars`.
+            folder: Folder of the files.
+            field_path: Path of the field.
+        """
+        layers: list[Mapping[str, Any]] = []
+        for index, item in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(item, str):
+                file, _, keys = item.partition(":")
+                data = self._read_data(_join(folder, file), *field_path, index)
+                layers.append({key: data[key] for key in keys.split(",") if key in data} if keys else data)
+            elif isinstance(item, dict):
+                layers.append(item)
+        if len(layers) > _MOST_VARIABLES:
+            self._refuse(f"has more than {_MOST_VARIABLES} entries", *field_path)
+            return []
+        return layers
+
+    def _stage(self, name: str, fields: Any, shared_values: Sequence[Mapping[str, Any]]) -> _Stage:
+        """Return a stage.
+
+        Args:
+            name: Name of the stage.
+            fields: Its fields.
+            shared_values: Values for interpolations in all stages.
+        """
+        field_path = ("stages", name)
+        template = next((key for key in _TEMPLATES if isinstance(fields, dict) and key in fields), "")
+        if template == "foreach":
+            fields = fields.get("do")
+        if not isinstance(fields, dict):
+            self._refuse("must be a mapping with `cmd`", *field_path)
+            fields = {}
+        command = fields.get("cmd")
+        # DVC runs each line in a shell of its own.
+        commands = re.sub(r"\\\n\s*", " ", command).splitlines() if isinstance(command, str) else command
+        if not isinstance(commands, list) or not all(isinstance(text, str) for text in commands):
+            self._refuse("needs `cmd`, a command or a list of commands", *field_path)
+            commands = []
+        wdir = fields.get("wdir")
+        folder = _join(self._filled(wdir, shared_values)) if isinstance(wdir, str) else "."
+        stage_values = (*shared_values, *self._variables(fields.get("vars"), folder, *field_path, "vars"))
+        paths = {key: self._paths(fields.get(key), folder, stage_values) for key in ("deps", "outs", "metrics", "plots")}
+        return _Stage(
+            name,
+            tuple(text.strip() for text in commands if text.strip()),
+            folder,
+            paths["deps"],
+            (*paths["outs"], *paths["metrics"], *paths["plots"]),
+            self._paths(fields.get("metrics"), folder, stage_values, number="*"),
+            _listed(fields.get("params"), folder),
+            stage_values,
+            template,
+            fields.get("frozen") is True,
+        )
+
+    def _paths(self, items: Any, folder: str, available: Sequence[Mapping[str, Any]], number: str = "") -> tuple[str, ...]:
+        """Return the paths in a list of a stage, which has a path, or a mapping of one to its options.
+
+        Args:
+            items: The list.
+            folder: Folder to which they are relative.
+            available: Values for interpolations.
+            number: Text in place of interpolated numbers; "" for their values.
+        """
+        items = items if isinstance(items, (list, dict)) else []
+        texts = [str(text) for item in items for text in (item if isinstance(item, dict) else [item])]
+        paths = []
+        for text in texts:
+            path = self._filled(text, available, number)
+            if "${" in path:  # of a stage that stands for several: the folder above all of its files
+                path = path[: path.index("${")].rpartition("/")[0]
+            if path:
+                paths.append(path if "://" in path else _join(folder, path))
+        return tuple(path for path in paths if path != ".")
+
+    def _filled(self, text: str, available: Sequence[Mapping[str, Any]], number: str = "") -> str:
+        """Return a path with the values of its interpolations; those without a value stay. See `_paths`."""
+
+        def value_of(match: re.Match[str]) -> str:
+            """Return the text of a value."""
+            name = _parameter(match[1])
+            value = _find(available, name)
+            if value is _MISSING or isinstance(value, (dict, list)) or len(str(value)) > _LONGEST_VALUE:
+                return match[0]
+            self._path_names.add(name)
+            return number if number and _is_number(value) else _text(value)
+
+        return _INTERPOLATION.sub(value_of, text).replace(r"\${", "${")
+
+    def _targets(self) -> list[str]:
+        """Return the names of the stages that the user's command runs, or else the last one with metrics."""
+        names = []
+        for target in self._command.targets:
+            name = target.partition("@")[0]  # train@0, of a template
+            name = name if name in self._stages else self._writers.get(_join(target), "")
+            if not name:
+                self._refuse(f"there is no stage {target!r}; {self._hint(target, self._stages)}".rstrip("; "), "stages")
+            names.append(name)
+        if names or self._issues:
+            return names
+        ordered = self._ordered(self._stages)
+        with_metrics = [name for name in ordered if self._stages[name].metrics or name in self._metrics]
+        if len(with_metrics) > 1:
+            *others, last = with_metrics
+            self._notes.append(
+                f"stages with metrics are {', '.join(with_metrics)}, and trials run up to {last}, the last one; for "
+                f"another: `platform init --from 'dvc repro {others[-1]}'`"
+            )
+        likely = with_metrics or [name for name in ordered if _TRAINS.search(name)] or ordered
+        return likely[-1:]
+
+    def _ordered(self, targets: Iterable[str]) -> list[str]:
+        """Return stages and all that they depend on, in an order in which they can run; [] after an issue of a cycle."""
+        needed: dict[str, list[str]] = {}
+        todo = list(targets)
+        while todo:
+            name = todo.pop()
+            if name not in needed:
+                needed[name] = [] if self._stages[name].is_frozen else self._before[name]
+                todo += needed[name]
+        in_order_of_file = {name: needed[name] for name in self._stages if name in needed}
+        try:
+            return list(graphlib.TopologicalSorter(in_order_of_file).static_order())
+        except graphlib.CycleError as error:
+            cycle = errors.shortened(" → ".join(error.args[1]), 300)
+            self._refuse(f"depend on each other: {cycle}; drop one of the `deps`", "stages", error.args[1][0])
+            return []
+
+    def _check(self, stages: Sequence[_Stage]) -> None:
+        """Check that no stage is a template, and that each file that one reads exists or is written by another one."""
+        written = {path for stage in stages for path in stage.outs}
+        folders_above = {parent for path in written for parent in _parents(path)}
+        for stage in stages:
+            if stage.template:
+                remedy = (
+                    f"write {stage.name} out as one stage, with the values of `{stage.template}` in {_PARAMS}, and search "
+                )
+                remedy += "those with --space; or name another stage, as in `platform init --from 'dvc repro STAGE'`"
+                self._refuse(
+                    f"stands for several stages, and a trial runs one: {remedy}", "stages", stage.name, stage.template
+                )
+                continue
+            for path in stage.deps:
+                is_written = path in folders_above or not written.isdisjoint([path, *_parents(path)])
+                if "://" not in path and not is_written and not self._files.exists(path):
+                    writer = self._writers.get(path)
+                    remedy = f"`dvc repro {writer}` writes it" if writer else "`dvc pull` gets it, if DVC tracks it"
+                    self._refuse(f"{path} does not exist; {remedy}", "stages", stage.name, "deps")
+
+    def _sections(self, stages: Sequence[_Stage]) -> dict[str, list[str]]:
+        """Return the names of values, or of mappings of values, that stages list or interpolate, by file; "" for all.
+
+        If there are none, these are all values of `params.yaml`, or else of the settings files that the stages read.
+        """
+        sections: dict[str, list[str]] = {}
+        for stage in stages:
+            for file, names in stage.params.items():
+                data = self._read_data(file, "stages", stage.name, "params")
+                for name in names if data else ():
+                    if _look(data, name) is _MISSING:
+                        hint = self._hint(name, (key for key, _ in _flat(data)))
+                        self._refuse(f"{file} has no {name}; {hint}".rstrip("; "), "stages", stage.name, "params")
+                sections.setdefault(file, []).extend(names or [""])
+            for match in _INTERPOLATION.finditer("\n".join(stage.commands)):
+                name = _parameter(match[1])
+                for file, data in self._data.items():
+                    if _look(data, name) is not _MISSING:
+                        sections.setdefault(file, []).append(name)
+        if sections:
+            return sections
+        files = [path for stage in stages for path in stage.deps if path.endswith((".yaml", ".yml", ".toml", ".json"))]
+        candidates = [_PARAMS] if self._files.exists(_PARAMS) else dict.fromkeys(files)
+        return {file: [""] for file in candidates if self._files.exists(file) and self._read_data(file, "stages")}
+
+    def _options(self, file: str, sections: Collection[str]) -> tuple[Option, ...]:
+        """Return the values in a file that are in one of some sections, as options."""
+        if not file.endswith(settings.SUFFIXES):
+            return ()
+        options = settings_options(self._files.read(file), file)
+        return tuple(
+            option
+            for option in options
+            if "" in sections or not {option.name, *_parents(option.name, ".")}.isdisjoint(sections)
+        )
+
+    def _command_text(self, stages: Sequence[_Stage]) -> tuple[str, dict[str, Option]]:
+        """Return the commands of stages as one command of the shell, with placeholders, and the options of these."""
+        options: dict[str, Option] = {}
+        pieces: list[str] = []
+        length = 0
+        is_single = sum(len(stage.commands) for stage in stages) == 1
+        for stage in stages:
+            for raw_command in stage.commands:
+                text = self._with_placeholders(stage, raw_command, options)
+                if _NEEDS_SUBSHELL.search(raw_command) and not (is_single and stage.folder == "."):
+                    text = f"(\n{text}\n)" if set("#\n") & set(raw_command) or "<<" in raw_command else f"({text})"
+                if stage.folder != ".":
+                    text = f"(cd {arguments.escaped(shlex.quote(stage.folder))} && {text})"
+                pieces.append(text)
+                length += len(text)
+                if length > _LONGEST_COMMAND:
+                    self._refuse(f"has more than {_LONGEST_COMMAND:,} characters of commands", "stages", stage.name, "cmd")
+                    return "", {}
+        if not pieces and not self._issues:
+            self._refuse("has no commands to run: the stages are frozen, or `cmd` is empty", "stages")
+        return " && ".join(pieces), options
+
+    def _with_placeholders(self, stage: _Stage, command: str, options: dict[str, Option]) -> str:
+        """Return a command with a placeholder for each interpolated value that could be searched, and the other values.
+
+        Args:
+            stage: Stage of the command.
+            command: The command.
+            options: Options of placeholders, to which those of this command are added.
+        """
+        pieces, copied, length = [], 0, 0  # pieces of the text, which stand for `command` up to the index `copied`
+        for match in _INTERPOLATION.finditer(command):
+            name = _parameter(match[1])
+            value = _find(stage.values, name)
+            if value is _MISSING or isinstance(value, list):
+                reason = "has no value" if value is _MISSING else "is a list, which a command cannot have"
+                names = (key for layer in stage.values for key, _ in _flat(layer)) if value is _MISSING else ()
+                hint = self._hint(name, names) or f"write it into {_PARAMS}"
+                remedy = f"{hint}; for a variable of the shell write \\{errors.shortened(match[0], 60)}"
+                self._refuse(f"{errors.shortened(match[0], 60)} {reason}; {remedy}", "stages", stage.name, "cmd")
+                continue
+            leaves = _flat(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
+            words = []
+            for key, leaf in leaves:
+                text = self._placeholder(key, leaf, options)
+                words.append(text if key == name else _flag(key.removeprefix(f"{name}."), leaf, text))
+            start, end = match.span()
+            pieces += [_literal(command[copied:start]), " ".join(filter(None, words))]
+            copied = end
+            length += len(pieces[-2]) + len(pieces[-1])
+            if length > _LONGEST_COMMAND:
+                break  # `_command_text` refuses it
+        return "".join([*pieces, _literal(command[copied:])])
+
+    def _placeholder(self, name: str, value: Any, options: dict[str, Option]) -> str:
+        """Return the placeholder for a number or a text, and add its option; of another value, or a path, its own text."""
+        is_text = isinstance(value, str) and name not in self._path_names and not credentials.is_secret(name, value)
+        if not (_is_number(value) or is_text) or values.parameter_name(name, ()) != name:
+            return _literal(_text(value))
+        options.setdefault(name, Option(name, value, type(value).__name__))
+        return f"{{{name}}}"
+
+    def _check_names(self, options: Collection[str]) -> None:
+        """Check that there are options, and those that the user sets."""
+        if not options:
+            remedy = (
+                "list the parameters that a stage reads, as in `params: [train.lr]`, or write ${train.lr} into its `cmd`"
+            )
+            self._refuse(f"have no parameters: {remedy}", "stages")
+        for name in self._command.values:
+            if name not in options and options:
+                hint = errors.nearest(name, options)
+                self._issues.append(Issue(("-S", name), f"no stage of the job has this parameter; {hint}".rstrip("; ")))
+
+    def _metric_files(self, stages: Sequence[_Stage]) -> tuple[str, ...]:
+        """Return the metrics of the last stage that has some."""
+        for stage in reversed(stages):
+            if files := dict.fromkeys((*stage.metrics, *self._metrics.get(stage.name, ()))):
+                return tuple(path if PurePath(path).suffix else f"{path}/*" for path in files)
+        return tuple(self._metrics.get("", ()))
+
+    def _note_stages(self, stages: Sequence[_Stage], names: Collection[str]) -> None:
+        """Add remarks on the stages that trials run, and those that they do not run."""
+        run = [stage.name for stage in stages]
+        others = [name for name in self._stages if name not in names]
+        remark = f"trials run {', '.join(run)}" + (f", and not {', '.join(others)}" if others else "")
+        self._notes.append(errors.shortened(remark, 400))
+        if frozen := [name for name in names if self._stages[name].is_frozen]:
+            self._notes.append(f"{', '.join(frozen)}: frozen, so trials take the outputs as they are")
+
+
+class _Missing:
+    """Type of `_MISSING`."""
+
+
+_MISSING = _Missing()  # of a parameter without a value
+
+
+def _parse(text: str, name: str) -> Any:
+    """Return the data of a file of parameters.
+
+    Raises:
+        SpecError, ValueError, RecursionError: It cannot be read.
+    """
+    if name.endswith(".toml"):
+        return tomllib.loads(text)
+    if name.endswith(".py"):
+        return settings.values(text, name)
+    return document.parse(text, name).data
+
+
+def _join(*paths: str) -> str:
+    """Return the path of a file, without `.` and inner `..` in it."""
+    return os.path.normpath(PurePath(*paths))
+
+
+def _parents(path: str, separator: str = "/") -> Iterator[str]:
+    """Yield the folders above a path, or the names of the mappings above a value."""
+    for _ in range(_MOST_LEVELS):
+        path, has_parent, _ = path.rpartition(separator)
+        if not has_parent:
+            return
+        yield path
+
+
+def _parameter(interpolated: str) -> str:
+    """Return the dotted name in an interpolation: layers.0 of `layers[0]`."""
+    return _INDEX.sub(r".\1", interpolated.strip())
+
+
+def _look(data: Any, name: str) -> Any:
+    """Return the value with a dotted name in nested mappings and lists; `_MISSING` if there is none."""
+    for key in name.split("."):
+        key = key.strip()
+        if isinstance(data, dict) and name in data:
+            return data[name]  # of a Python file
+        if isinstance(data, dict) and key in data:
+            data = data[key]
+        elif isinstance(data, list) and key.isdecimal() and len(key) < 9 and int(key) < len(data):
+            data = data[int(key)]
+        else:
+            return _MISSING
+    return data
+
+
+def _find(layers: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Return the value with a dotted name in the last mapping that has it; `_MISSING` if none has."""
+    return next((value for layer in reversed(layers) if (value := _look(layer, name)) is not _MISSING), _MISSING)
+
+
+def _replace(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Replace a value in nested mappings; do nothing if they do not have it."""
+    for key in keys[:-1]:
+        data = data.get(key, {}) if isinstance(data, dict) else {}
+    if isinstance(data, dict) and keys[-1] in data:
+        data[keys[-1]] = value
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested mappings, by dotted names."""
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, and no boolean."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    """Return a value as the text that DVC writes into a command."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _literal(text: str) -> str:
+    """Return a part of a command as a part of a job's command, with the variables of the shell that it escapes."""
+    return arguments.escaped(text.replace(r"\${", "${"))
+
+
+def _flag(name: str, value: Any, text: str) -> str:
+    """Return the flag of a value in an interpolated mapping, as DVC writes it: `--lr 0.1`, and `--amp` for true.
+
+    Args:
+        name: Name of the flag.
+        value: The value.
+        text: Its text in the command.
+    """
+    if isinstance(value, bool):
+        return f"--{name}" if value else ""
+    if isinstance(value, list):
+        items = " ".join(shlex.quote(item) if isinstance(item, str) else str(item) for item in value)
+        return f"--{name} {_literal(items)}" if value else ""
+    is_quoted = isinstance(value, str) and not text.startswith("{")
+    return f"--{name} {_literal(shlex.quote(value)) if is_quoted else text}"
+
+
+def _listed(items: Any, folder: str) -> dict[str, list[str]]:
+    """Return the names of a stage's `params` by file; none for all values of the file.
+
+    Args:
+        items: The field: names in `params.yaml`, and mappings of files to lists of names.
+        folder: Folder of the stage.
+    """
+    names_by_file: dict[str, list[str]] = {}
+    for item in items if isinstance(items, list) else [items]:
+        for file, names in item.items() if isinstance(item, dict) else [(_PARAMS, [item])] if item is not None else ():
+            listed = map(str, names) if isinstance(names, list) else ()
+            names_by_file.setdefault(_join(folder, str(file)), []).extend(listed)
+    return names_by_file
+
+
+def _stages_before(stages: Iterable[_Stage]) -> dict[str, list[str]]:
+    """Return the names of the stages on which each stage depends, by its name: those that write what it reads."""
+    by_out: dict[str, dict[str, None]] = {}  # sets in the order of the file
+    by_folder: dict[str, dict[str, None]] = {}  # folder above an output → stages that write the output
+    for stage in stages:
+        for out in stage.outs:
+            by_out.setdefault(out, {})[stage.name] = None
+            for folder in _parents(out):
+                by_folder.setdefault(folder, {})[stage.name] = None
+    before: dict[str, list[str]] = {}
+    for stage in stages:
+        names: dict[str, None] = {}
+        for dep in dict.fromkeys(stage.deps):
+            names |= by_folder.get(dep, {})
+            for path in (dep, *_parents(dep)):
+                names |= by_out.get(path, {})
+        before[stage.name] = [name for name in names if name != stage.name]
+    return before
+
+
+def _worth(options: Sequence[Option], requested: Collection[str]) -> tuple[int, int]:
+    """Return a key by which the file with the parameters to search is greater than others."""
+    count = sum(option.name == name or option.name.endswith(f".{name}") for option in options for name in requested)
+    return count, len(guess.space(options))
