@@ -623,7 +623,8 @@ def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -
     else:
         reason = "it printed no metric"
     verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
-    message = f"{reason}, so the objective in {file} is a placeholder: name a metric that it {verb}"
+    metric_name = f"a metric of {' or '.join(job.metric_files)}" if job.metric_files else f"a metric that it {verb}"
+    message = f"{reason}, so the objective in {file} is a placeholder: name {metric_name}"
     metric = shlex.quote(guess.possible_objective(metrics) or "METRIC")
     return message, f" --objective {metric}:min"
 

@@ -216,6 +216,7 @@ class _Pipeline:
         self._notes: list[str] = []
         self._data: dict[str, dict[str, Any]] = {}  # of each file of parameters that was read
         self._path_names: set[str] = set()  # parameters that are parts of paths
+        self._literal_names: set[str] = set()  # parameters whose values are in a command, where no trial can replace them
         data = self._source.data if isinstance(self._source.data, dict) else {}
         fields_by_stage = data.get("stages")
         if not isinstance(fields_by_stage, dict) or not fields_by_stage:
@@ -256,7 +257,10 @@ class _Pipeline:
         for file, file_options in options_by_file.items():
             if file != config and guess.space(file_options):
                 self._notes.append(f"{file} stays as it is: trials rewrite one file, which is {config}")
-        options = {**{option.name: option for option in options_by_file.get(config, ())}, **in_command}
+        in_file = {
+            option.name: option for option in options_by_file.get(config, ()) if option.name not in self._literal_names
+        }
+        options = {**in_file, **in_command}
         if not options:
             text, options = launcher.number_placeholders(text)
         self._check_names(options)
@@ -360,7 +364,7 @@ class _Pipeline:
             fields = {}
         command = fields.get("cmd")
         # DVC runs each line in a shell of its own.
-        commands = re.sub(r"\\\n\s*", " ", command).splitlines() if isinstance(command, str) else command
+        commands = re.sub(r"\s*\\\n\s*", " ", command).splitlines() if isinstance(command, str) else command
         if not isinstance(commands, list) or not all(isinstance(text, str) for text in commands):
             self._refuse("needs `cmd`, a command or a list of commands", *field_path)
             commands = []
@@ -478,7 +482,7 @@ class _Pipeline:
     def _sections(self, stages: Sequence[_Stage]) -> dict[str, list[str]]:
         """Return the names of values, or of mappings of values, that stages list or interpolate, by file; "" for all.
 
-        If there are none, these are all values of `params.yaml`, or else of the settings files that the stages read.
+        If there are none, these are all values of `params.yaml`.
         """
         sections: dict[str, list[str]] = {}
         for stage in stages:
@@ -494,17 +498,22 @@ class _Pipeline:
                 for file, data in self._data.items():
                     if _look(data, name) is not _MISSING:
                         sections.setdefault(file, []).append(name)
-        if sections:
-            return sections
-        files = [path for stage in stages for path in stage.deps if path.endswith((".yaml", ".yml", ".toml", ".json"))]
-        candidates = [_PARAMS] if self._files.exists(_PARAMS) else dict.fromkeys(files)
-        return {file: [""] for file in candidates if self._files.exists(file) and self._read_data(file, "stages")}
+            # A settings file among the dependencies is listed with all of its values.
+            for path in stage.deps:
+                if path.endswith((".yaml", ".yml", ".toml")) and path not in self._writers:
+                    sections.setdefault(path, []).append("")
+        if not sections and self._files.exists(_PARAMS):
+            sections[_PARAMS] = [""]
+        return sections
 
     def _options(self, file: str, sections: Collection[str]) -> tuple[Option, ...]:
         """Return the values in a file that are in one of some sections, as options."""
         if not file.endswith(settings.SUFFIXES):
             return ()
-        options = settings_options(self._files.read(file), file)
+        try:
+            options = settings_options(self._files.read(file), file)
+        except (OSError, ValueError):  # it is a dependency, and no file of parameters
+            return ()
         return tuple(
             option
             for option in options
@@ -521,7 +530,9 @@ class _Pipeline:
             for raw_command in stage.commands:
                 text = self._with_placeholders(stage, raw_command, options)
                 if _NEEDS_SUBSHELL.search(raw_command) and not (is_single and stage.folder == "."):
-                    text = f"(\n{text}\n)" if set("#\n") & set(raw_command) or "<<" in raw_command else f"({text})"
+                    needs_lines = bool(set("#\n") & set(raw_command)) or "<<" in raw_command
+                    # The space is there because `((` would begin an arithmetic expression.
+                    text = f"(\n{text}\n)" if needs_lines else f"( {text})" if text.startswith("(") else f"({text})"
                 if stage.folder != ".":
                     text = f"(cd {arguments.escaped(shlex.quote(stage.folder))} && {text})"
                 pieces.append(text)
@@ -568,7 +579,9 @@ class _Pipeline:
     def _placeholder(self, name: str, value: Any, options: dict[str, Option]) -> str:
         """Return the placeholder for a number or a text, and add its option; of another value, or a path, its own text."""
         is_text = isinstance(value, str) and name not in self._path_names and not credentials.is_secret(name, value)
-        if not (_is_number(value) or is_text) or values.parameter_name(name, ()) != name:
+        is_item = any(part.isdecimal() for part in name.split("."))  # of a list, which a file has as one value
+        if not (_is_number(value) or is_text) or is_item or values.parameter_name(name, ()) != name:
+            self._literal_names.add(name)
             return _literal(_text(value))
         options.setdefault(name, Option(name, value, type(value).__name__))
         return f"{{{name}}}"
@@ -741,7 +754,8 @@ def _stages_before(stages: Iterable[_Stage]) -> dict[str, list[str]]:
             names |= by_folder.get(dep, {})
             for path in (dep, *_parents(dep)):
                 names |= by_out.get(path, {})
-        before[stage.name] = [name for name in names if name != stage.name]
+        # A template is refused, and the folders of its files may seem to be in a cycle.
+        before[stage.name] = [] if stage.template else [name for name in names if name != stage.name]
     return before
 
 

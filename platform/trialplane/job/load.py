@@ -24,6 +24,7 @@ from trialplane.job.kinds import CLASSES, Job, training
 
 FILE = "job.yaml"
 FOLDER = "jobs"
+_PIPELINE = "dvc.yaml"  # of DVC, of which `platform init --from` makes a job
 _COMMENTED_PARAM = re.compile(r"""^[ \t]+# ["']?([\w.-]+)["']?: (.*)""", re.MULTILINE)
 
 
@@ -78,6 +79,10 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
         noun = "a file" if _is_file(path) else "a command"
         remedy = f"`platform init --from {shlex.quote(name_or_path)}` makes one"
         return JobNotFound(f"{name_or_path} is {noun} and no job; {remedy}", name_or_path)
+    if _is_file(path / _PIPELINE):
+        pipeline = str(Path(name_or_path, _PIPELINE))
+        remedy = f"`platform init --from {shlex.quote(pipeline)}` makes one"
+        return JobNotFound(f"{name_or_path} has a pipeline of DVC and no job; {remedy}", pipeline)
     if path.suffix == ".py":
         hint = errors.nearest(path.name, [file.name for file in path.parent.glob("*.py")])
         return JobNotFound(f"there is no script {name_or_path}; {hint}".rstrip("; "))
