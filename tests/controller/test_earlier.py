@@ -43,6 +43,10 @@ def given(opened: Opened, number: int, bad: int = 0) -> None:
         x, y = chance.random(), chance.random()
         values = () if bad and trial % bad == 0 else (loss(x, y),)
         trials.append(EarlierTrial("first", trial, {"x": x, "y": y}, values, {"loss": loss(x, y)}))
+    write(opened, trials)
+
+
+def write(opened: Opened, trials: list[EarlierTrial]) -> None:
     opened.run.code.mkdir(exist_ok=True)
     (opened.run.code / earlier.FILE).write_bytes(Earlier(tuple(trials)).pack())
 
@@ -123,6 +127,32 @@ def test_a_sampler_is_shown_a_bounded_part_of_a_long_history(opened: Opened) -> 
     assert len(trials) == history.LIMIT
     assert {0, 1} & {trial.number for trial in trials}, "own trials are chosen like the others"
     assert min(trial.values[0] for trial in trials) == min(trial.values[0] for trial in ledger._earlier)
+
+
+def test_a_long_history_defines_the_space_that_is_drawn_jointly(opened: Opened) -> None:
+    """Otherwise all trials that start before the first one has ended are random."""
+    given(opened, 3000)
+    ledger = opened.open(job(**SEARCH, sampler="gp"))
+    trials = shown(ledger)
+    assert len(trials) == history.LIMIT
+    assert optuna.search_space.IntersectionSearchSpace().calculate(ledger._study) == {}, "no trial of its own"
+    assert set(optuna.search_space.intersection_search_space(trials)) == {"x", "y"}
+
+
+def test_tpe_learns_from_trials_that_lack_a_parameter(opened: Opened) -> None:
+    """Few have both parameters, and all of these are far from the best `x`."""
+    chance = random.Random(3)
+    trials = []
+    for trial in range(200):
+        x = chance.random()
+        trials.append(EarlierTrial("first", trial, {"x": x}, (abs(x - 0.8),), {"loss": abs(x - 0.8)}))
+    for trial in range(12):
+        x, y = 0.4 * chance.random(), chance.random()
+        trials.append(EarlierTrial("second", trial, {"x": x, "y": y}, (loss(x, y),), {"loss": loss(x, y)}))
+    write(opened, trials)
+    ledger = opened.open(job(**SEARCH, sampler="tpe"))
+    drawn = [asked(ledger).params["x"] for _ in range(8)]
+    assert all(abs(x - 0.8) < 0.15 for x in drawn), drawn
 
 
 def test_a_study_without_history_is_shown_its_own_trials(opened: Opened) -> None:

@@ -272,6 +272,10 @@ def _build(
     finite_trials = [
         trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
     ]
+    if name == "tpe" and len(job.objectives) == 1 and not arguments.keys() & {"multivariate", "group"}:
+        # By default TPE draws all parameters together, from trials that have them all. With groups it draws those together
+        # that the same trials have.
+        arguments["group"] = any(len(trial.params) < len(earlier[-1].params) for trial in earlier)
     if name == "cmaes" and len(finite_trials) >= _MIN_EARLIER:
         arguments["source_trials"] = finite_trials
     if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):
@@ -319,7 +323,8 @@ _GENERATIONS = {"nsgaii": "NSGAIISampler:generation", "nsgaiii": "NSGAIIISampler
 def earlier_trials(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial]:
     """Return trials of earlier studies in Optuna's form. Their numbers are negative, and the last one is -1.
 
-    They are sorted so that the last ones are complete and have the most parameters. For a genetic sampler the best ones are
+    They are sorted so that the last ones are complete and have the most parameters: of trials with negative numbers, Optuna
+    takes the space that it draws from trial -1 alone. For a genetic sampler the best ones are
     the first generation.
     """
     distribution_of = {name: points.distribution(parameter) for name, parameter in job.search.parameters.items()}
