@@ -63,7 +63,7 @@ class Sampler(_Algorithm):
 
     @property
     def accepts_partial_trials(self) -> bool:
-        """Whether it learns from trials that lack a parameter. Only TPE does, unless it must draw all parameters together."""
+        """Whether it learns from trials that lack a parameter. Only TPE does, unless it draws all parameters together."""
         return self.name == "tpe" and (not self.options.get("multivariate") or self.options.get("group") is True)
 
     @property
