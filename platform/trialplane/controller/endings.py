@@ -94,16 +94,16 @@ def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: floa
     """
     budget = job.budget
     after = f"after {counts.ended} of {job.trials} trials"
+    state_by_result = RunState.SUCCEEDED if counts.complete else RunState.FAILED
     if budget.max_failed is not None and counts.counted_failures > budget.max_failed:
         text = f"{counts.counted_failures} trials failed ({failure_classes(counts)}), more than budget.max_failed = "
         yield Ending(RunState.FAILED, f"{text}{budget.max_failed}, {after}", kill=True)
     if budget.time is not None and worked > budget.time:
-        text = f"the time budget of {budget.time:g} s is used, {after}"
-        yield Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=False)
+        yield Ending(state_by_result, f"the time budget of {budget.time:g} s is used, {after}", kill=False)
     for name, used, limit in (("gpu_hours", usage.gpu_hours, budget.gpu_hours), ("cost", usage.cost, budget.cost)):
         if limit is not None and used is not None and used >= limit:
             text = f"budget.{name} is used up: {used:.4g} of {limit:g}, {after}"
-            yield Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=True, saves=True)
+            yield Ending(state_by_result, text, kill=True, saves=True)
     if budget.target is not None and best is not None:
         value = best.values[0]
         is_reached = value >= budget.target if job.objectives[0].direction == "maximize" else value <= budget.target

@@ -87,8 +87,9 @@ class Exchange:
     def __init__(self, learner: SlotPool, workers: SlotPool) -> None:
         self._learner = learner
         self._workers = workers
-        # Reference to an answer → the function that makes its event from the answer (None after an error) and the text of
-        # the error, and a reference that is held until then: the object store deletes an object to which nobody refers.
+        # Reference to an answer → a function and a reference. The function makes the event from the answer (None after an
+        # error) and the text of the error. The reference is that of the moved data, which the object store would delete if
+        # nobody referred to them.
         self._pending: dict[Any, tuple[Callable[[Any, str], ExchangeEvent], Any]] = {}
 
     @property
@@ -120,7 +121,8 @@ class Exchange:
                 answer: Units whose results were available; None after an error.
                 error: See `ResultsFetched`.
             """
-            # The worker may reuse the memory of results that were not fetched too, as their units are retried.
+            # The worker may reuse the memory of all these results, also of those that were not fetched: their units are done
+            # again.
             process.send(messages.ReleaseResults(units))
             fetched = tuple(answer or ())
             lost = tuple(unit for unit in units if unit not in fetched)

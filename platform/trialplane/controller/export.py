@@ -78,20 +78,32 @@ class Copy:
             is_active: Whether a controller works on the run; otherwise no attempt runs.
         """
         for attempt in attempts:
-            request = attempt.request
-            self._series[request.number] = request.series
-            if request.series not in self._trials:
-                self._trials[request.series] = len(self._trials)
-                self._unfinished[request.series] = attempt, attempt
-            elif request.series in self._unfinished:  # a trial that has ended in Optuna cannot be reopened
-                first_attempt, _ = self._unfinished[request.series]
-                self._unfinished[request.series] = first_attempt, attempt
+            self._add_attempt(attempt)
         new_reports, self._early_reports = (*self._early_reports, *reports), []
         for number, step, value in new_reports:
             if number in self._series:
                 self._curves.setdefault(self._series[number], {}).setdefault(step, float(value))
             else:
                 self._early_reports.append((number, step, value))
+        self._update_study(is_active)
+
+    def _add_attempt(self, attempt: Attempt) -> None:
+        """Make an attempt the newest one of its series, or the first one of a new series."""
+        request = attempt.request
+        self._series[request.number] = request.series
+        if request.series not in self._trials:
+            self._trials[request.series] = len(self._trials)
+            self._unfinished[request.series] = attempt, attempt
+        elif request.series in self._unfinished:  # a trial that has ended in Optuna cannot be reopened
+            first_attempt, _ = self._unfinished[request.series]
+            self._unfinished[request.series] = first_attempt, attempt
+
+    def _update_study(self, is_active: bool) -> None:
+        """Add the trials of new series to the study, and the new reports and the ends of the others.
+
+        Args:
+            is_active: Whether a controller works on the run.
+        """
         stored = self.study.get_trials(deepcopy=False)
         for series in sorted(self._unfinished):
             first, newest = self._unfinished[series]

@@ -103,13 +103,8 @@ class ExporterProcess:
 
     def _close(self, patience: float, is_stopped: Callable[[], bool], show: Callable[[str], None]) -> bool:
         """End the exporter as `close` describes, and return whether everything is in MLflow."""
-        deadline, previous = time.monotonic() + patience, self.progress
-        while self._end is not None and self.process.poll() is None and time.monotonic() < deadline and not is_stopped():
-            show(self._progress_message())
-            self._exchange(0.2)
-            progress = self.progress
-            if (progress.ended, progress.files) != (previous.ended, previous.files):
-                previous, deadline = progress, time.monotonic() + patience
+        if self._end is not None:
+            self._wait_until_recorded(patience, is_stopped, show)
         is_complete = self._end is not None and self.process.poll() == errors.EXIT_OK
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
@@ -121,6 +116,16 @@ class ExporterProcess:
         if self.process.poll() is None:
             self._kill()
         return is_complete
+
+    def _wait_until_recorded(self, patience: float, is_stopped: Callable[[], bool], show: Callable[[str], None]) -> None:
+        """Wait until the exporter exits, as it does when everything is in MLflow. For the arguments see `close`."""
+        deadline, previous = time.monotonic() + patience, self.progress
+        while self.process.poll() is None and time.monotonic() < deadline and not is_stopped():
+            show(self._progress_message())
+            self._exchange(0.2)
+            progress = self.progress
+            if (progress.ended, progress.files) != (previous.ended, previous.files):
+                previous, deadline = progress, time.monotonic() + patience
 
     def _progress_message(self) -> str:
         """Return a text for the user: how many trials are in MLflow, and after the last one how many files are missing."""
@@ -211,10 +216,10 @@ class ExporterProcess:
 
 
 def _begin() -> None:
-    """Lower the priority of the new process, and let the kernel kill it with this process, whatever it does then."""
+    """Prepare a new exporter before its program starts: lower its priority, and let the kernel kill it with this process."""
     process.end_with_parent()
     os.nice(NICENESS)
     os.setsid()
     # Where Linux schedules sessions as groups, niceness only counts within a session, so the session gets one too.
-    with contextlib.suppress(OSError):  # the kernel does not
+    with contextlib.suppress(OSError):  # this kernel does not schedule sessions as groups
         os.write(os.open("/proc/self/autogroup", os.O_WRONLY), str(NICENESS).encode())

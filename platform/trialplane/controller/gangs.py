@@ -235,9 +235,10 @@ class GangPool:
                 self._single.append(member)
 
     def _take_node_event(self, event: SlotTrial) -> Iterator[SlotTrial]:
-        """Record an event of a node. Yield its messages that count for the trial, and the trial's end after the last node's.
+        """Record an event of a node; yield the events of the trial that follow from it.
 
-        The log lines of all nodes count, and the reports of node 0.
+        The first has those messages that count for the trial: the log lines of all nodes, and the reports of node 0. After
+        the end of the last node, another one is the trial's end.
         """
         gang = self._gang_of[event.slot]
         node, request = gang.members.index(event.slot), gang.request
@@ -318,16 +319,7 @@ class GangPool:
         """Return the event of the trial's end, after its last node has ended, and dissolve a gang that has lost a slot."""
         gang.request = None
         node_0_end = gang.ends[0]
-        outcome, origin = verdict({node: end.outcome for node, end in gang.ends.items() if end.outcome is not None})
-        if origin != 0:  # the trial keeps the metrics of node 0, if it has any
-            location = f" ({outcome.node})" if outcome.node else ""
-            node_0_metrics = {} if node_0_end.outcome is None else node_0_end.outcome.metrics
-            metrics = node_0_metrics or outcome.metrics
-            outcome = dataclasses.replace(outcome, message=f"node {origin}{location}: {outcome.message}", metrics=metrics)
-        elif outcome.state is TrialState.COMPLETE and gang.is_killed and not outcome.early:
-            killed_nodes = sorted(node for node, end in gang.ends.items() if end.outcome is None)
-            remarks = (f"node {node} was {gang.kill_reason}" for node in killed_nodes)
-            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *remarks))))
+        outcome = _trial_outcome(gang)
         arrays = node_0_end.arrays if outcome.state is TrialState.COMPLETE else None
         trial_end = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, node_0_end.store, gang.is_broken)
         if gang.is_broken:
@@ -335,8 +327,31 @@ class GangPool:
         return trial_end
 
 
+def _trial_outcome(gang: _Gang) -> TrialOutcome:
+    """Return the outcome of the trial of a gang whose nodes have all ended, with a message that names nodes.
+
+    It names the node whose failure is the trial's, or nodes that were killed after node 0 had completed.
+    """
+    outcome, origin = verdict({node: end.outcome for node, end in gang.ends.items() if end.outcome is not None})
+    if origin != 0:
+        location = f" ({outcome.node})" if outcome.node else ""
+        node_0_outcome = gang.ends[0].outcome
+        # Node 0 has the trial's metrics, if it has reported any.
+        node_0_metrics = {} if node_0_outcome is None else node_0_outcome.metrics
+        metrics = node_0_metrics or outcome.metrics
+        return dataclasses.replace(outcome, message=f"node {origin}{location}: {outcome.message}", metrics=metrics)
+    if outcome.state is TrialState.COMPLETE and gang.is_killed and not outcome.early:
+        killed_nodes = sorted(node for node, end in gang.ends.items() if end.outcome is None)
+        remarks = (f"node {node} was {gang.kill_reason}" for node in killed_nodes)
+        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *remarks))))
+    return outcome
+
+
 def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
     """Return the outcome of a trial, and the node that it comes from.
+
+    It is that of node 0 if no node failed, and if node 0 was paused or ended by a stop rule. Otherwise it is the failure
+    that has caused the other ones.
 
     Args:
         outcomes: Outcomes by node, in the order of arrival, without those of nodes that were killed because another had

@@ -129,27 +129,28 @@ class History(optuna.storages.InMemoryStorage):
         self.directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self.drawing = False
         self._sampler = job.search.sampler.name
-        self._of_class = bool(job.search.sampler.class_path)  # whether the job names the sampler by its class
-        self._of_tune = job.search.sampler.is_tune_searcher  # whether that is a searcher of Ray Tune
+        self._is_class_sampler = bool(job.search.sampler.class_path)  # whether the job names the sampler by its class
+        self._is_tune_searcher = job.search.sampler.is_tune_searcher  # whether this class is a searcher of Ray Tune
         self._suggests = job.search.suggests
         # Optuna's attributes of a trial that violates all constraints
         self._violations = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
         self._worst: dict[int, FrozenTrial] = {}  # number of a failed trial → the form in which samplers get it
         self._paused: dict[int, FrozenTrial] = {}  # number of a trial that continues → the trial as it was paused
-        self._shapes: set[frozenset[str]] = set()  # the sets of parameters that complete trials of an objective requested
+        # If trials request their parameters one by one: the sets of names that complete trials have requested.
+        self._shapes: set[frozenset[str]] = set()
         # Finished trials from which samplers learn, by number: the losses of feasible ones, and sort keys of the others.
         self._losses: dict[int, list[float]] = {}
         self._sort_keys: dict[int, tuple[float, ...]] = {}
-        self._unfinished: set[int] = set()
+        self._unfinished: set[int] = set()  # numbers of running trials
         # The distributions of all trials, which are mostly equal. Own ones take a third of the memory of a trial.
         self._distributions: dict[BaseDistribution, BaseDistribution] = {}
         self._spaces: dict[tuple[tuple[str, BaseDistribution], ...], dict[str, BaseDistribution]] = {}
-        self._hidden: set[int] = set()
+        self._hidden: set[int] = set()  # numbers of the trials that samplers do not get
         # Numbers of the finished trials that samplers get; None if it must be computed again, as another trial has ended.
         self._selection: list[int] | None = None
         for trial in earlier:
-            self._rank(trial)
+            self._store_sort_values(trial)
 
     def hide(self, number: int) -> None:
         """Hide a trial from samplers, because it does not fit into the study's space any more."""
@@ -168,20 +169,20 @@ class History(optuna.storages.InMemoryStorage):
         trial.distributions = self._spaces.setdefault(tuple(space.items()), space)  # trials with equal spaces share one
         self._unfinished.discard(number)
         self._selection = None
-        if trial.state != TrialState.FAIL:  # a retry of a failed segment continues the trial, too
+        if trial.state != TrialState.FAIL:  # a failed segment is retried, so the trial as it was paused is still needed
             self._paused.pop(number, None)
         if self._suggests and trial.state == TrialState.COMPLETE:
             self._add_shape(frozenset(trial.params))
-        learns_from_bad = self._of_class or self._sampler in points.WORST  # whether the sampler can use failed trials
+        can_learn_from_bad = self._is_class_sampler or self._sampler in points.WORST
         lacks_parameters = any(trial.params.keys() < shape for shape in self._shapes)  # see `_add_shape`
-        if is_bad and learns_from_bad and not lacks_parameters:
+        if is_bad and can_learn_from_bad and not lacks_parameters:
             self._worst[number] = self._as_worst(trial)
-            if not self._of_class:  # `_finite_worst`, for a class, needs the losses of real results only
+            if not self._is_class_sampler:  # `_finite_worst`, for a class, needs the losses of real results only
                 trial = self._worst[number]
-        self._rank(trial)
+        self._store_sort_values(trial)
 
-    def _rank(self, trial: FrozenTrial) -> None:
-        """Store the values of a finished trial by which `_select` selects trials for samplers."""
+    def _store_sort_values(self, trial: FrozenTrial) -> None:
+        """Store the losses or the sort key of a finished trial, by which `_select` selects trials for samplers."""
         number = trial.number
         if number in self._hidden:
             return
@@ -224,24 +225,24 @@ class History(optuna.storages.InMemoryStorage):
         samplers_get_others = is_bounded or self._worst or self._paused or self._earlier or self._hidden
         if not self.drawing or not samplers_get_others:
             return super().get_all_trials(study_id, deepcopy, states)
-        trials = super().get_all_trials(study_id, deepcopy=False)
+        own_trials = super().get_all_trials(study_id, deepcopy=False)
+        trials = self._earlier | {trial.number: trial for trial in own_trials}
         if is_bounded:
-            by_number = self._earlier | {trial.number: trial for trial in trials}
             if self._selection is None:
-                self._selection = self._select(by_number)
-            trials = [by_number[number] for number in sorted({*self._selection, *self._unfinished})]
-        else:
-            trials = [*self._earlier.values(), *trials]
-        worst = self._finite_worst() if self._of_class and not self._of_tune else self._worst
-        replaced = worst | {number: trial for number, trial in self._paused.items() if number in self._unfinished}
-        visible = (replaced.get(trial.number, trial) for trial in trials if trial.number not in self._hidden)
+                self._selection = self._select(trials)
+            trials = {number: trials[number] for number in sorted({*self._selection, *self._unfinished})}
+        worst = self._finite_worst() if self._is_class_sampler and not self._is_tune_searcher else self._worst
+        paused = {number: trial for number, trial in self._paused.items() if number in self._unfinished}
+        replaced = worst | paused
+        visible = [replaced.get(number, trial) for number, trial in trials.items() if number not in self._hidden]
         return [trial for trial in visible if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:
-        """Record the parameters of a complete trial. Samplers then learn nothing from failed trials that lack some of them.
+        """Record the names of the parameters of a complete trial, and no longer learn from failed trials that lack some.
 
         Such a trial has failed before its objective had requested all parameters. Some samplers draw jointly only the
-        parameters that every trial has. With this trial among them, they would draw the ones that it lacks separately.
+        parameters that all trials have. If they learned from the failed trial, they would draw the parameters that it lacks
+        separately.
         """
         if names not in self._shapes:
             self._shapes.add(names)
@@ -257,10 +258,10 @@ class History(optuna.storages.InMemoryStorage):
     def _as_worst(self, trial: FrozenTrial) -> FrozenTrial:
         """Return a failed trial in the form in which samplers get it."""
         worst = copy.copy(trial)
-        if self._of_tune:
+        if self._is_tune_searcher:
             worst.system_attrs = {**trial.system_attrs, points.BAD: True}
             return worst
-        worst.state = TrialState.COMPLETE if self._of_class else points.WORST[self._sampler]
+        worst.state = TrialState.COMPLETE if self._is_class_sampler else points.WORST[self._sampler]
         worst.values = [sign * math.inf for sign in self._signs] if worst.state == TrialState.COMPLETE else None
         worst.intermediate_values = {}
         worst.system_attrs = {**trial.system_attrs, **self._violations}
@@ -274,10 +275,10 @@ class History(optuna.storages.InMemoryStorage):
         """
         if not self._losses:
             return {}
-        losses = [max(objective_losses) for objective_losses in zip(*self._losses.values(), strict=True)]
+        worst_losses = [max(objective_losses) for objective_losses in zip(*self._losses.values(), strict=True)]
         worst = {number: copy.copy(trial) for number, trial in self._worst.items()}
         for trial in worst.values():
-            trial.values = [sign * loss for sign, loss in zip(self._signs, losses, strict=True)]
+            trial.values = [sign * loss for sign, loss in zip(self._signs, worst_losses, strict=True)]
             trial.system_attrs = {**trial.system_attrs, **dict.fromkeys(self._violations, 1.0)}
         return worst
 

@@ -1,5 +1,8 @@
 """One attempt at an iteration of a collection: its units, its results in flight, its workers, and their metrics.
 
+In an iteration, workers produce the results of a number of units of work, such as games, and one learner reads them. The
+results pass through the object stores of Ray.
+
 This module records events and decides what follows from them. `workloads.collection` then sends the messages to the slots
 and moves the data.
 """
@@ -99,7 +102,10 @@ class Iteration:
             log.warning(
                 "iteration %d: only %d MB may be in flight, not collect.in_flight's %d MB: the smallest object store has "
                 "%d MB, which also hold the weights; raise resources.shm to make it larger",
-                *(self.request.trial, self.flow.limit >> 20, desired_limit >> 20, store_bytes >> 20),
+                self.request.trial,
+                self.flow.limit >> 20,
+                desired_limit >> 20,
+                store_bytes >> 20,
             )
 
     def assign_units(self, worker: WorkerSlot) -> tuple[Unit, ...]:
@@ -131,12 +137,12 @@ class Iteration:
         return True
 
     def record_fetched(self, units: tuple[int, ...], reference: Any, lost: tuple[int, ...], error: str) -> None:
-        """Record the end of a fetch.
+        """Record the end of a fetch, which moves results from a worker into the object store.
 
         Args:
             units: Units whose results are in the object store.
             reference: Reference to the list of these results.
-            lost: Units whose results were lost before that.
+            lost: Units whose results the fetch could not get.
             error: Reason for the loss; "" if the worker has ended.
         """
         if units:
@@ -186,8 +192,8 @@ class Iteration:
         Returns:
             The outcome, changed to a failure if the process returned too early without taking a unit.
         """
-        # A process that failed while it worked on units may have failed because of them, so these use up retries, and the
-        # results that it had offered do not. Without such units the offered results may be the cause.
+        # A process that failed while it worked on units may have failed because of them. So these units use up retries, and
+        # the units whose results it had offered do not. If it worked on none, the offered results may be the cause.
         uses_retry = not self.units.assigned_to(worker.index)
         for unit in self.flow.withdraw(worker.index):
             reason = f"its worker ended before it was fetched: {outcome.message}"
@@ -214,6 +220,14 @@ class Iteration:
             count = f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed"
             text = f"{self._describe_failure(first)}; {count}, more than collect.max_failed = {self.collect.most_failed}"
             return IterationFailure(first.failure, text, first.traceback)
+        return self._find_lack_of_workers(warm, expected)
+
+    def _find_lack_of_workers(self, warm: Set[int], expected: Set[int]) -> IterationFailure | None:
+        """Return the failure of an iteration whose units wait, but every worker has been given up; otherwise None.
+
+        While other workers are starting, the iteration waits for one of them, for at most `PATIENCE` seconds. For the
+        arguments see `find_failure`.
+        """
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
         usable = warm - given_up
         if not given_up or usable or not self.units.waiting:
@@ -260,7 +274,8 @@ class Iteration:
             log.warning(
                 "iteration %d: the object store is full and spills results to disk (%.1f MB), which is slow; make it "
                 "larger (resources.shm), or set collect.in_flight lower",
-                *(self.request.trial, self._spilled / 1e6),
+                self.request.trial,
+                self._spilled / 1e6,
             )
 
     # Metrics and messages
@@ -271,7 +286,10 @@ class Iteration:
         return (self.units.arrived + len(self.units.failed)) / self.units.count
 
     def outcome(self, learner_outcome: TrialOutcome) -> TrialOutcome:
-        """Return the iteration's outcome, with its metrics: that of the learner, unless the iteration itself has failed."""
+        """Return the outcome of the iteration: that of its learner, unless the iteration itself has failed.
+
+        The platform's metrics of the iteration and its workers are added. The message of a success names failed units.
+        """
         outcome = learner_outcome
         if self.failure is not None:
             outcome = dataclasses.replace(
@@ -281,11 +299,12 @@ class Iteration:
                 message=self.failure.message,
                 traceback=self.failure.traceback or outcome.traceback,
             )
-        elif outcome.state is TrialState.COMPLETE and not self.units.is_done:
-            text = f"the learner returned when {self.units.arrived} of {self.units.count} units had arrived"
-            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (text, self._failed_units_message()))))
         elif outcome.state is TrialState.COMPLETE:
-            outcome = dataclasses.replace(outcome, message=self._failed_units_message())
+            early_return = ""
+            if not self.units.is_done:
+                early_return = f"the learner returned when {self.units.arrived} of {self.units.count} units had arrived"
+            message = "; ".join(filter(None, (early_return, self._failed_units_message())))
+            outcome = dataclasses.replace(outcome, message=message)
         return dataclasses.replace(outcome, metrics={**outcome.metrics, **self.metrics(), **self.worker_metrics()})
 
     def metrics(self) -> dict[str, float]:
@@ -382,7 +401,11 @@ class Iteration:
             consequence = "it is retried" if failed is None else "its retries are used up, so the unit has failed"
             log.warning(
                 "iteration %d: worker %d: the result of unit %d was lost in transit: %s; %s",
-                *(self.request.trial, worker, unit, reason, consequence),
+                self.request.trial,
+                worker,
+                unit,
+                reason,
+                consequence,
             )
 
     def _count_arrival(self, transfer: Transfer) -> None:

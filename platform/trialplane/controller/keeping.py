@@ -51,7 +51,11 @@ class CheckpointRemover:
             self.record_end(row)
 
     def record_end(self, row: TrialRow) -> None:
-        """Record an attempt that is in the ledger. One that has not ended, or is retried, changes nothing."""
+        """Compare a trial that has ended with the best ones so far; the checkpoints of those that are beaten are unwanted.
+
+        Args:
+            row: Newest attempt at the trial, as in the ledger. If its trial has not ended, nothing changes.
+        """
         if row.state not in _ENDED:
             return
         ranked = rows.rank(self._job, [*self._best, row])
@@ -64,7 +68,7 @@ class CheckpointRemover:
         self._unwanted |= {TrialFolder(trial) for trial in beaten}
 
     def release(self, folders: Collection[TrialFolder]) -> None:
-        """Add folders of checkpoints that are not needed any more for another reason."""
+        """Add folders of checkpoints that will be removed, such as those that a population does not need any more."""
         self._unwanted |= set(folders)
 
     @property

@@ -8,6 +8,13 @@ running are recorded as lost, with their reports, and retried.
 Logical trials are numbered 0 to `trials` - 1. Each attempt at a trial is a row in the database. A retry has the same
 parameters, and its request names the attempt that it repeats. In Optuna's memory it replaces that attempt. Only this module,
 `samplers`, `suggesting`, `pruning`, `history`, `points`, `replaying`, `tune_search` and `export` use Optuna.
+
+With promotion, and in a population, trials are paused at rungs: numbers of steps at which they are compared. A trial then
+consists of segments, each up to the next rung, and the first attempt at each further segment names the last attempt at the
+one before, as a retry does. `promotion` and `population` decide which paused trial continues.
+
+With `reuse`, a trial may take over from a trial of an earlier run that has the same parameters: its result, or its newest
+checkpoint, which is called the trial's beginning.
 """
 
 from __future__ import annotations
@@ -73,7 +80,7 @@ _TOP = "trialplane:top"  # attribute of a study that holds `Promotion.top`, if i
 
 
 @dataclasses.dataclass
-class _Attempt:
+class _RunningAttempt:
     """A running attempt, with its trial in Optuna's memory."""
 
     request: TrialRequest
@@ -147,9 +154,9 @@ class Ledger:
         self._hours = Hours()
         self._demand = JobDemand.of(job)
         self._next = 0  # number of the next new trial
-        self._running: dict[int, _Attempt] = {}  # number → running attempt
-        self._unwritten: _Attempt | None = None  # a new attempt that is not in the database yet, as after LedgerFull
-        # Number → an attempt, with only its drawn parameters, and its outcome, which is None while it runs.
+        self._running: dict[int, _RunningAttempt] = {}  # number → running attempt
+        self._unwritten: _RunningAttempt | None = None  # a new attempt that is not in the database yet, as after LedgerFull
+        # Number → request of an attempt, with only its drawn parameters, and its outcome, which is None while it runs.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._repeats = Repeats(self.counts)
         self.promotion = _create_promotion(job)
@@ -166,9 +173,9 @@ class Ledger:
         self._reports_remark = ""  # remark that some reports are not in the database, and why
         earlier_trials = earlier.read(code)
         self._earlier = samplers.earlier_trials(job, earlier_trials.history)
-        # Parameters → an earlier trial with these parameters, whose result answers a new trial.
-        self._answers = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
-        # Parameters → checkpoint of an earlier run from which a new trial starts. Rungs count from step 0, so without them.
+        # Parameters → an earlier trial with these parameters, whose result a new trial gets. The first of several counts.
+        self._reusable = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
+        # Parameters → checkpoint of an earlier run from which a new trial starts. With rungs, which count from step 0, none.
         beginnings = () if self.promotion is not None else earlier_trials.beginnings
         self._beginnings = {earlier.key(beginning.params): beginning for beginning in reversed(beginnings)}
         self.spared_steps: dict[int, int] = {}
@@ -253,10 +260,8 @@ class Ledger:
             return None
         self._unwritten = attempt
         number, begun = attempt.request.number, time.time()
-        start: dict[str, Any] = {"begun": begun, "workers": self._hours.workers, "slot": slot}
-        attempt.request = dataclasses.replace(attempt.request, **start)
-        stored_request, _ = self._attempts[number]
-        self._attempts[number] = dataclasses.replace(stored_request, **start), None
+        start_facts: dict[str, Any] = {"begun": begun, "workers": self._hours.workers, "slot": slot}
+        self._change_request(attempt, start_facts)
         self._write(self.storage.write_start, number)
         self._unwritten = None
         self._count_start(attempt.request)
@@ -266,7 +271,13 @@ class Ledger:
         self._update_newest(rows.row(self.job, attempt.request, self._sampled_params(number), None))
         return attempt.request
 
-    def _select_attempt(self) -> _Attempt | None:
+    def _change_request(self, attempt: _RunningAttempt, changes: Mapping[str, Any]) -> None:
+        """Change fields of the request of an attempt, and of its form for the database, which has only drawn parameters."""
+        attempt.request = dataclasses.replace(attempt.request, **changes)
+        stored_request, _ = self._attempts[attempt.request.number]
+        self._attempts[attempt.request.number] = dataclasses.replace(stored_request, **changes), None
+
+    def _select_attempt(self) -> _RunningAttempt | None:
         """Select or draw the next attempt: a retry, a paused trial, or a new trial; None if there is none to start now."""
         if self._repeats:
             return self._repeat(self._repeats.take())
@@ -292,7 +303,7 @@ class Ledger:
         return self.promotion.take_released() if isinstance(self.promotion, Members) else ()
 
     def take_dropped(self) -> list[tuple[TrialRequest, TrialOutcome]]:
-        """Return the last attempts, with their outcomes, of the paused trials that were dropped since the last call."""
+        """Return the paused trials that were dropped since the last call: the last attempt at each, with its outcome."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
@@ -339,7 +350,7 @@ class Ledger:
         self._update_offset(attempt.request.trial, report.step)
         return self._evaluate_report(attempt, report.step, report.metrics)
 
-    def _evaluate_report(self, attempt: _Attempt, step: int, metrics: Mapping[str, float]) -> bool:
+    def _evaluate_report(self, attempt: _RunningAttempt, step: int, metrics: Mapping[str, float]) -> bool:
         """Pass a report to the objectives with `of: best` and to the pruner; return whether the pruner ends the trial."""
         self._best_reports.add(attempt.request.trial, step, metrics)
         if not self.job.watched_metric:  # trials are not compared; this saves time, as Optuna copies all reports at each one
@@ -348,14 +359,17 @@ class Ledger:
             warnings.simplefilter("ignore")  # Optuna warns of a step that is reported twice
             return self.pruning.report(attempt.trial, step, metrics)
 
-    def _record_beginning(self, attempt: _Attempt, step: int) -> None:
-        """Record the step of the checkpoint from which an attempt has begun, so that a later controller can count it.
+    def _record_beginning(self, attempt: _RunningAttempt, step: int) -> None:
+        """Record whether an attempt has started from its beginning, the checkpoint of an earlier run, and at which step.
+
+        Its first report says that. The step is written to the database, so that a later controller knows how many steps were
+        spared.
 
         Args:
             attempt: Running attempt.
-            step: Step of the checkpoint that `_beginning` has selected; -1 if the attempt has begun at step 0 instead.
+            step: Step of the checkpoint; -1 if the attempt has started at step 0 instead.
         """
-        start, number = attempt.request.start, attempt.request.number
+        start = attempt.request.start
         if start is None or not start.digest:
             return
         beginning = self._beginning(attempt.request.params)
@@ -363,12 +377,9 @@ class Ledger:
         self._best_reports.take_over(attempt.request.trial, beginning.best if beginning and step >= 0 else {})
         if start.step == step:
             return
-        start = dataclasses.replace(start, step=step)
-        attempt.request = dataclasses.replace(attempt.request, start=start)
-        stored_request, _ = self._attempts[number]
-        self._attempts[number] = dataclasses.replace(stored_request, start=start), None
+        self._change_request(attempt, {"start": dataclasses.replace(start, step=step)})
         with contextlib.suppress(errors.LedgerFull, errors.LedgerRefused):  # a missing number must not stop the run
-            self._write(self.storage.write_draw, number)
+            self._write(self.storage.write_draw, attempt.request.number)
 
     def write_reports(self, *, patient: bool = False) -> None:
         """Write new reports to the database, unless the last write was less than `_REPORT_SECONDS` ago.
@@ -447,8 +458,8 @@ class Ledger:
     def reopen_failure(self, number: int | None = None) -> bool:
         """Let a training or an iteration that failed for good be retried, as the user has requested.
 
-        The recorded outcome does not change. The next attempt names the one that it repeats, by which a later controller
-        knows that this one was reopened.
+        The recorded outcome does not change. But the next attempt names the failed one as the attempt that it repeats, and a
+        later controller sees from that that the failure was reopened.
 
         Args:
             number: Number of the attempt that failed; None for the newest one.
@@ -517,10 +528,11 @@ class Ledger:
 
     # Drawing
 
-    def _draw(self, trial: int) -> _Attempt:
+    def _draw(self, trial: int) -> _RunningAttempt:
         """Draw a new trial, and return its first attempt.
 
-        The sampler draws all parameters of its point, or, if the job enqueues a point for this trial, those that it lacks.
+        The sampler draws all parameters. If the job enqueues a point for this trial, the sampler draws only the parameters
+        that the point lacks.
         """
         self._build_sampler(trial)
         # The sampler of a grid draws the enqueued points itself, see `samplers`.
@@ -545,31 +557,28 @@ class Ledger:
     def _redraw(
         self, trial: int, optuna_trial: optuna.trial.Trial, sampled: Mapping[str, Any]
     ) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
-        """Draw a trial again while it may not run, and return it and its parameters.
+        """Draw the parameters of a trial again until it may run; return the trial and its parameters.
 
-        It may not if `duplicates` is redraw and an earlier trial has its parameters, or if it would be out of memory.
+        A trial may not run if `duplicates` is redraw and an earlier trial has the same parameters, or if `avoid_oom`
+        predicts that it would be out of memory. After `_REDRAWS` attempts the space probably has no other point, and the
+        trial keeps the parameters that were drawn last.
 
-        The job's sampler draws first, unless its class is of another package, and then a random sampler. After `_REDRAWS`
-        attempts the space probably has no other point, and the trial keeps its parameters.
+        Args:
+            trial: Number of the trial.
+            optuna_trial: The trial in Optuna's memory.
+            sampled: Its parameters.
         """
         jobs_sampler, avoided_count = self._study.sampler, 0
-        is_optunas = samplers.is_optunas(jobs_sampler)
-        sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
         for redraw in range(_REDRAWS):
             is_repeated = self._search.duplicates == "redraw" and self._point(sampled) in self._points
             is_out_of_memory = self._memory_frontier.excludes(sampled)
             if not is_repeated and not is_out_of_memory:
                 break
-            avoided_count += is_out_of_memory
+            if is_out_of_memory:
+                avoided_count += 1
             empty_trial = optuna.trial.create_trial(state=TrialState.RUNNING)  # forgets the parameters drawn before
             self._memory.replace(optuna_trial._trial_id, empty_trial)
-            if redraw < sampler_redraws and is_optunas:
-                count = redraw + 1  # gives each redraw another seed
-                sampler = samplers.build_sampler(self.job, trial, self._code, drawn_before=count, earlier=self._earlier)
-            else:
-                seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), redraw)
-                sampler = optuna.samplers.RandomSampler(seed=seed)
-            self._study.sampler = sampler
+            self._study.sampler = self._redraw_sampler(trial, redraw, jobs_sampler)
             with self._sampler_view(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 optuna_trial = optuna.trial.Trial(self._study, optuna_trial._trial_id)
@@ -579,6 +588,24 @@ class Ledger:
             log.info("trial %d was drawn again: %s would be out of memory", trial, errors.counted(avoided_count, "point"))
             self._memory.set_study_system_attr(self._study_id, _AVOIDED, self.avoided + avoided_count)
         return optuna_trial, sampled
+
+    def _redraw_sampler(
+        self, trial: int, redraw: int, jobs_sampler: optuna.samplers.BaseSampler
+    ) -> optuna.samplers.BaseSampler:
+        """Return the sampler for a redraw of a trial: the job's own with another seed at first, later a random sampler.
+
+        A sampler whose class is of another package is never asked again, because it may store the points that it has drawn.
+
+        Args:
+            trial: Number of the trial.
+            redraw: Number of the redraw, from 0.
+            jobs_sampler: Sampler that has drawn the trial at first.
+        """
+        sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
+        if redraw < sampler_redraws and samplers.is_optunas(jobs_sampler):
+            return samplers.build_sampler(self.job, trial, self._code, drawn_before=redraw + 1, earlier=self._earlier)
+        seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), redraw)
+        return optuna.samplers.RandomSampler(seed=seed)
 
     @property
     def avoided(self) -> int:
@@ -594,12 +621,13 @@ class Ledger:
         """Return the parameters of a trial as one text. Trials with the same text are duplicates."""
         return earlier.key({**self.job.params, **sampled})
 
-    def answer(self, request: TrialRequest) -> TrialOutcome | None:
-        """Return the outcome of an attempt if an earlier trial had the same parameters; None if the attempt has to run.
+    def reused_outcome(self, request: TrialRequest) -> TrialOutcome | None:
+        """Return the outcome that an attempt takes over from an earlier trial; None if the attempt has to run.
 
-        A trial that has trained in this run continues, whatever earlier trials had.
+        With `reuse`, the earlier trial is one of another run, and with `duplicates: answer` one of this run. It has the same
+        parameters. A trial that has already trained some steps in this run has to run.
         """
-        result = self._answers.get(earlier.key(request.params))
+        result = self._reusable.get(earlier.key(request.params))
         has_trained = request.segment is not None and request.segment.done > 0
         if result is None or has_trained:
             return None
@@ -621,29 +649,35 @@ class Ledger:
         return self._beginnings.get(earlier.key({**self.job.params, **params})) if self._beginnings else None
 
     def _add_beginning(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
-        """Return an outcome with the checkpoint of an earlier run from which its trial has begun, if any."""
+        """Return an outcome that says from which checkpoint of an earlier run its trial has begun, if from any.
+
+        Its fields `begun_from` and `spared_steps` say that, and its message unless it failed.
+        """
         beginning, start = self._beginning(request.params), request.start
         if beginning is None or start is None or start.step < 0:
             return dataclasses.replace(outcome, begun_from="", spared_steps=0)
-        text = f"continued from step {start.step} of trial {start.trial} of {request.resume}"
+        message = outcome.message
+        if outcome.failure is None:  # the messages of failures are compared, so they stay as they are
+            text = f"continued from step {start.step} of trial {start.trial} of {request.resume}"
+            message = "; ".join(filter(None, (message, text)))
         return dataclasses.replace(
             outcome,
             begun_from=f"{request.resume}:{start.trial}",
             spared_steps=start.step + beginning.offset,
-            # Failures are compared by their messages.
-            message=outcome.message if outcome.failure else "; ".join(filter(None, (outcome.message, text))),
+            message=message,
         )
 
     @property
     def _is_replayed(self) -> bool:
-        """Whether the sampler may store in memory what it has learned, so that a new one must replay the study.
+        """Whether a new controller must replay the study for its sampler, see `replaying`.
 
-        A study whose objective is Optuna's cannot be replayed, as only the processes of its trials request parameters.
+        It must for a class that the job names, as such a sampler may store in memory what it has learned. A study whose
+        objective is Optuna's cannot be replayed, as only the processes of its trials request parameters.
         """
         return bool(self._search.sampler.class_path) and not self._search.suggests
 
     def _build_sampler(self, trial: int) -> None:
-        """Set the sampler that draws a new trial; let it first replay the study if an earlier controller drew by another."""
+        """Set the sampler that draws a new trial. If it is new and must know the earlier trials, replay these for it."""
         previous = self._study.sampler
         sampler = samplers.build_sampler(self.job, trial, self._code, previous, earlier=self._earlier)
         self._study.sampler = sampler
@@ -657,10 +691,10 @@ class Ledger:
 
     @contextlib.contextmanager
     def _sampler_call(self, trial: int) -> Iterator[None]:
-        """For a sampler that the job names by its class: seed the global random generators, and map its errors.
+        """Run the calls of a sampler in the context: if the job names its class, seed the global random generators for it.
 
         Raises:
-            EntrypointError: Such a sampler has failed.
+            EntrypointError: A sampler whose class the job names has failed.
         """
         seed = samplers.derived_seed(self.job.seed, trial)
         seeding = points.seed_globally(seed) if self._is_replayed else contextlib.nullcontext()
@@ -674,8 +708,15 @@ class Ledger:
             text = f"{type(error).__name__}: {errors.first_line(error)}"
             raise errors.EntrypointError(f"the sampler {name} failed to draw trial {trial}: {text}") from error
 
-    def _continue(self, stretch: Stretch) -> _Attempt:
-        """Return the attempt that continues a paused trial: from its own checkpoint, or from one of another trial."""
+    def _continue(self, stretch: Stretch) -> _RunningAttempt:
+        """Return the attempt that continues a paused trial by its next segment.
+
+        The segment starts from the trial's own checkpoint, or, in a population, from that of a better trial, the donor. Then
+        the trial's parameters may change.
+
+        Args:
+            stretch: The decision: the trial, its next rung, and the checkpoint to start from.
+        """
         assert stretch.trial is not None
         previous, _ = self._attempts[self.newest[stretch.trial].number]
         donor_number = previous.number if stretch.parent is None else self._pauses[stretch.parent]
@@ -687,7 +728,8 @@ class Ledger:
         new_params = None  # the trial's parameters stay
         if isinstance(self.promotion, Members):
             new_params = self.promotion.params(stretch, self._search.parameters, donor.params)
-        if new_params is not None:  # a new series has a new run in MLflow, which never changes a parameter of a run
+        if new_params is not None:
+            # Each series of attempts is a run in MLflow, where the parameters of a run never change. So begin a new series.
             segment = dataclasses.replace(segment, series=None, changed=new_params != donor.params)
         return self._repeat(previous, segment, new_params)
 
@@ -706,12 +748,15 @@ class Ledger:
         return Segment(stretch.rung, metrics, stretch.done, offset, folder=folder, top=top, restart=stretch.restart)
 
     def _update_offset(self, trial: int, step: int) -> None:
-        """Record whether a trial counts its steps from 0 or from 1, given the step of a report."""
-        self._offsets[trial] = max(self._offsets.get(trial, 0), int(step == 0))
+        """Record whether a trial counts its steps from 0, which a report of step 0 shows, or from 1."""
+        if step == 0:
+            self._offsets[trial] = 1
+        else:
+            self._offsets.setdefault(trial, 0)
 
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
-        if outcome.answered_by:  # another run has done the steps
+        if outcome.answered_by:  # an earlier trial has done the steps
             return 0
         if request.trial in self._offsets:
             has_reported = outcome.step > 0 or bool(outcome.metrics)
@@ -722,7 +767,7 @@ class Ledger:
 
     def _repeat(
         self, previous: TrialRequest, segment: Segment | None = None, new_params: Mapping[str, Any] | None = None
-    ) -> _Attempt:
+    ) -> _RunningAttempt:
         """Return the next attempt at a trial, which replaces the previous one in memory.
 
         Args:
@@ -768,7 +813,7 @@ class Ledger:
         retry_of: int | None,
         sampled: Mapping[str, Any],
         segment: Segment | None,
-    ) -> _Attempt:
+    ) -> _RunningAttempt:
         """Create an attempt, add it to the attempts of the study, and return it.
 
         Args:
@@ -782,10 +827,7 @@ class Ledger:
         population = self._search.population
         seed_trial = trial if population is None else population.seed_trial(trial)
         seed = samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED  # not the seed of the trial's sampler
-        job_start = self.job.start if isinstance(self.job, Study) else None
-        resume = self.job.origin or ""
-        # Step -1 is the newest.
-        start = None if job_start is None else Parent(job_start.trial, -1 if job_start.step is None else job_start.step)
+        resume, start = self.job.origin or "", self._job_start()
         params = {**self.job.params, **sampled}
         if (beginning := self._beginning(params)) is not None:
             # The trial continues the earlier one, so it has its seed, too: code may split its data by the seed.
@@ -813,11 +855,19 @@ class Ledger:
         # Only drawn parameters are written to the database, as the job has the fixed ones.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
         self._add_point(sampled)
-        return _Attempt(request, optuna_trial)
+        return _RunningAttempt(request, optuna_trial)
+
+    def _job_start(self) -> Parent | None:
+        """Return the checkpoint from which the job says that each trial starts, by its field `start`; None without one."""
+        job_start = self.job.start if isinstance(self.job, Study) else None
+        if job_start is None:
+            return None
+        newest = -1  # instead of the number of a step
+        return Parent(job_start.trial, newest if job_start.step is None else job_start.step)
 
     # Ending
 
-    def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
+    def _tell_memory(self, attempt: _RunningAttempt, outcome: TrialOutcome) -> None:
         """Record the end of an attempt in Optuna's memory, and tell it to the sampler."""
         trial = attempt.trial
         state, values = samplers.state_and_values(self.job, outcome)
@@ -863,7 +913,7 @@ class Ledger:
                 step=outcome.step,
                 returned=outcome.returned,
             )
-            self._answers.setdefault(earlier.key(params), trial)
+            self._reusable.setdefault(earlier.key(params), trial)
         if request.segment is not None and outcome.state is State.PAUSED:
             self._pauses[request.trial, request.segment.rung] = request.number
         if self.promotion is not None and not outcome.retried:
@@ -872,10 +922,10 @@ class Ledger:
         self._update_newest(rows.row(self.job, request, sampled, outcome))
 
     def _update_top_rung(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """With `max: auto`, raise the rung from which no trial is promoted, if this end calls for it.
+        """With `max: auto`, let the end of an attempt raise the top rung, from which no trial is promoted.
 
-        `Promotion.raise_top` decides. The rung becomes an attribute of the study. `_write` writes it with the end, so this
-        comes before `_write`.
+        `Promotion.raise_top` decides. The new top rung becomes an attribute of the study. `_write` writes it together with
+        the end of the attempt, so this comes before `_write`.
         """
         if not isinstance(self.promotion, Promotion) or outcome.retried:
             return
@@ -900,7 +950,10 @@ class Ledger:
         self.promotion.record_start(Stretch(request.trial, segment.rung, segment.done))
 
     def _take_over_best(self, trial: int, segment: Segment) -> None:
-        """If a segment continues another trial's state, give its trial the best reports that the other one had then."""
+        """If a segment starts from another trial's checkpoint, replace its trial's best reports by those of the other trial.
+
+        These are the best reports up to the checkpoint.
+        """
         parent = segment.parent
         if parent is not None and parent.number is not None and parent.trial != trial:
             _, outcome = self._attempts[parent.number]
@@ -1049,7 +1102,7 @@ class Ledger:
             )
         if request.trial < self._next:  # a retry, or a later segment
             trial_id = self._trial_id(request.trial)
-            # The attributes that this returns are for a new attempt. This one has its own, from the database.
+            # `replace_attempt` returns attributes for a new attempt. This attempt already has its own, from the database.
             self.pruning.replace_attempt(trial_id, self._memory.get_trial(trial_id))
             frozen.intermediate_values = self.pruning.restore_reports(trial_id, curve)
             self._memory.replace(trial_id, frozen)
@@ -1066,7 +1119,10 @@ class Ledger:
             self._count_end(request, dict(request.params), outcome)
 
     def _restore_new_ends(self) -> None:
-        """Reduce `_new_ends` to the trials that have ended since the last draw, in the order of their ends."""
+        """Reduce `_new_ends` to the trials that have ended since the last draw, in the order of their ends.
+
+        For a sampler that is replayed, each drawn trial lists the trials that had ended before it.
+        """
         ended_before: set[int] = set()  # trials that had ended before the last draw
         for trial in range(self._next):
             ended_before.update(self._frozen(trial).system_attrs.get(replaying.ENDED_BEFORE, ()))
@@ -1123,7 +1179,7 @@ class Ledger:
             reports: Its reports.
         """
         optuna_trial = optuna.trial.Trial(self._study, self._trial_id(request.trial))
-        self._running[request.number] = attempt = _Attempt(request, optuna_trial)
+        self._running[request.number] = attempt = _RunningAttempt(request, optuna_trial)
         self.counts.running += 1
         for report in reports:  # if the retry continues from a checkpoint, the pruner needs these reports
             self._evaluate_report(attempt, report.step, report.metrics)

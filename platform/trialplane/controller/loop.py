@@ -1,8 +1,11 @@
 """The controller's loop: starts attempts, records their ends, and ends the run when its trials or its budgets are used up.
 
+An attempt is one execution of a trial in a slot, which is a process that runs one trial at a time. The ledger, the run's
+database, decides which attempt starts next. The workload has the slots, and everything that differs between the kinds of
+runs.
+
 The loop runs in one thread and waits for the events of slots. It waits for the database only while that does not answer, and
-never for MLflow. The ledger decides which attempt starts next. The workload has the slots, and everything that differs
-between the kinds of runs.
+never for MLflow: another process, the exporter, copies the ledger to MLflow.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ from trialplane.wire.states import FailureClass, RunState
 log = logging.getLogger(__name__)
 
 WAIT = 0.25  # longest wait for an event in seconds, which is also the longest delay before a signal is handled
-_GROWTH_SECONDS = 1.0  # the reports of an event are in the ledger this many seconds after it
+_GROWTH_SECONDS = 1.0  # seconds after an event in which its reports are written to the ledger
 _LONGEST_REMARK = 1000  # characters of a remark, which a trial's code may make as long as it likes
 _LONGEST_MESSAGE = 10_000  # characters of the message about a trial's end
-_MOST_ANSWERED = 100  # trials that earlier results answer in a row, before the loop handles events again
+_MOST_REUSED = 100  # trials that get results of earlier trials in a row, before the loop handles events again
 _MOST_WARNINGS = 100  # warnings in the status, which is written often
 
 
@@ -45,8 +48,8 @@ class Loop:
         workload: Work of its slots.
         exporter: Process that exports to MLflow.
         board: Board that publishes the status.
-        base: Status with the values that do not change while the loop runs.
-        desired: Desired state of the run.
+        base: Status with the values that do not change while the loop runs, such as the run's name.
+        desired: State that the user wants the run to have: running, paused or cancelled, and its number of slots.
 
     Attributes:
         worked: Seconds since the first slot was ready, including those of earlier controllers; see `RunStatus`.
@@ -70,15 +73,15 @@ class Loop:
         self._board = board
         self._base = base
         self._desired = desired
-        self._has_nothing_to_start = False  # whether no attempt is left, unless the end of a running one leads to another
+        self._has_nothing_to_start = False  # whether no attempt can start before a running one has ended
         self._is_full = False  # whether the ledger refused a new attempt for lack of space, and no attempt has ended since
         self._ending: Ending | None = None
-        self._hurry = False  # whether trials get no time to save a checkpoint
-        self._stopping: set[int] = set()  # numbers of attempts that the user has stopped
+        self._hurry = False  # whether trials that are ended get no time to save a checkpoint
+        self._stopping: set[int] = set()  # numbers of attempts that were told to save a checkpoint and end
         self.worked = base.worked
         self._counted_until: float | None = None  # time up to which `worked` counts; None until a slot is ready
         self._ended_at_start = ledger.counts.ended
-        self._growing_until = 0.0  # time by the monotonic clock until which the ledger may grow, so that MLflow lacks it
+        self._growing_until = 0.0  # time by the monotonic clock until which new records may get into the ledger
         self._warnings: dict[str, None] = {}  # in the order in which they arose
         self._warned_kinds: set[str] = set()  # "advice" or "remark", if a text of this kind has become a warning
 
@@ -91,7 +94,8 @@ class Loop:
             elif self._ending is not None and self._ending.kill:
                 self._end_all(self._ending)  # in each turn, because a process that is just starting ignores the message
             self._resize()
-            if not self._ledger.counts.running and (self._ending or self._ledger.is_done):
+            is_over = self._ending is not None or self._ledger.is_done
+            if is_over and not self._ledger.counts.running:
                 ending = self._final_ending()
                 self._send_files(ending)
                 return ending
@@ -104,9 +108,8 @@ class Loop:
             for remark in (self._ledger.pruning.complaint, *self._ledger.remarks):
                 if remark:
                     self._warn(remark)
-            may_have_grown = time.monotonic() < self._growing_until
-            if may_have_grown:
-                self._exporter.wake()
+            if time.monotonic() < self._growing_until:
+                self._exporter.wake()  # there may be new records for MLflow
             else:
                 self._exporter.tick()
             reason = "the running trials save themselves and end" if self._stopping else self._workload.trouble
@@ -146,10 +149,13 @@ class Loop:
             self._workload.resize(parallel, 0 if nothing_starts else self._ledger.startable)
 
     def _start_all(self) -> None:
-        """Start an attempt in every idle slot, as long as attempts are left."""
+        """Start an attempt in every idle slot, as long as attempts are left.
+
+        An attempt that gets the result of an earlier trial with the same parameters ends at once, and needs no slot.
+        """
         idle = self._workload.idle
-        answer_count = 0  # attempts that need no slot, as earlier results have answered them
-        while idle and answer_count < _MOST_ANSWERED:
+        reused_count = 0
+        while idle and reused_count < _MOST_REUSED:
             try:
                 request = self._ledger.ask(idle[0])
             except errors.LedgerFull as error:
@@ -163,9 +169,10 @@ class Loop:
                 self._has_nothing_to_start = not self._ledger.counts.paused
                 break
             self._growing_until = time.monotonic() + _GROWTH_SECONDS
-            if (answer := self._ledger.answer(request)) is not None:
-                answer_count += 1
-                self._record_end(request, answer)
+            reused_outcome = self._ledger.reused_outcome(request)
+            if reused_outcome is not None:
+                reused_count += 1
+                self._record_end(request, reused_outcome)
             else:
                 self._workload.start(idle.pop(0), request)
         self._end_dropped()
@@ -255,9 +262,10 @@ class Loop:
                 self._workload.kill(slot, FailureClass.STOPPED, ending.trial_message)
 
     def _count_as_stopped(self, outcome: TrialOutcome) -> TrialOutcome:
-        """Return the outcome of an attempt. If the user has stopped the attempt and its process died, it is STOPPED.
+        """Return the outcome of an attempt, with the failure STOPPED if the loop has stopped it and its process died.
 
-        Such a failure uses up no retry. An attempt that ended by itself within its grace period keeps its outcome.
+        STOPPED uses up no retry, unlike LOST or CRASHED, with which the outcome arrives. An attempt that ended by itself
+        within its grace period keeps its outcome.
         """
         if outcome.number not in self._stopping:
             return outcome
@@ -267,11 +275,16 @@ class Loop:
         return dataclasses.replace(outcome, failure=FailureClass.STOPPED)
 
     def _final_ending(self) -> Ending:
-        """Return the run's ending, after the last attempt has ended."""
+        """Return the run's ending, after the last attempt has ended.
+
+        If nothing has ended the run before its last trial, the workload judges its trials. It also does if the run was
+        paused or its hours or costs were used up, but the last trials ended by themselves within their grace period.
+        """
         if self._ending is None:
             return self._workload.final_ending()
-        if self._ledger.is_done and (self._ending.state is RunState.PAUSED or self._ending.saves):
-            return self._workload.final_ending()  # the last trial completed within its grace period
+        could_continue = self._ending.state is RunState.PAUSED or self._ending.saves
+        if could_continue and self._ledger.is_done:
+            return self._workload.final_ending()
         return self._ending
 
     def _send_files(self, ending: Ending) -> None:
@@ -297,7 +310,7 @@ class Loop:
         ended_since_start = counts.ended - self._ended_at_start
         seconds = self.worked - self._base.worked
         rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None
-        is_local = self._desired.parallel() is None
+        is_local = self._desired.parallel() is None  # only in a cluster can it be changed
         return dataclasses.replace(
             self._base,
             state=state,
@@ -320,10 +333,10 @@ class Loop:
 
 
 def _sanitize(outcome: TrialOutcome) -> TrialOutcome:
-    """Return the outcome that a trial's process has sent, which could send anything, with short texts and without the step.
+    """Return the outcome that a trial's process has sent, with shortened texts and the step reset to 0.
 
-    Texts are shortened, because they become part of warnings and of the reason for the run's end. The step is reset, because
-    the ledger takes it from the reports.
+    The process runs the job's code, so its texts may have any length. They become part of warnings and of the reason for the
+    run's end. The ledger takes the step from the reports.
     """
     return dataclasses.replace(
         outcome,

@@ -32,7 +32,8 @@ class MemoryFrontier:
         parameters = search.parameters if self._names else {}
         choices = [name for name, parameter in parameters.items() if isinstance(parameter, space.CategoricalParameter)]
         self._choices = [name for name in choices if name not in self._names]
-        self._lowest: dict[str, list[Values]] = {}  # choices and listed names of a point → values, none above others
+        # Group of points (see `_split`) → the lowest points that were out of memory, of which none is at or above another.
+        self._lowest: dict[str, list[Values]] = {}
 
     def add(self, params: Mapping[str, Any]) -> None:
         """Add a point that was out of memory."""
@@ -49,10 +50,16 @@ class MemoryFrontier:
         return any(_is_at_or_above(values, lowest) for lowest in self._lowest.get(group, ()))
 
     def _split(self, params: Mapping[str, Any]) -> tuple[str, Values]:
-        """Return the part of a point that must be the same, as a text, and the part that is compared."""
+        """Split a point into its group and its values. Only points of the same group are compared, by their values.
+
+        Returns:
+            A text that is the same for points with the same choices, and with the same ones of the listed parameters; and
+            the values of these parameters.
+        """
         names = [name for name in self._names if name in params]
-        same = {name: params[name] for name in self._choices if name in params}
-        return earlier.key({**same, "": names}), tuple(float(params[name]) for name in names)
+        choices = {name: params[name] for name in self._choices if name in params}
+        group = earlier.key({**choices, "": names})  # no parameter has the name ""
+        return group, tuple(float(params[name]) for name in names)
 
 
 def is_out_of_memory(outcome: TrialOutcome) -> bool:
@@ -65,5 +72,5 @@ def is_out_of_memory(outcome: TrialOutcome) -> bool:
 
 
 def _is_at_or_above(values: Values, others: Values) -> bool:
-    """Return whether no value is below the other point's."""
+    """Return whether each value of a point is at least the value of the other point for the same parameter."""
     return all(value >= other for value, other in zip(values, others, strict=True))

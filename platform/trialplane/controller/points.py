@@ -45,11 +45,14 @@ def contains(distribution: distributions.BaseDistribution, value: Any) -> bool:
 
 
 def is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Return whether two trials have the same parameters, except for rounding errors."""
-    return first.keys() == second.keys() and all(
-        math.isclose(value, second[name], rel_tol=_TOLERANCE) if isinstance(value, float) else value == second[name]
-        for name, value in first.items()
-    )
+    """Return whether the parameters of two trials are the same, except for rounding errors."""
+    if first.keys() != second.keys():
+        return False
+    for name, value in first.items():
+        is_close = isinstance(value, float) and math.isclose(value, second[name], rel_tol=_TOLERANCE)
+        if not is_close and value != second[name]:
+            return False
+    return True
 
 
 @contextlib.contextmanager

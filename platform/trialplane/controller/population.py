@@ -51,6 +51,9 @@ _SHOWN_STEPS = 5  # steps in the status: the highest ones that members have reac
 def choose_donor(population: Population, seed: int, member: int, step: int, losses: Mapping[int, float]) -> int:
     """Return the member from whose checkpoint another one continues; its own number if it keeps its own state.
 
+    With truncation, a member of the worst share gets a random member of the best share as its candidate. In a tournament,
+    each member gets any other one. The member takes over the candidate's state if that has a smaller loss.
+
     Args:
         population: Settings.
         seed: Seed of the job.
@@ -81,22 +84,29 @@ def comparisons(population: Population, best_losses: Mapping[int, float]) -> dic
     """
     restarts: dict[int, bool] = {}
     interval = step = population.interval
-    best: float | None = None  # since the last restart
-    misses = 0  # comparisons after the best one
+    best: float | None = None  # best loss since the last restart
+    misses = 0  # number of comparisons in a row without a new best loss
     while step in best_losses:
         loss = best_losses[step]
-        best, misses = (loss, 0) if best is None or loss < best else (best, misses + 1)
+        if best is None or loss < best:
+            best, misses = loss, 0
+        else:
+            misses += 1
         restarts[step] = population.growth > 1 and misses >= population.patience
         if restarts[step]:
-            interval, best, misses = interval * population.growth, None, 0
+            interval *= population.growth
+            best, misses = None, 0
         step += interval
-    return {**restarts, step: False}
+    restarts[step] = False  # the next comparison, whose result is not known yet
+    return restarts
 
 
 def choose_restart_donor(
     population: Population, seed: int, member: int, step: int, losses: Mapping[int, float]
 ) -> int | None:
-    """Return the member from whose checkpoint another one restarts; None for the best member, which does not.
+    """Return the member from whose checkpoint another one restarts: a random one of the best share.
+
+    The best member does not restart, so the result for it is None.
 
     Args:
         population: Settings.
@@ -201,7 +211,8 @@ def _value_at(parameter: space.FloatParameter | space.IntParameter, position: in
     count = parameter.count
     assert count is not None
     step = parameter.step or 0  # a range of a single value may have no step
-    return parameter.low + min(max(0, position), count - 1) * step
+    nearest_position = min(max(0, position), count - 1)
+    return parameter.low + nearest_position * step
 
 
 def _generator(seed: int, member: int, step: int, use: str) -> random.Random:
@@ -223,7 +234,9 @@ class _Pause:
 
 
 class Members:
-    """The members of one population; the ledger uses them like a `Promotion`.
+    """The members of one population: their pauses, and the decisions on how they continue.
+
+    It has the methods of `Promotion`, so that the ledger treats both in the same way.
 
     Args:
         population: Settings.
@@ -274,7 +287,9 @@ class Members:
         """
         stretch = self._running.pop(trial)
         if state is TrialState.PAUSED:
-            done = max(done, stretch.rung)  # with fewer steps, the next stretch would end at this step again, forever
+            # A member may report fewer steps than it was paused at. Its next stretch would then end at the same step again,
+            # forever.
+            done = max(done, stretch.rung)
         self.used_steps += max(0, done - stretch.done)
         if stretch.rung:
             self._unreleased.add(TrialFolder(trial, stretch.rung))
@@ -295,7 +310,8 @@ class Members:
     def next_stretch(self, trial: int | None) -> Stretch | None:
         """Return the stretch that a free slot starts; None if there is none now.
 
-        New members start before paused ones continue. The stretch of a new member has no trial yet.
+        New members start before paused ones continue. The stretch of a new member has no trial yet. Of the paused members,
+        the first one at the lowest step continues, if members are not compared at this step or a quorum has reached it.
 
         Args:
             trial: Number of the next new member; None if none is left to draw.
@@ -304,7 +320,8 @@ class Members:
             return dataclasses.replace(self.first_stretch(trial), trial=None)
         restarts = comparisons(self._population, self._best_losses)
         for step in sorted({self._steps[member] for member in self._paused}):
-            if step not in restarts or self._has_quorum(step):
+            is_compared = step in restarts
+            if not is_compared or self._has_quorum(step):
                 first_member = min(member for member in self._paused if self._steps[member] == step)
                 return self._next_stretch_of(first_member, restarts)
         return None
@@ -313,6 +330,9 @@ class Members:
         self, stretch: Stretch, parameters: Mapping[str, AnyParameter], donor_params: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Return the new parameters for a stretch; None if the member keeps its own.
+
+        A member gets those of the schedule if there is one. Otherwise its parameters change if it takes over another
+        member's state. In a restart, every second member draws all of them anew.
 
         Args:
             stretch: A stretch that continues a paused member.

@@ -1,9 +1,10 @@
 """Decides which trial of a study with promotion trains next, and up to which rung. Pure: a function of the ledger's rows.
 
-The algorithm is asynchronous successive halving with promotion (Li et al. 2020). A trial that reaches a rung is paused. When
-a slot is free, a paused trial that is among the best 1/factor of its rung is promoted: it trains up to the next rung. The
-rungs are searched from the highest one down. If no paused trial can be promoted, the slot takes a new trial. So a decision
-depends only on how trials have ended.
+The algorithm is asynchronous successive halving with promotion (Li et al. 2020). A rung is a number of steps at which trials
+are compared. A trial that reaches a rung is paused. When a slot is free, a paused trial that is among the best 1/factor of
+its rung is promoted: it trains up to the next rung. The rungs are searched from the highest one down. If no paused trial can
+be promoted, the slot takes a new trial. So a decision depends only on how trials have ended. Trials may be divided into
+brackets, each with rungs of its own, which begin at different numbers of steps.
 
 A trial that cannot get among the best of its rung any more, whatever the others do, is dropped. If nothing else can be
 started and no trial is complete, the best trial of the highest rung continues, so that the study has a result. A budget
@@ -166,7 +167,7 @@ class Promotion:
     def raise_top(self, trial: int, done: int, losses: Losses) -> bool:
         """Raise the top rung if a trial has reached it and the ranking at it differs from the ranking at the rung below.
 
-        Differences within the noise do not count, see `ranking`. Call this before `record_end`.
+        Differences within the noise do not count, see `ranking`. Call this at the end of a stretch, before `record_end`.
 
         Args:
             trial: Number of the trial.
@@ -177,7 +178,8 @@ class Promotion:
             Whether the top was raised.
         """
         rung = self._running[trial].rung  # may be above the top, if the trial reports so seldom that it has skipped the top
-        if not self._ladder.is_auto or rung < self.top or done < rung:
+        has_reached_top = rung >= self.top and done >= rung
+        if not self._ladder.is_auto or not has_reached_top:
             return False
         (rungs,) = self._rungs  # a ladder with `max: auto` has one bracket
         losses_at = {step: rungs[step].first_losses for step in self._ladder.rungs() if step <= rung}
@@ -186,7 +188,7 @@ class Promotion:
         if len(reached) < 2:
             return False
         below, at_top = reached[-2:]
-        if ranking.is_same(below, at_top, noise=0.0):  # saves the estimate in most cases
+        if ranking.is_same(below, at_top, noise=0.0):  # is so in most cases, which saves the slow estimate of the noise
             return False
         if ranking.is_same(below, at_top, ranking.estimate_noise(reached)):
             return False
@@ -212,33 +214,38 @@ class Promotion:
         if not fitting and not self._running and not self._complete_count:
             # A paused trial continues without being among the best of its rung, so that the study has a result.
             fitting = [stretch for stretch in self._best_paused() if self._fits(stretch)]
-        # The budget is spent if it alone keeps a candidate from starting, or has no step left, and no end can change that.
+        # Without a fitting stretch, and without a running trial whose end could lead to one, the budget is spent if it is
+        # the reason: it is too small for every candidate, or has no step left.
         is_stopped_by_budget = bool(candidates) or self._steps_left() <= 0
         self.is_budget_spent = not fitting and not self._running and is_stopped_by_budget
         return fitting[0] if fitting else None
 
     def find_hopeless(self) -> list[int]:
-        """Return the paused trials that will not be promoted, whatever the others do, in order of their numbers."""
+        """Return the paused trials that will not be promoted, whatever the others do, in order of their numbers.
+
+        The more trials reach a rung, the more are promoted from it. So each rung's number of trials that may still arrive is
+        counted, from the lowest rung up.
+        """
         hopeless: list[int] = []
         for bracket in range(len(self._rungs)):
-            # Number of trials that may still reach the rung: at first those that have not started, then also those that run
-            # up to this rung or are paused below it.
-            arrivals = self._trials - self._start_count
+            arrivals = self._trials - self._start_count  # trials that may still reach the rung: first those not started
             for step, rung in self._rungs[bracket].items():
-                arrivals += sum(
-                    stretch.rung == step and self._ladder.bracket(trial) == bracket
+                running_up_to_rung = [
+                    trial
                     for trial, stretch in self._running.items()
-                )
+                    if stretch.rung == step and self._ladder.bracket(trial) == bracket
+                ]
+                arrivals += len(running_up_to_rung)
+                excluded: set[int] = set()  # trials that are paused here and will not be promoted
                 if rung.has_one_loss and rung.paused:
-                    # Even if all arrivals were worse than the trials here, no more than this many could be promoted.
+                    # Even if all arrivals were worse than the trials here, no more than the best of these could be promoted.
                     best = rung.order[: (len(rung) + arrivals) // self._ladder.factor]
                     excluded = rung.paused.difference(best)
                     if excluded == rung.paused and not self._complete_count:
                         # The best paused trial may be needed as the result of the study, so it stays.
                         excluded.remove(next(trial for trial in rung.order if trial in excluded))
-                    hopeless += excluded
-                    arrivals -= len(excluded)
-                arrivals += len(rung.paused)  # they may reach the next rung, except for the hopeless ones
+                hopeless += excluded
+                arrivals += len(rung.paused) - len(excluded)  # the other paused trials may reach the next rung
         return sorted(hopeless)
 
     @property
@@ -263,12 +270,12 @@ class Promotion:
         Args:
             new_trial: Number of the next new trial; None if none is left to draw.
         """
-        steps = sorted({step for rungs in self._rungs for step in rungs}, reverse=True)
+        steps = sorted({step for rungs in self._rungs for step in rungs if step < self.top}, reverse=True)
         for step in steps:
             for bracket, rungs in enumerate(self._rungs):
-                if step >= self.top or step not in rungs or not rungs[step].paused:
+                rung = rungs.get(step)
+                if rung is None or not rung.paused:
                     continue
-                rung = rungs[step]
                 for trial in rung.order[: len(rung) // self._ladder.factor]:
                     if trial in rung.paused:
                         yield self._next_stretch_of(trial, bracket)
@@ -308,12 +315,12 @@ class Promotion:
     def _fits(self, stretch: Stretch) -> bool:
         """Return whether the budget has the steps of a stretch, and those that are reserved for the first complete trial.
 
-        Steps are reserved if no trial is complete or trains to its end. They are the steps that one trial lacks to its end
-        when this stretch and the running ones have ended: the trial that will then have the most steps.
+        Steps are reserved if no trial is complete, and neither this stretch nor a running one trains its trial to the end.
+        They are the steps to the end of the trial that has the most steps when all these stretches have ended.
         """
         reserved = 0
-        will_none_complete = all(other.rung for other in (stretch, *self._running.values()))
-        if not self._complete_count and will_none_complete:
+        trains_to_end = any(other.rung == 0 for other in (stretch, *self._running.values()))
+        if not self._complete_count and not trains_to_end:
             paused_steps = [self._done_steps[trial] for trial in self._paused_at]
             running_rungs = [running.rung for running in self._running.values()]
             most_steps = max(stretch.rung, *running_rungs, *paused_steps, 0)

@@ -78,7 +78,7 @@ class Pruning:
             return False
         self.is_reported = True
         previous = self._pop_continued(trial._trial_id, step)
-        if previous is not None:
+        if previous is not None:  # this is the first report of a retry that continues from a checkpoint
             self._copy_reports(trial, step, previous)
         try:
             trial.report(self.sign * metrics[watched], step)
@@ -138,7 +138,10 @@ class Pruning:
             step: Step of the report.
         """
         previous = self._replaced.pop(trial_id, None)
-        return previous if previous is not None and step > min(previous.intermediate_values) else None
+        if previous is None:
+            return None
+        starts_over = step <= min(previous.intermediate_values)
+        return None if starts_over else previous
 
     def _copy_reports(self, trial: optuna.trial.Trial, step: int, previous: FrozenTrial) -> None:
         """Copy the reports before a step, and the rungs, of the previous attempt to a retry."""

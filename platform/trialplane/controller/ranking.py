@@ -52,7 +52,7 @@ def estimate_noise(rungs: Sequence[Mapping[int, float]]) -> float:
     trials = sorted(set(rungs[0]).intersection(*rungs[1:]))
     losses = np.array([[rung[trial] for trial in trials] for rung in rungs])
     first, second = np.triu_indices(len(trials), 1)  # positions of the two trials of each pair
-    # Comparisons instead of np.sign of the difference, which would be NaN for two infinite losses.
+    # Comparisons instead of np.sign of the difference, which would be NaN for two infinite losses. The products are 1 or 0.
     signs = [(row[first] > row[second]) * 1 - (row[first] < row[second]) * 1 for row in losses]
     last_returns = _last_returns(signs)
     samples: list[float] = []

@@ -36,7 +36,7 @@ def replay(
     bad: Collection[int],
     function: Callable[..., Any] | None,
 ) -> None:
-    """Let a new sampler draw the trials that the sampler of an earlier controller has drawn.
+    """Let a new sampler draw the trials that the sampler of an earlier controller has drawn, in a temporary study.
 
     A sampler without a seed may draw other parameters. The temporary study then gets the trial with its real parameters, as
     one that still runs, and a warning is logged.
@@ -74,7 +74,8 @@ def replay(
     if different:
         log.warning(
             "the sampler %s draws %s otherwise than before the run was resumed, so it has no seed; it goes on from there",
-            *(job.search.sampler.class_path, errors.counted(len(different), "trial")),
+            job.search.sampler.class_path,
+            errors.counted(len(different), "trial"),
         )
 
 

@@ -173,11 +173,13 @@ def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
     """Let the brute-force sampler call `study.stop` if every point was drawn under an earlier controller.
 
-    Optuna's sampler detects that only when a trial ends, so the last end is repeated for it.
+    Optuna's sampler checks that only when it is told that a trial has ended. So it is told the end of the last finished
+    trial again.
     """
     finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     if job.search.sampler.name == "bruteforce" and finished:
-        build_sampler(job, 0, code).after_trial(study, finished[-1], finished[-1].state, finished[-1].values)
+        last = finished[-1]
+        build_sampler(job, 0, code).after_trial(study, last, last.state, last.values)
 
 
 class _Grid(optuna.samplers.GridSampler):
@@ -188,9 +190,14 @@ class _Grid(optuna.samplers.GridSampler):
     """
 
     def begin_with(self, parameters: Mapping[str, space.AnyParameter], points: Sequence[Mapping[str, Any]]) -> None:
-        """Move whole points of the grid to its beginning."""
-        first = (tuple(_grid_code(parameters[name], point[name]) for name in self._param_names) for point in points)
-        self._all_grids = list(dict.fromkeys([*first, *self._all_grids]))
+        """Move points of the grid to its beginning.
+
+        Args:
+            parameters: Parameters of the grid, by name.
+            points: Enqueued points, each with a value for every parameter.
+        """
+        first = [tuple(_grid_code(parameters[name], point[name]) for name in self._param_names) for point in points]
+        self._all_grids = list(dict.fromkeys([*first, *self._all_grids]))  # each once, in this order
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
@@ -199,9 +206,10 @@ class _Grid(optuna.samplers.GridSampler):
 
 
 class _Cmaes(optuna.samplers.CmaEsSampler):
-    """CMA-ES that estimates only once, from the trials of earlier studies, where it starts.
+    """CMA-ES that estimates its start from the trials of earlier studies only once in a study.
 
-    Optuna repeats this for each trial that is drawn before the first generation is complete. The trials drawn are the same.
+    Optuna repeats this slow estimate for each trial that is drawn before the first generation is complete. The trials that
+    are drawn are the same.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -216,7 +224,8 @@ class _Cmaes(optuna.samplers.CmaEsSampler):
     def _init_optimizer(self, trans: Any, direction: Any) -> Any:
         """Return the optimizer of the first generation, which gets its random numbers from the caller."""
         if (start := self._starts.get(len(trans.bounds))) is not None:
-            self._cma_rng.rng.randint(1, 2**31 - 2)  # as Optuna draws a seed here, and then another one
+            # Optuna's method draws a seed for the optimizer. Draw it too, so that the numbers after it are the same.
+            self._cma_rng.rng.randint(1, 2**31 - 2)
             return copy.deepcopy(start)
         optimizer = super()._init_optimizer(trans, direction)
         if self._source_trials is not None:
@@ -251,6 +260,15 @@ def _build(
 ) -> Any:
     """Return an object of Optuna, built from its name and options in the job.
 
+    Args:
+        kind: Kind of the object: a sampler, a pruner, or a crossover or mutation of a genetic sampler.
+        name: Its name in the job.
+        option_values: Its options in the job.
+        job: The job.
+        seed: Seed of the trial for which it is built.
+        code: Code of the job, for options that are functions.
+        earlier: Trials of earlier studies, from which CMA-ES starts.
+
     Raises:
         InputError: Optuna refuses the options, or a library that it needs cannot be imported.
     """
@@ -264,26 +282,28 @@ def _build(
     arguments: dict[str, Any] = {}
     for key, value in option_values.items():
         arguments[key] = _option_value(choice.options[key].kind, value, job, seed, code)
-    if "seed" in choice.platform:  # arguments that the platform sets
+    if "seed" in choice.platform:
         arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
+    if "search_space" in choice.platform:
+        arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
     if name == "qmc" and arguments.get("independent_sampler") is None:
         # Without this, Optuna would build one with the seed of the sequence, which draws the same numbers in every trial.
         arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
-    finite_trials = [
-        trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
-    ]
     if name == "tpe" and len(job.objectives) == 1 and not arguments.keys() & {"multivariate", "group"}:
         # By default TPE draws all parameters together, from trials that have them all. With groups it draws those together
         # that the same trials have.
         arguments["group"] = any(len(trial.params) < len(earlier[-1].params) for trial in earlier)
-    if name == "cmaes" and len(finite_trials) >= _MIN_EARLIER:
-        arguments["source_trials"] = finite_trials
+    if name == "cmaes":
+        finite_trials = [
+            trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
+        ]
+        if len(finite_trials) >= _MIN_EARLIER:
+            arguments["source_trials"] = finite_trials
     if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):
         # Reports are negated, see `Pruning.sign`. So are the limits, and the lower one becomes the upper one.
-        lower, upper = arguments.pop("lower", None), arguments.pop("upper", None)
-        arguments |= {"lower": None if upper is None else -upper, "upper": None if lower is None else -lower}
-    if "search_space" in choice.platform:
-        arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
+        lower, upper = arguments.get("lower"), arguments.get("upper")
+        arguments["lower"] = None if upper is None else -upper
+        arguments["upper"] = None if lower is None else -lower
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental and deprecated options, which the job has chosen
@@ -333,19 +353,31 @@ def earlier_trials(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial
     frozen_trials = [
         _earlier_trial(job, trial, distribution_of, signs, index - len(ordered)) for index, trial in enumerate(ordered)
     ]
-    if generation := _GENERATIONS.get(job.search.sampler.name):  # the name of the attribute
-        size = job.search.sampler.options.get("population_size", 50)  # 50 is Optuna's default
-        losses = {
-            trial.number: tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
-            for trial in frozen_trials
-            if trial.state == TrialState.COMPLETE
-        }
-        ranks = rows.fronts(losses)
-        best = set(sorted(losses, key=lambda number: (ranks[number], losses[number]))[:size])
-        for trial in frozen_trials:
-            if trial.number in best:
-                trial.system_attrs = {**trial.system_attrs, generation: 0}
+    if job.search.sampler.name in _GENERATIONS:
+        _mark_first_generation(job, frozen_trials, signs)
     return frozen_trials
+
+
+def _mark_first_generation(job: Job, trials: Sequence[FrozenTrial], signs: Sequence[float]) -> None:
+    """Mark the best of some trials as the first generation of the job's genetic sampler.
+
+    Args:
+        job: Job that names the sampler.
+        trials: Trials of earlier studies, of which the marked ones get an attribute.
+        signs: Factor of each objective that makes smaller values better.
+    """
+    generation_attribute = _GENERATIONS[job.search.sampler.name]
+    size = job.search.sampler.options.get("population_size", 50)  # 50 is Optuna's default
+    losses = {
+        trial.number: tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
+        for trial in trials
+        if trial.state == TrialState.COMPLETE
+    }
+    ranks = rows.fronts(losses)
+    best = set(sorted(losses, key=lambda number: (ranks[number], losses[number]))[:size])
+    for trial in trials:
+        if trial.number in best:
+            trial.system_attrs = {**trial.system_attrs, generation_attribute: 0}
 
 
 def _earlier_trial(
@@ -367,7 +399,9 @@ def _earlier_trial(
     params = encode_point(job, trial.params)
     values = list(trial.values)
     state = TrialState.COMPLETE if values else TrialState.PRUNED
-    if not values and not trial.pruned and points.WORST.get(job.search.sampler.name) is TrialState.COMPLETE:
+    has_failed = not values and not trial.pruned
+    if has_failed and points.WORST.get(job.search.sampler.name) is TrialState.COMPLETE:
+        # This sampler learns from a failed trial only if it is complete, with the worst possible values.
         state, values = TrialState.COMPLETE, [sign * math.inf for sign in signs]
     report = trial.metrics.get(job.objectives[0].metric)
     reports = {trial.step: report} if trial.pruned and report is not None else {}
@@ -401,28 +435,40 @@ def adapt_to_space(job: Job, trial: FrozenTrial) -> FrozenTrial:
         return trial
     parameters = job.search.parameters
     current = {name: points.distribution(parameters[name]) for name in trial.params if name in parameters}
-    if current != trial.distributions and current.keys() == trial.params.keys():
-        has_same_types = all(type(current[name]) is type(old) for name, old in trial.distributions.items())
-        # A changed normal parameter gives another meaning to the share that Optuna has stored.
-        has_normal = any(isinstance(parameters[name], space.NormalParameter) for name in current)
-        is_inside = all(points.contains(current[name], value) for name, value in trial.params.items())
-        if has_same_types and is_inside and not has_normal:
-            trial.distributions = current
+    has_removed_parameter = current.keys() != trial.params.keys()
+    if has_removed_parameter or current == trial.distributions:
+        return trial
+    has_same_types = all(type(current[name]) is type(old) for name, old in trial.distributions.items())
+    # A changed normal parameter gives another meaning to the share that Optuna has stored.
+    has_normal = any(isinstance(parameters[name], space.NormalParameter) for name in current)
+    is_inside = all(points.contains(current[name], value) for name, value in trial.params.items())
+    if has_same_types and is_inside and not has_normal:
+        trial.distributions = current
     return trial
 
 
 def fits(job: Job, trial: FrozenTrial) -> bool:
-    """Return whether a trial that `adapt_to_space` returned is in the study's space, so that samplers can learn from it."""
+    """Return whether a trial is in the study's space, so that samplers can learn from it.
+
+    It must have each parameter whose condition holds, with the same distribution, and no other parameter. For some samplers
+    it may lack parameters.
+
+    Args:
+        job: Job that defines the space and names the sampler.
+        trial: Trial that `adapt_to_space` has returned.
+    """
     if job.search.is_code or not trial.params:
         return True
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {}  # values of the trial's parameters that are in the space
     for name, parameter in job.search.parameters.items():
-        if space.is_active(parameter, values):
-            if name not in trial.params and job.search.sampler.accepts_partial_trials:
-                continue
-            if name not in trial.params or trial.distributions[name] != points.distribution(parameter):
+        if not space.is_active(parameter, values):
+            continue
+        if name in trial.params:
+            if trial.distributions[name] != points.distribution(parameter):
                 return False
             values[name] = parameter.decode(trial.params[name])
+        elif not job.search.sampler.accepts_partial_trials:
+            return False
     return values.keys() == trial.params.keys()
 
 
@@ -441,11 +487,11 @@ def is_bad(job: Job, outcome: TrialOutcome) -> bool:
 
     An attempt that its machine or its user ended says nothing about its point, and a retried one may still succeed.
     """
-    if outcome.failure is None:
-        # A trial without a failure lacks values only if it was pruned and there are several objectives: Optuna then has no
-        # pruned trials, see `state_and_values`. With a ladder, pruned trials were paused before, and are not at fault.
-        return outcome.state is State.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
-    return FAILURE_RULES[outcome.failure].counts and not outcome.retried
+    if outcome.failure is not None:
+        return FAILURE_RULES[outcome.failure].counts and not outcome.retried
+    # Optuna knows pruned trials only with one objective. With several, a pruned trial is a failed one, see
+    # `state_and_values`, and its point is a bad one. But with rungs, pruned trials are those that were not promoted.
+    return outcome.state is State.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
 
 
 def encode_point(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -485,18 +531,25 @@ def suggest(
     values: dict[str, Any] = {}
     for name, parameter in job.search.parameters.items():
         if space.is_active(parameter, values):
-            internal = _suggest_parameter(optuna_trial, name, parameter)
+            drawn = _suggest_parameter(optuna_trial, name, parameter)
             if job.search.sampler.class_path:
-                distribution = points.distribution(parameter)
-                if not points.contains(distribution, internal):
-                    problem = f"{name} is {internal!r}, and must be {space.describe(parameter)}"
-                    class_path = job.search.sampler.class_path
-                    raise errors.EntrypointError(f"the sampler {class_path} draws outside of the space: {problem}")
-                # The class may draw values with types of NumPy. The conversion gives them Python's types.
-                internal = distribution.to_external_repr(distribution.to_internal_repr(internal))
+                drawn = _checked_value(job.search.sampler.class_path, name, parameter, drawn)
             is_exact = isinstance(parameter, space.NormalParameter) and name in enqueued
-            values[name] = enqueued[name] if is_exact else parameter.decode(internal)
+            values[name] = enqueued[name] if is_exact else parameter.decode(drawn)
     return values
+
+
+def _checked_value(class_path: str, name: str, parameter: space.AnyParameter, drawn: Any) -> Any:
+    """Return the value that a sampler of another package has drawn for a parameter, with a type of Python, not NumPy.
+
+    Raises:
+        EntrypointError: The value is outside of the space.
+    """
+    distribution = points.distribution(parameter)
+    if not points.contains(distribution, drawn):
+        problem = f"{name} is {drawn!r}, and must be {space.describe(parameter)}"
+        raise errors.EntrypointError(f"the sampler {class_path} draws outside of the space: {problem}")
+    return distribution.to_external_repr(distribution.to_internal_repr(drawn))
 
 
 def _suggest_parameter(optuna_trial: optuna.trial.Trial, name: str, parameter: space.AnyParameter) -> Any:

@@ -1,7 +1,11 @@
 """One session of a controller: opens everything that a run needs, runs the loop, and closes everything.
 
-`drive` is called by the program, and runs a `Session`. Every ending, including errors, becomes the run's last status and an
-exit code.
+The program calls `drive`, which runs a `Session`. Every ending, including errors, becomes the run's last status and an exit
+code.
+
+A session opens, in this order: the status board, the ledger (the run's database), the exporter to MLflow, Ray if the run
+needs it, and the slots, in which the attempts at trials run. On a laptop the user starts each controller. In a cluster
+Kubernetes also starts one again after a crash, so a controller may get a run whose earlier controller was lost.
 """
 
 from __future__ import annotations
@@ -82,10 +86,14 @@ def drive(folder: Path, signals: list[int], setting: Setting) -> int:
         job = kinds.read(run.job.read_text())
     except ValidationError as error:
         first_error = error.errors()[0]
+        field = ".".join(map(str, first_error["loc"]))
         log.error(
             "%s cannot be read by trialplane %s: %s: %s. It was submitted by another version; "
             "use the same version on the laptop and in the images (`platform image build`)",
-            *(run.job, trialplane.__version__, ".".join(map(str, first_error["loc"])), first_error["msg"]),
+            run.job,
+            trialplane.__version__,
+            field,
+            first_error["msg"],
         )
         return errors.EXIT_PLATFORM
     session = Session(run, job, signals, setting)
@@ -93,7 +101,7 @@ def drive(folder: Path, signals: list[int], setting: Setting) -> int:
         state = session.run()
     except (errors.LedgerLocked, errors.LedgerFenced) as error:
         log.error("%s", error)
-        return error.exit_code  # the status is that of the other controller
+        return error.exit_code  # without a last status, as the other controller writes the run's status
     except TokenRefused as error:
         log.error("%s; this container waits for a minute to be removed, and then tries another token", error)
         stopping.wait_for_removal(REFUSED_PATIENCE)
@@ -112,7 +120,7 @@ def drive(folder: Path, signals: list[int], setting: Setting) -> int:
         with contextlib.suppress(OSError):  # the error may be that the disk is full
             write_status(run, session.last_status(error))
         if isinstance(error, errors.EntrypointError) and session.has_begun:
-            return errors.EXIT_RUN_FAILED  # EXIT_BAD_INPUT would say that no trial was started
+            return errors.EXIT_RUN_FAILED  # the error's own code, EXIT_BAD_INPUT, would say that no trial was started
         return error.exit_code if isinstance(error, errors.TrialplaneError) else errors.EXIT_PLATFORM
     return state.exit_code
 
@@ -182,6 +190,7 @@ class Session:
                 # pod. On a laptop only the user starts a controller, to continue a run that has ended.
                 if setting.in_cluster and self._begun and recorded.has_ended(self._begun):
                     raise AlreadyEnded(f"the run has ended ({recorded.state.value}: {recorded.reason})")
+                # The status in the database may be newer than that in the folder. The seconds worked only grow.
                 worked = max(self._initial_status.worked, recorded.worked)
                 self._initial_status = dataclasses.replace(self._initial_status, worked=worked)
             self._notifier = Notifier(self._job.notify, setting.secrets, recorded or self._previous_status)
@@ -192,22 +201,24 @@ class Session:
                     board.write_address()
                     return self._drive(self._ledger, board, uri)
             except (errors.LedgerLocked, errors.LedgerFenced):
-                raise  # the status is that of the other controller
+                raise  # without a last status, as the other controller writes the run's status
             except Exception as error:
                 self._record_error(error)
                 raise
 
     def _record_error(self, error: Exception) -> None:
-        """Record the run's last status after an error, and notify the user, unless another controller continues the run.
+        """Record the run's last status after an error, and notify the user.
+
+        If the error was caused by the loss of Ray's head, do neither: the next controller continues the run.
 
         Raises:
-            HeadLost: The error is a consequence of the loss of Ray's head.
+            HeadLost: Ray's head is lost.
         """
         address = self._setting.ray
-        # Most errors of the platform have a known cause. Any other error, and a lost slot, may be the first sign that Ray's
-        # head is lost, which then ends a moment later.
-        has_known_cause = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
-        if self._has_joined and _is_head_lost(address, 0.0 if has_known_cause else HEAD_PATIENCE):
+        # A lost slot, and an error that is none of the platform's own, may be the first effect of a head that is about to
+        # end, so wait for that. The platform's other errors have causes of their own.
+        may_be_head = isinstance(error, errors.SlotError) or not isinstance(error, errors.TrialplaneError)
+        if self._has_joined and _is_head_lost(address, HEAD_PATIENCE if may_be_head else 0.0):
             description = f"Ray's head at {address} is lost, and the next controller continues the run"
             raise HeadLost(f"{description}: {errors.first_line(error)}") from error
         status = self.last_status(error)
@@ -219,7 +230,8 @@ class Session:
     def last_status(self, error: Exception) -> RunStatus:
         """Return the status after an error, with the current counts; PAUSED if the run can be resumed, otherwise FAILED.
 
-        A run that another error than the platform's own has ended can be resumed.
+        It can be resumed after an error of the ledger or the slots that may be temporary, and after an unexpected error, one
+        that is no TrialplaneError.
         """
         if not isinstance(error, errors.TrialplaneError):
             reason = f"the controller failed: {type(error).__name__}: {errors.first_line(error)}"
@@ -244,14 +256,16 @@ class Session:
             return bool(self._signals)
 
         def open_once() -> Ledger:
-            """Make one attempt to open the ledger, which `Patience` repeats if the database does not answer yet."""
+            """Make one attempt to open the ledger. The ledger has a patience of its own, for its later writes."""
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
             patience = Patience(on_wait=show_wait, should_give_up=should_give_up, lock_seconds=HEAD_LOCK_PATIENCE)
             last_alive = self._initial_status.alive
             return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, last_alive=last_alive)
 
+        open_seconds = OPEN_PATIENCE if self._setting.ledger else 0.0
+        repeat_until_open = Patience(open_seconds, show_wait, should_give_up)
         try:
-            return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, show_wait, should_give_up)(open_once)
+            return repeat_until_open(open_once)
         except errors.LedgerFenced as error:
             if not self._setting.in_cluster:
                 raise
@@ -348,12 +362,13 @@ class Session:
         """Let the attempt whose failure ended the run be retried, if the user has resumed the run.
 
         On a laptop only the user starts a controller, so each start is such a request. In a cluster a controller is also
-        started after a head was lost. There the user's request is in the ledger's desired state, with the attempt's number.
+        started after a head was lost. There `platform resume` writes the number of the attempt into the ledger, as the field
+        `again` of the desired state.
         """
         number: int | None = None  # of the attempt; None for the newest one
         if self._setting.in_cluster:
             number = ledger.read_desired().again
-            if number is None:
+            if number is None:  # the user has not requested it
                 return
         if ledger.reopen_failure(number):
             log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
@@ -432,7 +447,7 @@ class Session:
             grace=job.grace(setting.grace),
             linger=job.budget.exit_timeout,
             pack=str(arrival.code_archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
-            ship=setting.in_cluster,
+            ship=setting.in_cluster,  # pods share no folder with this process
             role=role.name,
             write=role.write,
             program=role.program,
@@ -444,11 +459,10 @@ class Session:
         )
 
     def _mlflow_patience(self, ending: Ending) -> float:
-        """Return the seconds to wait at the end for an MLflow that does not answer."""
-        is_by_user = ending.is_by_user
+        """Return the seconds to wait at the end for an MLflow that does not answer: fewer if the user ends the run."""
         if self._setting.in_cluster:  # logs and MLflow stores that were not copied are lost with the pod's disk
-            return 60.0 if is_by_user else 600.0
-        return 5.0 if is_by_user else 120.0  # the user waits, and nothing is lost
+            return 60.0 if ending.is_by_user else 600.0
+        return 5.0 if ending.is_by_user else 120.0  # the user waits, and nothing is lost
 
     def _record_status(self, status: RunStatus) -> None:
         """Write the status to the database, without waiting for one that does not answer.
@@ -467,7 +481,7 @@ class Session:
         return dataclasses.replace(status, updated=max(status.updated, self._begun))
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
-        """Return the run's status while the loop, and so each attempt, does not run."""
+        """Return the run's status before the loop starts or after it has ended, when no attempt runs."""
         counts = {} if self._ledger is None else self._ledger.counts.status_fields()
         best = None if self._ledger is None else self._ledger.best
         now = time.time()
@@ -544,8 +558,9 @@ def _read_status(run: RunPaths) -> RunStatus | None:
 def tracking_uri(run: RunPaths, *, is_gateway: bool = False) -> str:
     """Return the tracking URI of a run and its trials, and store it in the run's folder for later controllers.
 
-    The environment names it. But a run stays at the MLflow in which it was recorded first: if the environment names another
-    MLflow, a warning is logged. If it names the same MLflow with another login, the new login is used.
+    It comes from the environment variable MLFLOW_TRACKING_URI, or else is that of a local MLflow. But a run stays at the
+    MLflow in which it was recorded first: if the variable names another one, that is ignored with a warning. If the variable
+    has another login for the same MLflow, the new login is used.
 
     Args:
         run: Paths of the run.
@@ -560,12 +575,10 @@ def tracking_uri(run: RunPaths, *, is_gateway: bool = False) -> str:
     if previous and current and _without_login(current) != _without_login(previous):
         log.warning(
             "%s is still recorded to %s, where it began, and not to the current %s (%s); submit under another name for that",
-            *(
-                run.root.name,
-                escapes.mask_passwords(previous),
-                env.MLFLOW_TRACKING_URI,
-                escapes.mask_passwords(current),
-            ),
+            run.root.name,
+            escapes.mask_passwords(previous),
+            env.MLFLOW_TRACKING_URI,
+            escapes.mask_passwords(current),
         )
         return previous
     uri = current or previous or paths.mlflow_uri(run.root.parent.parent)

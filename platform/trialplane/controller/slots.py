@@ -1,5 +1,8 @@
 """A pool of slots. Each slot is one actor, and runs one process of a role at a time.
 
+An actor first starts a template: a process that imports the job's modules once, and from which each attempt's process is
+forked. A slot is warm when its template has imported them. Roles are those of the job's processes: trial, worker or learner.
+
 The pool calls an actor to start an attempt, or to answer its last event. The actor answers the call with its next event. So
 the pool has at most one pending call per slot, and `events` waits for the first answer. When an actor dies, its process is
 lost: the pool reports the loss and starts a new actor. The host (`slot_host`) starts the actors, in Ray or as processes of
@@ -205,14 +208,15 @@ class SlotPool:
 
     @property
     def trouble(self) -> str:
-        """A message on a slot that does not start, or whose process does not exit; "" if there is none."""
+        """A message on a slot that does not start, or else on one whose process does not exit; "" if there is none."""
         failing = [state for state in self._states.values() if state.trouble]
-        if not failing:
-            exiting = (state for state in self._states.values() if state.exiting_since is not None)
-            return next((self._exit_message(state) for state in exiting), "")
-        shown = next((state for state in failing if state.is_given_up), failing[0])
-        remark = f"; {errors.counted(len(failing) - 1, 'other slot')} failed to start as well" if len(failing) > 1 else ""
-        return f"{self._slot_name(shown)} {shown.trouble}{remark}"
+        if failing:
+            shown = next((state for state in failing if state.is_given_up), failing[0])
+            others = len(failing) - 1
+            remark = f"; {errors.counted(others, 'other slot')} failed to start as well" if others else ""
+            return f"{self._slot_name(shown)} {shown.trouble}{remark}"
+        exiting = (state for state in self._states.values() if state.exiting_since is not None)
+        return next((self._exit_message(state) for state in exiting), "")
 
     @property
     def leaving(self) -> frozenset[int]:
@@ -227,6 +231,7 @@ class SlotPool:
         """
 
         def removal_order(state: _SlotState) -> tuple[bool, bool, bool]:
+            """Return a key that sorts slots in this order, as False sorts before True."""
             runs, is_warm = state.running is not None, bool(state.node)
             return runs, is_warm, not state.is_given_up
 
@@ -269,12 +274,15 @@ class SlotPool:
         self._pending[reference] = state
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """Kill the process in a slot, see `Pool.kill`."""
-        self._send_end(slot, messages.KillTrial(failure, message))
+        """Kill the process in a slot, see `Pool.kill`. A slot that does not answer for `KILL_PATIENCE` is replaced."""
+        state = self._states[slot]
+        if state.running is not None and state.answer_by is None:
+            state.answer_by = time.monotonic() + KILL_PATIENCE
+        self._send_end(state, messages.KillTrial(failure, message))
 
     def stop(self, slot: int, message: str) -> None:
-        """Let the process in a slot save itself and end, see `Pool.stop`."""
-        self._send_end(slot, messages.StopTrial(message))
+        """Let the process in a slot save a checkpoint and end, see `Pool.stop`."""
+        self._send_end(self._states[slot], messages.StopTrial(message))
 
     def remove_checkpoints(self, folders: tuple[TrialFolder, ...]) -> SlotCall[None] | None:
         """Start the removal of folders of checkpoints in a ready slot; None if no slot is ready. See `Pool`."""
@@ -332,7 +340,8 @@ class SlotPool:
             state = self._pending.pop(reference)
             state.answer_by = None  # if the process still runs and must be killed, the loop calls `kill` again
             try:
-                event = self._event(state, self._host.result(reference))
+                answer = self._host.result(reference)
+                event = self._record_warm(state, answer) if state.running is None else self._take_messages(state, answer)
             except Exception as error:  # the actor died, is of another version, or is broken
                 if isinstance(error, errors.EntrypointError) and not self._has_begun:
                     raise errors.EntrypointError(f"{states.NO_TRIAL}: {error}") from error
@@ -361,13 +370,10 @@ class SlotPool:
                 no_answer = errors.SlotError(f"it did not answer for {KILL_PATIENCE:g} s (stopped?)")
                 yield from self._handle_loss(state, no_answer)
 
-    def _send_end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
+    def _send_end(self, state: _SlotState, message: messages.KillTrial | messages.StopTrial) -> None:
         """Send the message that kills or stops the process in a slot, if a process runs."""
-        state = self._states[slot]
         state.was_told_to_end = True
         if state.running is not None:
-            if isinstance(message, messages.KillTrial) and state.answer_by is None:
-                state.answer_by = time.monotonic() + KILL_PATIENCE
             state.running.send(message)
 
     def _start_actor(self, state: _SlotState) -> None:
@@ -389,25 +395,38 @@ class SlotPool:
             state.actor.kill()
             state.actor = None
 
-    def _event(self, state: _SlotState, answer: Any) -> SlotEvent:
-        """Return the event in an answer of a slot, and update the slot's state by it.
+    def _take_messages(self, state: _SlotState, answer: Any) -> SlotTrial:
+        """Return the event that the process in a slot has sent messages, and record its end if it has ended.
 
-        If nothing runs in the slot, the answer is that of its start, and the event is that its template is warm.
+        Args:
+            state: State of the slot.
+            answer: Answer of the slot, see `worker.slot_actor.Answer`.
 
         Raises:
             MessageError: The answer is not valid.
         """
-        if state.running is not None:
-            encoded_messages, file_references = answer  # see `worker.slot_actor.Answer`
-            decoded = tuple(messages.decode(message, messages.FROM_SLOT) for message in encoded_messages)
-            if any(isinstance(message, messages.Exiting) for message in decoded):
-                state.exiting_since = time.monotonic()
-            files = {name: self._host.read(reference) for name, reference in file_references.items()}
-            event = SlotTrial(state.index, state.running.request, decoded, files.get("arrays"), files.get("store"))
-            if event.outcome is None:
-                return event
-            is_slot_lost = self._end_process(state, event.outcome)
-            return dataclasses.replace(event, slot_lost=is_slot_lost)
+        assert state.running is not None
+        encoded_messages, file_references = answer
+        decoded = tuple(messages.decode(message, messages.FROM_SLOT) for message in encoded_messages)
+        if any(isinstance(message, messages.Exiting) for message in decoded):
+            state.exiting_since = time.monotonic()
+        files = {name: self._host.read(reference) for name, reference in file_references.items()}
+        event = SlotTrial(state.index, state.running.request, decoded, files.get("arrays"), files.get("store"))
+        if event.outcome is None:
+            return event
+        is_slot_lost = self._end_process(state, event.outcome)
+        return dataclasses.replace(event, slot_lost=is_slot_lost)
+
+    def _record_warm(self, state: _SlotState, answer: Any) -> SlotReady:
+        """Record that a slot's template is warm, and return the event about it.
+
+        Args:
+            state: State of the slot.
+            answer: Answer of the slot to its start.
+
+        Raises:
+            MessageError: The answer is not valid.
+        """
         started = messages.decode(answer, messages.FROM_STARTING)
         self._has_begun = True
         self._failures.record_success()
@@ -420,7 +439,9 @@ class SlotPool:
         return SlotReady(state.index, started.seconds, started.unclean, started.node, started.address)
 
     def _end_process(self, state: _SlotState, outcome: TrialOutcome) -> bool:
-        """Record the end of a slot's process. Remove a slot that is leaving, and schedule the next start if its pod ends.
+        """Record the end of a slot's process.
+
+        A slot that is leaving is removed. If the slot's pod ends, a new actor is started later, in another pod.
 
         Returns:
             Whether the slot is lost with the process, for either reason.
@@ -438,8 +459,8 @@ class SlotPool:
     def _is_pod_ending(self, state: _SlotState, outcome: TrialOutcome) -> bool:
         """Return whether a slot's pod is terminating, so that a retry in it would be lost as well.
 
-        In a cluster the preStop hook of a terminating pod stops the process. So a process that was stopped, but not by the
-        controller, is the sign.
+        In a cluster the preStop hook of a terminating pod stops the process by SIGTERM. So the pod is taken for terminating
+        if its process was stopped, but not by the controller.
         """
         # A process that was stopped by SIGTERM is LOST with an exit code. Without an exit code its template has died.
         was_stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None
@@ -477,10 +498,13 @@ class SlotPool:
     def _handle_start_failure(self, state: _SlotState, error: Exception) -> None:
         """Start a slot that has failed to start again, at once or after a pause, or give it up after too many failures.
 
+        While enough other slots work for a trial, the failures of this slot are counted, and too many only give it up.
+        Otherwise the failures of all slots are counted together, and too many end the run.
+
         Raises:
             SlotError: There were too many failures, and too few other slots are left for a trial.
         """
-        can_continue = self.ready >= self._config.nodes  # whether enough other slots work for a trial
+        can_continue = self.ready >= self._config.nodes
         failures = state.start_failures if can_continue else self._failures
         has_too_many = failures.record_failure(time.monotonic())
         if has_too_many and not can_continue:

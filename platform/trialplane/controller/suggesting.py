@@ -25,7 +25,7 @@ from trialplane.job import space
 from trialplane.job.kinds import Job, base
 from trialplane.wire.messages import Suggest, Suggested
 
-MOST = 1000  # parameters of a trial; each write to the ledger repeats the earlier ones
+MOST = 1000  # parameters of a trial; each is written to the ledger together with all earlier ones
 MOST_CHOICES = 64 << 10  # bytes of JSON of a parameter's choices
 MOST_POINTS = 10_000  # points of a parameter with the sampler bruteforce
 _LONGEST = 1000  # characters of a message

@@ -139,7 +139,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         return value if math.isfinite(value) else None
 
     def _tell(self, trial: FrozenTrial) -> None:
-        """Tell the searcher the end of a trial."""
+        """Tell the searcher the end of a trial: of its own suggestion, or as another point."""
         value = self._trial_value(trial)
         self._told_numbers.add(trial.number)
         if value is not None:
@@ -148,8 +148,8 @@ class TuneSampler(optuna.samplers.BaseSampler):
             if points.is_same(self._suggested[trial.number], trial.params):
                 self._complete(trial, value)
                 return
-            # The trial has the parameters that the searcher of an earlier controller suggested. So the suggestion of this
-            # searcher ends as an error, and the trial is added as another point.
+            # In a replay, this searcher may suggest other parameters than that of the earlier controller, which the trial
+            # has. So its suggestion ends as an error, and the trial is added as another point.
             self._complete(trial, None)
         if value is not None:
             self._add(trial, value)

@@ -40,7 +40,7 @@ class WorkerEnd:
     """The effect of a worker's end on the units that were assigned to it.
 
     Attributes:
-        faulty: Number of the unit that made the worker fail; None if that is unknown.
+        faulty: Number of the unit that made the worker fail; None if no unit did, or if it is unknown which one.
         failed: Record of the faulty unit if it has failed for good; otherwise None.
         retried: Numbers of the units that wait again.
     """
@@ -220,8 +220,10 @@ class Units:
             failure: Class of the failure; None for an end without one, after which nothing is counted.
             counts: Retries that are counted so far.
         """
-        rule = None if failure is None else FAILURE_RULES[failure].retry  # the name of a field of `Retries`
-        if failure is None or rule is None or counts[unit, failure] >= getattr(self._retries, rule):
+        if failure is None:
+            return False
+        rule = FAILURE_RULES[failure].retry  # the name of the field of `Retries` with the limit; None if it has no retry
+        if rule is None or counts[unit, failure] >= getattr(self._retries, rule):
             return False
         counts[unit, failure] += 1
         return True
