@@ -208,21 +208,23 @@ class Archive:
     def counts(self, run: str) -> Counts:
         """Return the counts of the attempts of a run without a controller.
 
+        They are cached under the version of the attempts: the run's epoch, and the last numbers of an attempt and of an end.
+
         Raises:
             RunNotFound: There is no such run.
             ValueError: An attempt cannot be read.
         """
         with self._connect(run) as (connection, this_run):
-            # Read before the attempts: if a controller writes in between, its attempts may be counted, but then the counts
-            # are cached under a version that is over, and never used. The epoch is not enough: a controller that has lost
-            # its connection opens the run again under the same one.
+            # The version is read before the attempts. If a controller writes in between, counts with its attempts are cached
+            # under the version before, which is never requested again. The epoch alone is not enough: a controller that has
+            # lost its connection opens the run again under the same epoch.
             last = sa.select(sa.func.max(attempts.c.number), sa.func.max(attempts.c.end_number))
             run_id, epoch = connection.execute(sa.select(runs.c.id, runs.c.epoch).where(this_run)).one()
             number, end_number = connection.execute(last.where(attempts.c.run_id == run_id)).one()
         return self._cached_counts(run, (run_id, epoch, number, end_number))
 
     def _count(self, run: str, version: tuple[int | None, ...]) -> Counts:
-        """Read the attempts of a run and count them. `version` only identifies the result in the cache."""
+        """Read the attempts of a run and count them. `version` only identifies the result in the cache, see `counts`."""
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             pages = reading.pages(tables.select(connection), run, PAGE)
@@ -253,7 +255,7 @@ class Archive:
         """
         with self._connect(run) as (connection, _):
             all_attempts = reading.pages(tables.select(connection), run, PAGE)
-            # `saved` of an outcome is None too if it is unknown.
+            # Of each attempt True, False, or None if it is unknown.
             answers = {attempt.outcome.saved if attempt.outcome else None for attempt in all_attempts}
         if True in answers:
             return True
@@ -313,7 +315,7 @@ class Archive:
 
         Args:
             run: Name of the run.
-            after: Number of an end.
+            after: Number of the last end that the caller has read; 0 for all attempts.
             number: Number of the last attempt of the page before; -1 for the first page.
             until: `until` of the page before; None for the first page, which takes the number of the last end.
         """
@@ -324,12 +326,7 @@ class Archive:
                 until = int(connection.execute(last).scalar_one())
             where = "AND (end_number IS NULL OR end_number > :since)"
             page = reading.page(tables.select(connection), run, number, PAGE, where=where, optuna=True, since=after)
-            stored = [
-                attempt
-                if attempt.end_number is None or attempt.end_number <= until
-                else attempt._replace(end_number=None, outcome=None)
-                for attempt in page.stored
-            ]
+            stored = [_as_of_end(attempt, until) for attempt in page.stored]
         # A controller may have started or ended while the attempts were read. Its running attempts must not count as lost.
         return AttemptsPage(stored, _end_of_page(page, "number"), until, alive or self.is_alive(run))
 
@@ -650,6 +647,12 @@ def _claim(connection: sa.Connection, run: str) -> None:
     key = locking.key(tables.schema(connection), run)
     if not connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(key))).scalar():
         raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
+
+
+def _as_of_end(attempt: AttemptTexts, end_number: int) -> AttemptTexts:
+    """Return an attempt as it was when the end with this number was the last one: running if it has ended later."""
+    has_ended_later = attempt.end_number is not None and attempt.end_number > end_number
+    return attempt._replace(end_number=None, outcome=None) if has_ended_later else attempt
 
 
 def _end_of_page(page: Page, order: Literal["number", "end_number"]) -> int | None:

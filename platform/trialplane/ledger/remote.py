@@ -180,6 +180,10 @@ class Reader:
 
         The code in the body determines the error. A response without the code that belongs to its status does not come from
         the gateway, but from a proxy in front of it, so the gateway counts as unavailable.
+
+        Args:
+            status: HTTP status.
+            data: Body of the response.
         """
         try:
             body = json.loads(data)

@@ -96,8 +96,11 @@ def current(ledger: LedgerView, operator: OperatorView | None = None) -> RunStat
 def reported_status(ledger: LedgerView, waits: str = "") -> RunStatus | None:
     """Return the status of a run if the ledger alone determines it; None if the operator's view is needed.
 
-    The ledger determines it if the controller of the last start works and has written a status, or has ended. It also does
-    if no controller works and the user has paused or cancelled the run.
+    The ledger determines it in these cases:
+
+    - The controller of the last start works, and has written a status.
+    - The controller of the last start has ended the run.
+    - No controller works, and the user has paused or cancelled the run.
 
     Args:
         ledger: What the ledger says about the run.
@@ -124,7 +127,7 @@ def recount(job: Job, attempts: Iterable[TrialRow]) -> Counts:
         job: Job with the objectives.
         attempts: All attempts of the run. Each may be discarded once it is read: only what is counted of it is kept.
     """
-    small_rows: list[TrialRow] = []  # the attempts without their long fields
+    small_rows: list[TrialRow] = []  # the attempts without their long fields, to save memory
     best: TrialRow | None = None
     for attempt in attempts:
         if attempt.state is TrialState.COMPLETE and attempt.feasible:
@@ -147,7 +150,7 @@ def recount(job: Job, attempts: Iterable[TrialRow]) -> Counts:
         complete=states[TrialState.COMPLETE],
         pruned=states[TrialState.PRUNED],
         failed=len(failures),
-        # Also counts an attempt that had failed for good, if it was retried after the run was resumed.
+        # All failed attempts but the last ones of failed trials, and so also one that was retried after a resume of the run.
         retried=sum(row.failure is not None for row in small_rows) - len(failures),
         paused=sum(row.state is TrialState.PAUSED and row.failure is None for row in newest.values()),
         failures=dict(collections.Counter(failures)),

@@ -46,13 +46,16 @@ class _Sizes:
         self._running: dict[int, dict[str, int]] = {}  # number of a running attempt → bytes of its texts, by column
 
     def is_running(self, growth: AttemptGrowth | ReportGrowth) -> bool:
-        """Return whether a change is of a running attempt that this process has begun."""
+        """Return whether a transaction writes a running attempt that this process has begun."""
         return isinstance(growth, AttemptGrowth) and growth.number in self._running
 
     def added_bytes(self, growth: AttemptGrowth | ReportGrowth) -> tuple[int, bool]:
-        """Return the number of bytes by which a change grows the rows, and whether this number is exact.
+        """Return the number of bytes by which the rows of a transaction grow, and whether this number is exact.
 
-        It is not if the change replaces or deletes rows of unknown size. The database must count them then.
+        It is not if the transaction replaces or deletes rows of unknown size. The database must count them then.
+
+        Args:
+            growth: Rows that the transaction writes and deletes.
         """
         if isinstance(growth, ReportGrowth):
             # Marks only increase, so a report with an older mark is a repetition, whose row exists already.
@@ -184,42 +187,59 @@ class Served(Storage):
     def _transaction(
         self, sampler_state: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
     ) -> Iterator[sa.Connection]:
-        """Begin a transaction as `study.Storage` does, and count its growth against the namespace's budget.
-
-        Reports may use at most three quarters of the budget. The rest is reserved for attempts, so that a run can end.
+        """Begin a transaction as `study.Storage` does, and count the bytes that it adds against the namespace's budget.
 
         Counting the bytes of the whole namespace is slow. So each count reserves up to `budgets.AT_ONCE` bytes, and the next
         transactions use up this reserve before the bytes are counted again.
 
         Raises:
-            LedgerFull: The growth exceeds the namespace's budget.
+            LedgerFull: The added bytes exceed the namespace's budget.
         """
         with super()._transaction(sampler_state) as connection:
             if growth is None:
                 yield connection
                 return
-            rows_growth, is_exact = self._sizes.added_bytes(growth)
+            row_bytes, is_exact = self._sizes.added_bytes(growth)
             old_size = 0 if is_exact else self._size(connection, growth)
             yield connection  # the caller writes the rows
             if not is_exact:
-                rows_growth = self._size(connection, growth) - old_size
+                row_bytes = self._size(connection, growth) - old_size
             sampler_bytes = self._sampler_bytes if sampler_state is None else len(json.dumps(sampler_state))
-            added_bytes = rows_growth + max(0, sampler_bytes - self._sampler_bytes)
+            added_bytes = row_bytes + max(0, sampler_bytes - self._sampler_bytes)
             if added_bytes > self._reserve:
-                is_attempt = isinstance(growth, AttemptGrowth)
-                reserved_bytes = 0 if is_attempt else self._budget.database // 4
-                # An attempt that has begun may exceed the budget, so that its result is not lost.
-                has_begun = is_attempt and (old_size > 0 or self._sizes.is_running(growth))
-                remaining = self._budget.check(connection, added_bytes + reserved_bytes, may_exceed=has_begun)
-                self._reserve = min(remaining + added_bytes, budgets.AT_ONCE)
-            budgets.grow(connection, self._id, rows_growth)
+                has_begun = old_size > 0 or self._sizes.is_running(growth)
+                self._reserve = self._check_budget(connection, growth, added_bytes, has_begun)
+            budgets.grow(connection, self._id, row_bytes)
         # Only now is the transaction committed. `min` is for rows that were deleted, whose `added_bytes` are negative.
         self._reserve = min(self._reserve - added_bytes, budgets.AT_ONCE)
         self._sampler_bytes = sampler_bytes
         self._sizes.add(growth)
 
+    def _check_budget(
+        self, connection: sa.Connection, growth: AttemptGrowth | ReportGrowth, added_bytes: int, has_begun: bool
+    ) -> int:
+        """Check the bytes of a transaction against the budget; return how many bytes may be written before the next check.
+
+        Reports may use at most three quarters of the budget. The rest is reserved for attempts, so that a run can end.
+
+        Args:
+            connection: Connection of the transaction.
+            growth: Rows that the transaction has written.
+            added_bytes: Number of bytes that it adds, which are part of the result.
+            has_begun: Whether the rows existed before. An attempt that has begun may exceed the budget, so that its result
+                is not lost.
+
+        Raises:
+            LedgerFull: The bytes exceed the budget.
+        """
+        is_attempt = isinstance(growth, AttemptGrowth)
+        reserved_for_attempts = 0 if is_attempt else self._budget.database // 4
+        needed = added_bytes + reserved_for_attempts
+        remaining = self._budget.check(connection, needed, may_exceed=is_attempt and has_begun)
+        return min(remaining + added_bytes, budgets.AT_ONCE)
+
     def _size(self, connection: sa.Connection, growth: AttemptGrowth | ReportGrowth) -> int:
-        """Return the number of bytes that the rows of a change have in the database now."""
+        """Return the number of bytes that the rows of a transaction have in the database now."""
         if isinstance(growth, AttemptGrowth):
             return budgets.size_of(connection, self._id, growth.number)
         return budgets.size_of_reports(connection, self._id, [*growth.sizes, *growth.deleted])

@@ -49,8 +49,8 @@ _WRITE_SECOND_END = (
 )
 _WRITE_END = _WRITE_SECOND_END.where(attempts.c.end_number.is_(None))
 _OUTCOME = sa.select(attempts.c.outcome).where(_IS_ATTEMPT)
-# Find the run's row if the epoch is still the controller's. As an UPDATE, it also locks the row until the commit, so that no
-# other controller can increment the epoch in between.
+# Selects the run's row if the run still has the epoch of this controller; otherwise another controller has taken it over. As
+# it is an UPDATE, it also locks the row until the commit, so that no other controller can increment the epoch in between.
 _FENCE = (
     sa.update(runs)
     .where(runs.c.id == sa.bindparam("of_run"), runs.c.epoch == sa.bindparam("current_epoch"))
@@ -69,7 +69,7 @@ def _insert(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
 
 @dataclasses.dataclass(frozen=True)
 class AttemptGrowth:
-    """New texts that a transaction writes for an attempt.
+    """New texts that a transaction writes for an attempt, so that `served` can count their bytes.
 
     Attributes:
         number: Number of the attempt.
@@ -82,7 +82,7 @@ class AttemptGrowth:
 
 @dataclasses.dataclass(frozen=True)
 class ReportGrowth:
-    """Reports that a transaction writes and deletes.
+    """Reports that a transaction writes and deletes, so that `served` can count their bytes.
 
     Attributes:
         sizes: Bytes of the metrics of each new report, by its mark.
@@ -240,7 +240,14 @@ class Storage:
         return {"of_run": self._id, "of_number": attempt.request.number, **new_texts}
 
     def _drops_paused(self, connection: sa.Connection, attempt: Attempt) -> bool:
-        """Return whether an attempt that is paused in the ledger ends as pruned now, because its trial is dropped."""
+        """Return whether a write is the second end of an attempt: it is paused in the ledger, and pruned now.
+
+        Its trial is then dropped: it will not continue.
+
+        Args:
+            connection: Connection of the transaction.
+            attempt: Attempt with its new outcome.
+        """
         if attempt.outcome is None or attempt.outcome.state is not TrialState.PRUNED:
             return False
         text = connection.execute(_OUTCOME, {"of_run": self._id, "of_number": attempt.request.number}).scalar()
@@ -349,7 +356,11 @@ class Storage:
     def _fencing_error(self, cursor: Any) -> errors.LedgerFenced | None:
         """Return an error if another controller has incremented the epoch; None otherwise, and before the run is open.
 
-        It matters when a connection broke: until the next one has the lock, another controller may open the run.
+        `AdvisoryLock` calls this while it waits for the lock on a new connection. After a connection broke, and before the
+        next one has the lock, another controller may have opened the run.
+
+        Args:
+            cursor: Open cursor of the new connection.
         """
         if self._epoch is None:
             return None

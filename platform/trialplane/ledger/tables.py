@@ -141,8 +141,11 @@ def postgresql_engine(url: sa.URL | str, **options: Any) -> sa.Engine:
 def _choose_schema(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
     """Replace the parameter `schema` of a new connection, which the driver does not know, by a search path.
 
-    The default schema gets a search path too. Without one, PostgreSQL would look into the schema named like its user first,
-    and a team may have this name.
+    SQLAlchemy calls this before it connects. The default schema gets a search path too: without one, PostgreSQL would look
+    into the schema named like its user first, and a team may have this name.
+
+    Args:
+        parameters: Parameters of the driver's `connect`, which are changed.
     """
     chosen = _quoted(parameters.pop(locking.SCHEMA, "") or DEFAULT_SCHEMA)
     parameters["options"] = f"{parameters.get('options', '')} -c search_path={chosen}".strip()
@@ -402,6 +405,6 @@ def _is_damage(error: BaseException) -> bool:
 
 def _tune_sqlite(connection: sqlite3.Connection, _: object) -> None:
     """Set a new connection to a write-ahead log, with which reads do not block writes."""
-    # WAL with NORMAL keeps every commit if the process is killed, and a power failure does not damage it.
+    # With WAL and NORMAL no commit is lost if the process is killed, and a power failure does not damage the file.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
