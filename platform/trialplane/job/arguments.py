@@ -99,21 +99,31 @@ def build(
         previous_option = text if text.startswith("-") and not set("{}") & set(text) else ""
         whole_match = _PLACEHOLDER.fullmatch(text)
         whole = whole_match[1] if whole_match else None  # name of the placeholder, if it is the whole argument
-        if whole == FLAGS and FLAGS not in params:  # a parameter called "flags" wins over the placeholder for all
-            command_line += _flags(_flatten(other_params), booleans, lists)
-        elif whole == HYDRA and HYDRA not in params:
-            command_line += [f"{key}={_hydra_text(value)}" for key, value in other_params.items()]
-        elif whole == PAIRS and PAIRS not in params:
-            for key, value in other_params.items():
-                if value is not None:
-                    command_line += [key, str(value)]
-        elif whole == GLOBALS and GLOBALS not in params:
-            continue  # parameters replace values in the script and are not arguments
+        if whole in FOR_ALL and whole not in params:  # a parameter called "flags" wins over the placeholder for all
+            command_line += _arguments_for_all(whole, other_params, booleans, lists)
         elif whole is not None and isinstance(available[whole], (list, tuple)):
             command_line += [_text(item) for item in available[whole]]  # an argument for each item
         else:
             command_line.append(_PLACEHOLDER.sub(lambda match: _fill(match, available), text))
     return command_line
+
+
+def _arguments_for_all(placeholder: str, params: Mapping[str, Any], booleans: str, lists: str) -> list[str]:
+    """Return the arguments that replace a placeholder for all parameters that no other placeholder names.
+
+    Args:
+        placeholder: Name of the placeholder, one of `FOR_ALL`.
+        params: These parameters, by name.
+        booleans: Format of booleans in flags; see `build`.
+        lists: Format of lists in flags; see `build`.
+    """
+    if placeholder == FLAGS:
+        return list(_flags(_flatten(params), booleans, lists))
+    if placeholder == HYDRA:
+        return [f"{name}={_hydra_text(value)}" for name, value in params.items()]
+    if placeholder == PAIRS:
+        return [text for name, value in params.items() if value is not None for text in (name, str(value))]
+    return []  # globals: parameters replace values in the script and are not arguments
 
 
 def first_assignments(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
@@ -169,10 +179,13 @@ class Spot:
 def spots(tree: ast.Module) -> dict[str, Spot]:
     """Return the position of the value that a parameter can replace, by name.
 
-    The value of a name is its first assignment at the top level, see `first_assignments`. For a name without one, it is the
-    only number, text or boolean that a call, a dict, an attribute, a class or a function gives the name, or else the only
-    default. A name with several such values is left out, unless all of them are the same number with a decimal point. Each
-    of them has a longer name in its place, if that is the only one: `Encoder.dropout` in the class or the call `Encoder`.
+    - A name that is assigned at the top level has the value of its first assignment, see `first_assignments`.
+    - Any other name has the constant that a call, a dict, an attribute or a class gives it: `Adam(lr=0.1)`. Without one, it
+      has the default of a function's argument: `def train(lr=0.1)`. A constant is a number, a text or a boolean.
+    - If there are several such constants, it is unknown which one is meant, and the name is left out. But if all are the
+      same number with a decimal point, it stands for all of them.
+    - A constant whose name is left out has a longer name instead, with its owner, if only this constant has it:
+      `Encoder.dropout` for `Encoder(dropout=0.1)`.
     """
     top_level = {name: Spot(node) for name, node in first_assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
@@ -186,22 +199,24 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
                 spot = dataclasses.replace(spot, owner=owner)
                 spots_by_name.setdefault(name, []).append(spot)
                 longer_named.setdefault(f"{owner}.{name}", []).append(spot)
-    merged: dict[str, Spot] = {}
+    unambiguous: dict[str, Spot] = {}
     for name, (first, *rest) in (defaults | values).items():
         if not rest or _are_same_float([first, *rest]):
-            merged[name] = dataclasses.replace(first, others=tuple(rest))
-    unique_longer = {
-        longer_name: named_spots[0]
-        for longer_name, named_spots in longer_named.items()
-        if len(named_spots) == 1 and not longer_name.startswith(".") and longer_name.rpartition(".")[2] not in merged
-    }
-    return unique_longer | top_level | merged
+            unambiguous[name] = dataclasses.replace(first, others=tuple(rest))
+    longer: dict[str, Spot] = {}
+    for longer_name, spots_of_name in longer_named.items():
+        name = longer_name.rpartition(".")[2]
+        has_owner = not longer_name.startswith(".")
+        if has_owner and name not in unambiguous and len(spots_of_name) == 1:
+            longer[longer_name] = spots_of_name[0]
+    return longer | top_level | unambiguous
 
 
 def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Yield each node with its owner: the name of what its values belong to.
+    """Yield each node of a script with its owner: the name of the thing to which the values in the node belong.
 
-    That is the class, function or call around it, the object whose attribute it sets, or the name or key of the dict.
+    That is the class, function or call around it, the object whose attribute it sets, or the name or key of the dict. It is
+    "" at the top level.
     """
     pending: deque[tuple[ast.AST, str]] = deque([(tree, "")])
     while pending:
@@ -292,14 +307,14 @@ def _expression(value: Any) -> ast.expr:
 
 
 def _fill(match: re.Match[str], available: Mapping[str, Any]) -> str:
-    """Return the text that replaces a placeholder, or a doubled brace.
+    """Return the text that replaces a placeholder, or the single brace that replaces a doubled one.
 
     Args:
         match: Match of `_PLACEHOLDER`.
         available: Parameters and facts, by name.
     """
-    if match[1] is None:
-        return match[0][0]  # the brace
+    if match[1] is None:  # {{ or }}
+        return match[0][0]
     value = available[match[1]]
     return ",".join(map(_text, value)) if isinstance(value, (list, tuple)) else _text(value)
 

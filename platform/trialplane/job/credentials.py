@@ -118,7 +118,7 @@ def extract(command: str) -> tuple[str, dict[str, str]]:
         variables[variable] = secret.value
         quote = _open_quote(command[:start]) if secret.is_part else ""
         reference = f'"${variable}"'
-        if quote == '"':
+        if quote == '"':  # the text around the secret is in double quotes already
             reference = f"${variable}"
         elif quote == "'":  # a shell replaces no variable there: end the quoted part before the reference, and begin another
             reference = f"'{reference}'"
@@ -203,15 +203,23 @@ def mask(words: Sequence[str]) -> list[str]:
             shown.append(_PASSWORD_IN_URL.sub(r"\1***", command_line))
             continue
         previous = shown[-1] if shown else ""
-        # A word may have several "=" with a name before each. In `--set=params.api_key=x`, the second one is a secret's.
-        equals = [index for index, character in enumerate(word) if character == "="]
-        secret_equals = [
-            index for index in equals if is_secret(word[:index].rpartition("=")[2].lstrip("-"), word[index + 1 :])
-        ]
-        if secret_equals and "://" not in word:
-            shown.append(f"{word[: secret_equals[0]]}=***")
+        secret_start = _assigned_secret_start(word)
+        if secret_start is not None and "://" not in word:
+            shown.append(f"{word[:secret_start]}***")
         elif previous.startswith("-") and "=" not in previous and is_secret(previous.lstrip("-"), word):
             shown.append("***")
         else:
             shown.append(_PASSWORD_IN_URL.sub(r"\1***", word))
     return shown
+
+
+def _assigned_secret_start(word: str) -> int | None:
+    """Return the index at which a secret starts in a word such as `--api-key=x`; None if there is none.
+
+    A word may have several "=" with a name before each. In `--set=params.api_key=x`, the second one is a secret's.
+    """
+    for match in re.finditer("=", word):
+        name = word[: match.start()].rpartition("=")[2].lstrip("-")
+        if is_secret(name, word[match.end() :]):
+            return match.end()
+    return None

@@ -2,7 +2,9 @@
 
 Mappings are merged field by field; everything else is replaced. A parameter with another `type`, and a sampler or pruner
 with another name, replace the previous one completely, because its other fields do not apply. `null` removes a parameter
-from the space. The origins give each issue the line or the flag with its value.
+from the space. The origin of a field is the line or the flag that has set it, which messages about the field name.
+
+A path such as ("space", "lr", "low") leads to a field: keys of mappings and indices of lists, from the outermost one.
 """
 
 from __future__ import annotations
@@ -106,6 +108,11 @@ class Draft:
         """Set the value at a path, and create missing mappings above it. If there can be no such path, add an issue.
 
         In a list, the index after the last one appends an item.
+
+        Args:
+            field_path: Path of the value. `objective` stands for the first of `objectives`.
+            value: The value.
+            origin: Origin of the value.
         """
         if field_path[:1] == ("objective",):
             field_path = ("objectives", 0, *field_path[1:])
@@ -149,7 +156,7 @@ class Draft:
         """Remove all items of a list except those at `indices`, with their origins."""
         items = self.get(list_path)
         items[:] = [items[index] for index in indices]
-        size = len(list_path)
+        size = len(list_path)  # the next step of a path below the list is the index of an item
         old_origins = {
             path: origin for path, origin in self.origins.items() if path[:size] == list_path and len(path) > size
         }
@@ -217,12 +224,7 @@ class Draft:
             present = {"name": present}
         if isinstance(present, dict) and isinstance(value, dict) and not is_replacement(parents, key, present, value):
             mapping[key] = present  # which may be the expanded short form
-            origins_below = _origins_by_child(field_path, origins)
-            for name, child in value.items():
-                child_origins = origins_below.get(name, {})
-                if not child_origins and field_path in origins:  # a flag has an origin for the whole value only
-                    child_origins = {(*field_path, name): origins[field_path]}
-                self._put(present, field_path, name, child, child_origins)
+            self._merge_fields(present, field_path, value, origins)
             return
         if key in _NAME_KEYS and parents and parents[-1] in _NAMED_FIELDS and present != value:
             mapping.clear()  # the options of the previous sampler or pruner do not apply
@@ -230,6 +232,25 @@ class Draft:
             mapping.clear()  # the fields of the previous type of parameter do not apply
         mapping[key] = copy.deepcopy(value)
         self._set_origins(field_path, origins)
+
+    def _merge_fields(
+        self, present: dict[str, Any], field_path: Place, fields: Mapping[str, Any], origins: Mapping[Place, Origin]
+    ) -> None:
+        """Merge fields over a mapping of the draft.
+
+        Args:
+            present: The mapping.
+            field_path: Path of the mapping in the draft.
+            fields: The fields.
+            origins: Origins of the fields and of their parts, by their paths; or that of the whole mapping alone, by its
+                path, if it comes from a flag.
+        """
+        origins_below = _origins_by_child(field_path, origins)
+        for name, child in fields.items():
+            child_origins = origins_below.get(name, {})
+            if not child_origins and field_path in origins:
+                child_origins = {(*field_path, name): origins[field_path]}
+            self._put(present, field_path, name, child, child_origins)
 
     def _set_origins(self, field_path: Place, origins: Mapping[Place, Origin]) -> None:
         """Replace the origins of a field and of everything below it."""
@@ -263,11 +284,13 @@ def is_replacement(parents: Place, key: str, old: Mapping[str, Any], new: Mappin
         old: Old value.
         new: New value.
     """
+    name_keys: tuple[str, ...] = ()  # keys that say which parameter, sampler or pruner it is
     if parents == ("space",):
-        name_keys: tuple[str, ...] = ("type",)
-    else:
-        name_keys = _NAME_KEYS if key in _NAMED_FIELDS else ()
-    return any(name in new for name in name_keys) and any(new.get(name) != old.get(name) for name in name_keys)
+        name_keys = ("type",)
+    elif key in _NAMED_FIELDS:
+        name_keys = _NAME_KEYS
+    is_named = any(name_key in new for name_key in name_keys)
+    return is_named and any(new.get(name_key) != old.get(name_key) for name_key in name_keys)
 
 
 def expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
@@ -323,11 +346,11 @@ def path(field: str, names: Collection[str]) -> Place:
         names: Names of parameters, which may contain dots without quotes.
     """
     steps: list[str | int] = []
-    rest = [step.strip('"') for step in _STEP.findall(field)]
+    rest = [step.strip('"') for step in _STEP.findall(field)]  # parts between dots that are not in a step yet
     while rest:
         part_count = 1  # number of parts of `rest` that are the next step
         is_parameter_next = steps in (["params"], ["space"]) or steps[:1] == ["enqueue"] or steps[-1:] == ["when"]
-        if is_parameter_next:  # the longest name wins
+        if is_parameter_next:  # take as many parts as are the name of a parameter
             part_count = next((count for count in range(len(rest), 1, -1) if ".".join(rest[:count]) in names), 1)
         step = ".".join(rest[:part_count])
         steps.append(int(step) if _is_index(step) else step)

@@ -75,9 +75,12 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     """Yield an issue if trials continue from checkpoints, but the job's code cannot do that or seems to save none.
 
-    These are trials that are paused at rungs, members of a population, and trials with `reuse.steps`. A command, and a
-    script that gets the folder of its checkpoints as an argument, save them in ways of their own, so their code is not
-    searched. But they cannot continue from checkpoints of other trials, as a population and `reuse.steps` need it.
+    Such trials are those that are paused at rungs, members of a population, and trials with `reuse.steps`. Files of the code
+    are searched for words such as "checkpoint".
+
+    A command, and a script that gets the folder of its checkpoints as an argument, save them in ways of their own, so their
+    code is not searched. But they cannot continue from checkpoints of other trials, which a population and `reuse.steps`
+    require.
     """
     program_arguments, command = getattr(job, "arguments", None), getattr(job, "command", None)
     gets_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
@@ -306,7 +309,8 @@ def _line_of_optimize_call(tree: ast.Module) -> int:
 def _missing_global(tree: ast.Module, function: str) -> tuple[str, int] | None:
     """Return a global name that a function reads, but that only the module's main block sets.
 
-    Functions of the module that this function names are searched as well.
+    A trial imports the module, which does not run `if __name__ == "__main__":`, so the name would be undefined. Functions of
+    the module that this function names are searched as well.
 
     Returns:
         The name, and the line that reads it. None if there is no such name.

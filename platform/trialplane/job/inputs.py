@@ -197,8 +197,9 @@ def _text_problem(file: Path) -> str:
 def _line_count_problem(job: Job, terms: Sequence[int | str], files: Sequence[Path]) -> str:
     """Return a message if files have fewer non-blank lines than the sum of numbers and parameters requires, else ""."""
     values = [int(job.params[term] if isinstance(term, str) else term) for term in terms]
-    available = _count_lines(files, sum(values))
-    if available >= sum(values):
+    required = sum(values)
+    available = _count_lines(files, required)
+    if available >= required:
         return ""
     needed = " + ".join(
         f"{term} {value}" if isinstance(term, str) else f"{value}" for term, value in zip(terms, values, strict=True)
@@ -215,7 +216,8 @@ def _count_lines(files: Sequence[Path], most: int) -> int:
         with file.open("rb") as raw:
             is_start = True  # whether the next piece is the first one of a line
             while piece := raw.readline(_LONGEST_LINE):
-                count += is_start and not piece.isspace()
+                if is_start and not piece.isspace():
+                    count += 1
                 is_start = piece.endswith(b"\n")
                 if count >= most:
                     return count

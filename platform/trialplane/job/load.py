@@ -134,46 +134,57 @@ def load_job(
         job_file = Document({"kind": kind, "script": script}, {}, source)
     else:
         job_file = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
+    # First the job without a profile or an override, and with each profile.
     profiles, issues = _profiles(job_file)
-    is_unknown_profile = profile is not None and profile not in profiles
-    has_objective = "objective" in job_file.data
-    base = Draft.from_document(job_file, skip=("profiles",))  # the job without a profile or an override
+    base = Draft.from_document(job_file, skip=("profiles",))
     base.data["name"] = _job_name(folder / script)  # without a script, that of the folder
     if "name" in job_file.data:
         message = "is the name of the job's folder; drop this line"
         issues.append(Issue(("name",), message, source, job_file.lines[("name",)]))
+    has_objective = "objective" in job_file.data
     base_judgment = verdict.judge(base, has_objective)
     for name in profiles:
         issues += _judge_profile(base, job_file, name, base_judgment)
 
+    # Then the selected profile, and the layers over it.
     job_draft = base.copy()
-    if profile is not None and not is_unknown_profile:
+    other_profiles: list[str] = []  # with an unknown profile: all of them, because the user may have meant any
+    if profile in profiles:
         _apply_profile(job_draft, job_file, profile)
     elif profile is not None:
+        other_profiles = profiles
         hint = errors.nearest(profile, profiles) or "the job has no profiles"
         issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", "--profile"))
     _apply_environment(job_draft, environ or {})
     commented_params = {} if script else _commented_params(folder / FILE)
     if params:
         fixed_params.fix_parameters(job_draft, params, commented_params, accepts_new=bool(script))
-    # With an unknown profile, the user may have meant any of them. So the parameters of all profiles are known names, which
-    # avoids further issues.
-    profile_data = [job_file.data["profiles"][name] for name in profiles if is_unknown_profile]
-    # Before the overrides, whose own names are not known ones.
+    # Names that overrides may set. So they are collected before the overrides, which would add their own.
+    profile_data = [job_file.data["profiles"][name] for name in other_profiles]
     known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
     overridden = _apply_overrides(job_draft, sets, overrides or {}, commented_params)
     issues += fixed_params.override_issues(job_draft, overridden, known_names)
     if kind_issues := _kind_issues(job_draft, kind):  # other issues would be about the wrong kind
         raise SpecError(kind_issues)
 
+    # At last the whole job, and the code that it names.
     judgment = verdict.judge(job_draft, has_objective, valid_paths=_valid_environment_paths(job_file, base_judgment))
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:
-        # Issues of the job file come first, then those of each other source together. Within a source, by line.
-        sources = [source, *dict.fromkeys(issue.source for issue in issues)]
-        raise SpecError(sorted(dict.fromkeys(issues), key=lambda issue: (sources.index(issue.source), issue.line)))
+        raise SpecError(_sorted_issues(issues, source))
     return judgment.job
+
+
+def _sorted_issues(issues: Sequence[Issue], job_source: str) -> list[Issue]:
+    """Return issues without repetitions: first those of the job file, then those of each other source. Each by line.
+
+    Args:
+        issues: The issues.
+        job_source: Name of the job file in messages.
+    """
+    sources = [job_source, *dict.fromkeys(issue.source for issue in issues)]
+    return sorted(dict.fromkeys(issues), key=lambda issue: (sources.index(issue.source), issue.line))
 
 
 def _commented_params(file: Path) -> dict[str, str]:
@@ -190,11 +201,16 @@ def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str,
         commented_params: Texts of commented parameters, by name.
     """
     points = data.get("enqueue")
-    sections = [data.get("params"), data.get("space"), points[0] if isinstance(points, list) and points else None]
+    first_point = points[0] if isinstance(points, list) and points else None
+    sections = [data.get("params"), data.get("space"), first_point]
     values = [section[name] for section in sections if isinstance(section, dict) and name in section]
     with contextlib.suppress(SpecError):
         values.append(document.scalar(commented_params.get(name, ""), name))
-    return any(isinstance(value, float) or (isinstance(value, dict) and value.get("type") == "float") for value in values)
+    for value in values:
+        is_float_range = isinstance(value, dict) and value.get("type") == "float"
+        if isinstance(value, float) or is_float_range:
+            return True
+    return False
 
 
 def _apply_overrides(
@@ -252,7 +268,7 @@ def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
 def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment) -> list[Place]:
     """Return the paths of the entries of `environment` that are valid without a profile.
 
-    An entry names a field. If a profile removes the field, the entry stays valid.
+    An entry names a field that a variable sets. If a profile removes the field, the entry stays valid.
 
     Args:
         job_file: The job file.

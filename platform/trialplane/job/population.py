@@ -1,4 +1,8 @@
-"""The population of a study: members that train in parallel, take over the state of better ones, and change parameters."""
+"""The population of a study: members that train in parallel, take over the state of better ones, and change parameters.
+
+A member is a trial, which is paused at intervals to be compared with the others. This module has the settings, and
+`controller/population.py` the decisions.
+"""
 
 from __future__ import annotations
 

@@ -184,12 +184,7 @@ def _files(script: Path, roots: Sequence[Path]) -> Iterator[_File | None]:
         script: The script, which is the first.
         roots: Folders with the files.
     """
-    files_by_name: dict[str, list[Path]] = {}
-    for folder, file in ((root, file) for root in roots for file in root.rglob("*.py")):
-        if any(part.startswith(".") or part == "site-packages" for part in file.relative_to(folder).parts):
-            continue  # of a virtual environment, for example
-        name = file.parent.name if file.name == "__init__.py" else file.stem
-        files_by_name.setdefault(name, []).append(file)
+    files_by_name = _files_by_name(roots)
     # Folders are packages also without __init__.py.
     own_names = files_by_name.keys() | {file.parent.name for files in files_by_name.values() for file in files}
     pending, visited = [script], {script}
@@ -201,13 +196,26 @@ def _files(script: Path, roots: Sequence[Path]) -> Iterator[_File | None]:
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             yield None
             return
-        yield _File(data.decode(errors="replace"), tree, frozenset(_top_imports(tree) - own_names - sys.stdlib_module_names))
-        named = itertools.chain.from_iterable(
-            files for name, files in files_by_name.items() if name in names or names & _RUNS_OTHERS
-        )
-        new_files = [file for file in named if file not in visited]
-        pending += new_files
-        visited.update(new_files)
+        libraries = _top_imports(tree) - own_names - sys.stdlib_module_names
+        yield _File(data.decode(errors="replace"), tree, frozenset(libraries))
+        may_run_any = bool(names & _RUNS_OTHERS)
+        for name, files in files_by_name.items():
+            if may_run_any or name in names:
+                new_files = [file for file in files if file not in visited]
+                pending += new_files
+                visited.update(new_files)
+
+
+def _files_by_name(roots: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the Python files in some folders, by the name by which they are imported. Hidden folders are left out."""
+    files_by_name: dict[str, list[Path]] = {}
+    for root in roots:
+        for file in root.rglob("*.py"):
+            if any(part.startswith(".") or part == "site-packages" for part in file.relative_to(root).parts):
+                continue  # of a virtual environment, for example
+            name = file.parent.name if file.name == "__init__.py" else file.stem
+            files_by_name.setdefault(name, []).append(file)
+    return files_by_name
 
 
 def _top_imports(tree: ast.Module) -> set[str]:

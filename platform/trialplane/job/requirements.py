@@ -161,25 +161,34 @@ class _Reader:
         for number, line in logical_lines(text):
             if not line:
                 continue
-            word = line.split(maxsplit=1)[0]
-            if word.startswith("--"):  # --option=value or --option value
-                option, _, value = word.partition("=")
-            else:  # -ovalue or -o value, or the beginning of a requirement
-                option, value = word[:2], word[2:]
-            value = value or line[len(word) :].strip()
-            template = Issue((option,), "", source, number)  # for issues of this line
-            if option in _PIP_OPTIONS:
-                continue
-            if option in _INCLUDE_OPTIONS or option in _CONSTRAINT_OPTIONS:
-                self._include(name, value, template)
-            elif option in _EDITABLE_OPTIONS:
-                subject = option if "://" in value else f"{option} {value}"  # a URL may contain a password
-                self.unchecked.append(_line_issue(template, subject, "is not checked: it says neither name nor version"))
-            elif line.startswith("-"):
-                self.issues.append(_line_issue(template, word, "is not an option of a requirements file"))
+            if line.startswith("-"):
+                self._read_option(name, line, number)
             else:
                 without_options = re.split(r"\s--?[a-z]", line)[0].strip()  # such as --hash=…
                 self._add_requirement(without_options, source, number)
+
+    def _read_option(self, name: str, line: str, number: int) -> None:
+        """Read a line of a requirements file that is an option: include a file, or record a remark or an issue.
+
+        Args:
+            name: Path of the file.
+            line: The line.
+            number: Its number.
+        """
+        word = line.split(maxsplit=1)[0]
+        if word.startswith("--"):  # --option=value or --option value
+            option, _, value = word.partition("=")
+        else:  # -ovalue or -o value
+            option, value = word[:2], word[2:]
+        value = value or line[len(word) :].strip()
+        template = Issue((option,), "", f"{self._prefix}{name}", number)  # for issues of this line
+        if option in _INCLUDE_OPTIONS or option in _CONSTRAINT_OPTIONS:
+            self._include(name, value, template)
+        elif option in _EDITABLE_OPTIONS:
+            subject = option if "://" in value else f"{option} {value}"  # a URL may contain a password
+            self.unchecked.append(_line_issue(template, subject, "is not checked: it says neither name nor version"))
+        elif option not in _PIP_OPTIONS:
+            self.issues.append(_line_issue(template, word, "is not an option of a requirements file"))
 
     def read_script(self, name: str) -> bool:
         """Read the metadata of a script.
@@ -210,8 +219,11 @@ class _Reader:
         self.files[name] = "\n".join(dependencies)  # not the whole script: its other lines do not matter
 
         def line_number(text: str) -> int:
-            """Return the number of the first line of the block that contains a text, or of the block's first line."""
-            return first_line + 1 + next((index for index, line in enumerate(content) if text in line), -1)
+            """Return the number of the first line in the block that contains a text; without one, `first_line`."""
+            for number, line in enumerate(content, start=first_line + 1):
+                if text in line:
+                    return number
+            return first_line
 
         for dependency in dependencies:
             self._add_requirement(dependency, source, line_number(dependency))

@@ -116,8 +116,9 @@ def find_choice(kind: ValueKind, name: str) -> Choice:
 def unfold(data: Any) -> Any:
     """Return a short form of a sampler or pruner as `{"name": …, "options": {…}}`.
 
-    Short forms: a name; a mapping with `name`, `class` or `tune` and the options beside it. A mapping in the long form may
-    have options beside the name as well. Other values are returned unchanged, for pydantic to refuse.
+    Short forms are a name, and a mapping with `name`, `class` or `tune` and the options beside it. `class` and `tune` become
+    a name of the form module:Class or tune:module:Class. A mapping in the long form may have options beside the name as
+    well. Other values are returned unchanged, for pydantic to refuse.
     """
     if isinstance(data, str):
         return {"name": data, "options": {}}
@@ -169,6 +170,17 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
     for key, option in choice.options.items():
         if option.required and key not in option_values:
             yield Issue((key,), f"is missing; {name} needs {option.kind.value}")
+    yield from _check_combinations(name, choice, option_values)
+
+
+def _check_combinations(name: str, choice: Choice, option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield issues of options that exclude or require each other.
+
+    Args:
+        name: Name of the sampler or pruner.
+        choice: Its options in Optuna.
+        option_values: Options that the job sets.
+    """
     in_effect = {key for key, value in option_values.items() if value not in (None, False)}
     for key, excluded in _EXCLUSIVE.get(name, ()):
         if key in in_effect and excluded in in_effect:

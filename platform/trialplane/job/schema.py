@@ -6,7 +6,7 @@ adds short forms, options beside a sampler's name, `objective`, and profiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -45,32 +45,14 @@ def json_schema() -> dict[str, Any]:
     """Return the schema of job.yaml."""
     _, schema = models_json_schema([(kind, "validation") for kind in kinds.CLASSES.values()], by_alias=True)
     defs: dict[str, Any] = schema["$defs"]
-    # Algorithms: pydantic has only a name and any options.
-    for kind, name in _NAMES.items():
-        defs[name] = _algorithm_schema(kind)
-    defs["Sampler"]["anyOf"] += _CLASSES
-    watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
-    defs["Pruner"] = _with_watched_fields(defs[_NAMES[ValueKind.PRUNER]], watched)
-    # The short form of a learner, its entrypoint.
-    learner = defs["Collect"]["properties"]["learner"]
-    description = learner.pop("description")
-    short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
-    defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner, {"type": "null"}], "description": description}
+    _define_algorithms(defs)
+    _allow_short_learner(defs["Collect"]["properties"])
     by_kind = {name: defs.pop(kind.__name__) for name, kind in kinds.CLASSES.items()}
     for definition in (*defs.values(), *by_kind.values()):
         _allow_single_values(definition)
         _forbid_other_keys(definition)
     files = {kinds.CLASSES[name].__name__: _file_schema(definition) for name, definition in by_kind.items()}
-    # Of a profile, which may change any part of a field and the kind, only the names of the fields are checked.
-    fields = {
-        key: {"description": field["description"]} for file in files.values() for key, field in file["properties"].items()
-    }
-    for file in files.values():
-        file["properties"]["profiles"] = {
-            "type": "object",
-            "additionalProperties": {"type": "object", "properties": fields, "additionalProperties": False},
-            "description": "Named overrides of any fields, selected with --profile: {quick: {trials: 4}}.",
-        }
+    _add_profiles(list(files.values()))
     return {
         "$schema": _DIALECT,
         "title": "trialplane job",
@@ -93,6 +75,37 @@ def json_schema() -> dict[str, Any]:
         ],
         "$defs": {**defs, **files},
     }
+
+
+def _define_algorithms(defs: dict[str, Any]) -> None:
+    """Replace the definitions of samplers and pruners, of which pydantic has only a name and any options."""
+    for kind, name in _NAMES.items():
+        defs[name] = _algorithm_schema(kind)
+    defs["Sampler"]["anyOf"] += _CLASSES
+    watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
+    defs["Pruner"] = _with_watched_fields(defs[_NAMES[ValueKind.PRUNER]], watched)
+
+
+def _allow_short_learner(properties: dict[str, Any]) -> None:
+    """Change the fields of a collection so that `learner` may be null or its short form, the entrypoint alone."""
+    learner = properties["learner"]
+    description = learner.pop("description")
+    entrypoint = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
+    properties["learner"] = {"anyOf": [entrypoint, learner, {"type": "null"}], "description": description}
+
+
+def _add_profiles(files: Sequence[dict[str, Any]]) -> None:
+    """Add the field `profiles` to the schemas of the job files of all kinds.
+
+    Of a profile, which may change any part of a field and the kind, only the names of the fields are checked.
+    """
+    fields = {key: {"description": field["description"]} for file in files for key, field in file["properties"].items()}
+    for file in files:
+        file["properties"]["profiles"] = {
+            "type": "object",
+            "additionalProperties": {"type": "object", "properties": fields, "additionalProperties": False},
+            "description": "Named overrides of any fields, selected with --profile: {quick: {trials: 4}}.",
+        }
 
 
 def _file_schema(definition: dict[str, Any]) -> dict[str, Any]:
@@ -148,10 +161,10 @@ def _with_watched_fields(pruner: dict[str, Any], watched: dict[str, Any]) -> dic
         pruner: Schema of a pruner that is an option of another pruner.
         watched: Schemas of the fields that only the job's pruner has: the metric that it compares, and its direction.
     """
-    forms = [
-        {**form, "properties": {**form["properties"], **watched}} if "properties" in form else form
-        for form in pruner["anyOf"]
-    ]
+    forms: list[dict[str, Any]] = []
+    for form in pruner["anyOf"]:
+        is_mapping = "properties" in form  # otherwise it is the list of names that need no options
+        forms.append({**form, "properties": {**form["properties"], **watched}} if is_mapping else form)
     return {**pruner, "anyOf": forms}
 
 
@@ -174,15 +187,8 @@ def _option_schema(option: Option) -> dict[str, Any]:
 
 def _not_null_schema(option: Option) -> dict[str, Any]:
     """Return the schema of an option's value that is not null."""
-    bounds = {
-        key: value
-        for key, value in (
-            ("minimum", option.minimum),
-            ("maximum", option.maximum),
-            ("exclusiveMinimum", option.above),
-        )
-        if value is not None
-    }
+    all_bounds = {"minimum": option.minimum, "maximum": option.maximum, "exclusiveMinimum": option.above}
+    bounds = {key: value for key, value in all_bounds.items() if value is not None}
     if option.kind in _NAMES:
         return {"$ref": _PREFIX + _NAMES[option.kind]}
     if option.kind in (ValueKind.FUNCTION, ValueKind.FACTORY):

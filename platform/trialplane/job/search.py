@@ -136,13 +136,16 @@ class Ladder:
 
         Bracket b gets a share of trials that is proportional to `factor` ** -b. The trials of a bracket are spread evenly
         over the numbers of trials.
+
+        The range from 0 to the sum of the shares is divided into an interval for each bracket, and each trial has a point in
+        this range. The bracket is that of the interval with the point.
         """
         weights = [self.factor**-bracket for bracket in range(self.brackets)]
-        point = (trial * _GOLDEN) % 1.0 * sum(weights)  # each bracket has an interval as long as its weight
+        distance = (trial * _GOLDEN) % 1.0 * sum(weights)  # of the point from the beginning of the current interval
         for bracket, weight in enumerate(weights):
-            point -= weight
-            if point < 0:
+            if distance < weight:
                 return bracket
+            distance -= weight
         return self.brackets - 1  # a rounding error left the point at the end of the last interval
 
 

@@ -121,8 +121,8 @@ def overriding_flags(words: Iterable[str], keys: Collection[str]) -> dict[str, s
 def overridden_key(name: str, keys: Collection[str]) -> str:
     """Return the key of a settings file that an argument of a command overrides; "" if there is none.
 
-    `--lr` overrides `train.lr`, unless another section has an `lr`, too, or the section is one part of several, as in
-    `actor.lr`. That is overridden by `--actor-lr`. `_`, `-` and `.` in a name are the same.
+    `--lr` overrides `train.lr`, unless another section has an `lr`, too, or the section is usually one of several, as in
+    `actor.lr`. Only `--actor-lr` overrides that. `_`, `-` and `.` in a name are the same.
 
     Args:
         name: Name of the argument.
@@ -176,12 +176,10 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
         ValueError: The text is not one document of its format, or is nested too deeply.
     """
     format_value = _FORMATTERS.get(name[name.rfind(".") :], _yaml_text)
-    if name.endswith(SHELLS):  # in which a name may have several positions
-        pairs = [(span, key) for key, span in named_numbers(text)]
-    else:
-        pairs = [(span, key) for key, span in spans(text, name).items()]
+    # In a shell script, a name may have several positions.
+    named_spans = named_numbers(text) if name.endswith(SHELLS) else spans(text, name).items()
     # From the end, so that a replaced value does not move the positions of the others.
-    positions = sorted(((span, key) for span, key in pairs if key in params), reverse=True)
+    positions = sorted(((span, key) for key, span in named_spans if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
         text = f"{text[:start]}{space}{format_value(params[key])}{text[end:]}"
@@ -226,12 +224,13 @@ def _python_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
 def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the dotted name and the position of each value in YAML or JSON that is not a mapping.
 
+    An alias (`*name`) is left out: it refers to a value elsewhere, and has no text that could be replaced.
+
     Args:
         node: A mapping.
         prefix: Dotted name of the mapping, with a dot at its end. "" for the whole file.
         text: Text of the whole file.
-        visited: Ids of the nodes that have been visited, which is changed. An alias has the node of its anchor, and no text
-            that could be replaced.
+        visited: Ids of the nodes that were yielded so far, which is changed. The node of an alias is among them.
     """
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE or id(value) in visited:

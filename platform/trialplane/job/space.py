@@ -357,7 +357,12 @@ def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
     acyclic: set[str] = set()  # names from which no cycle can be reached
 
     def walk(name: str, trail: tuple[str, ...]) -> list[str]:
-        """Return the cycle that is reached from a name. Empty if there is none. The trail is the names before this one."""
+        """Return the cycle that is reached from a name; empty if there is none.
+
+        Args:
+            name: Name of a parameter, which may be unknown.
+            trail: Names whose conditions have led to this one.
+        """
         if name in trail:
             return [*trail[trail.index(name) :], name]
         if name in acyclic or name not in space:
@@ -368,7 +373,10 @@ def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
         acyclic.add(name)
         return []
 
-    return next((names for start in space if (names := walk(start, ()))), [])
+    for start in space:
+        if names := walk(start, ()):
+            return names
+    return []
 
 
 def count_points(parameters: dict[str, AnyParameter]) -> int | None:

@@ -90,25 +90,30 @@ def _partial_job(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -
 def _with_hints(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
     """Yield the issues of the rules across fields, with regard to overrides of the space.
 
-    An override may change a parameter so that a point in `enqueue` or a condition does not fit it. For the point, the issue
-    gets a hint at the override. The condition has no issue, because its parameter is simply never drawn.
+    An override may change a parameter so that a point in `enqueue` or a condition (`when`) on it does not fit it any more.
+    The issue of the point gets a hint at the override. The issue of the condition is dropped, because the parameter with the
+    condition is simply never drawn.
+
+    Args:
+        draft: The job file with all overrides.
+        issues: The issues.
     """
     origins: dict[str | int, list[Origin]] = {}  # name of a parameter → origins of its fields
     for field_path, origin in draft.origins.items():
         if field_path[:1] == ("space",) and len(field_path) > 1:
             origins.setdefault(field_path[1], []).append(origin)
     for issue in issues:
+        overrides: list[str] = []  # sources of the parameter's fields that are not the source of the point or condition
         match issue.field_path:
             case ("enqueue", _, parameter, *_) | ("space", _, "when", parameter, *_):
                 own_source = draft.origin(issue.field_path).source
                 overrides = [origin.source for origin in origins.get(parameter, ()) if origin.source != own_source]
-            case _:
-                overrides = []
-        if not overrides:
-            yield issue
-        elif issue.field_path[0] == "enqueue":  # otherwise it is a condition, whose issue is dropped
+        is_point = issue.field_path[:1] == ("enqueue",)
+        if overrides and is_point:
             hint = f" (by {overrides[0]}; --set 'enqueue=[]' drops the points)"
             yield Issue(issue.field_path, issue.message + hint)
+        elif not overrides:
+            yield issue
 
 
 def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:

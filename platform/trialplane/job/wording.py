@@ -38,28 +38,39 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
             issues += [issue.below(*field_path) for issue in entry["ctx"][models.ISSUES]]
         else:
             issues.append(Issue(field_path, message(entry, field_path, data)))
-    # A required field that is misspelt is both unknown and missing, which is reported once.
     unknown_fields = [issue.field_path for issue in issues if issue.message.startswith(_UNKNOWN)]
-    issues = [
-        issue for issue in issues if not (issue.message == _MISSING and _is_misspelt(issue.field_path, unknown_fields))
-    ]
-    kind_messages = [issue.message for issue in issues if issue.field_path == ("kind",)]
-    if kind_messages:
-        # The job was validated as a study, but may be of another kind. So the fields of other kinds are not unknown. With an
-        # invalid kind, it is unknown whether the job needs objectives; without a kind, it is probably a study.
-        known_fields = {name for kind in kinds.CLASSES.values() for name in kind.model_fields}
-        has_invalid_kind = not all(text.startswith(_MISSING) for text in kind_messages)
-        unfounded_fields = {(name,) for name in known_fields if (name,) in unknown_fields}
-        if has_invalid_kind:
-            unfounded_fields.add(("objectives",))
-        issues = [issue for issue in issues if issue.field_path not in unfounded_fields]
-    # Pydantic does not count invalid items of a list, and so also reports the list as too short.
+    unfounded_fields = _unfounded_fields(issues, unknown_fields)
     lists_with_invalid_items = {issue.field_path[:1] for issue in issues if len(issue.field_path) > 1}
-    return [
-        issue
-        for issue in issues
-        if not (issue.field_path in lists_with_invalid_items and issue.message.startswith("needs at least"))
-    ]
+    kept: list[Issue] = []
+    for issue in issues:
+        # A required field that is misspelt is both unknown and missing. It is reported once, as unknown.
+        is_misspelt = issue.message == _MISSING and _is_misspelt(issue.field_path, unknown_fields)
+        # Pydantic does not count invalid items of a list, and so also reports the list as too short.
+        is_consequence = issue.field_path in lists_with_invalid_items and issue.message.startswith("needs at least")
+        if not (is_misspelt or is_consequence or issue.field_path in unfounded_fields):
+            kept.append(issue)
+    return kept
+
+
+def _unfounded_fields(issues: Collection[Issue], unknown_fields: Collection[Place]) -> set[Place]:
+    """Return the fields whose issues may be wrong because the job's kind is missing or invalid; empty with a valid kind.
+
+    The job was validated as a study, but may be of another kind. So the fields of other kinds are not unknown. With an
+    invalid kind, it is unknown whether the job needs objectives; without a kind, it is probably a study.
+
+    Args:
+        issues: All issues of the job.
+        unknown_fields: Fields that were reported as unknown.
+    """
+    kind_messages = [issue.message for issue in issues if issue.field_path == ("kind",)]
+    if not kind_messages:
+        return set()
+    known_fields = {name for kind in kinds.CLASSES.values() for name in kind.model_fields}
+    fields: set[Place] = {(name,) for name in known_fields if (name,) in unknown_fields}
+    has_invalid_kind = not all(text.startswith(_MISSING) for text in kind_messages)
+    if has_invalid_kind:
+        fields.add(("objectives",))
+    return fields
 
 
 def _field_path(loc: tuple[str | int, ...]) -> Place:

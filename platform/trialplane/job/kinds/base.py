@@ -357,7 +357,7 @@ class Base(models.Model):
                         ("inputs", name), f"there is no such name in params; {errors.nearest(name, map(str, names))}"
                     )
             yield from _input_params_issues(self)
-        for variable, field in self.environment.items():
+        for variable, field in self.environment.items():  # each names a field that the variable sets
             top_field = field.split(".")[0]
             if any(field_path[0] == top_field for field_path in broken):
                 continue

@@ -136,7 +136,7 @@ class Ranked(Base):
 
 
 def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of the parameters in `divided`, which must be multiples of the number of ranks.
+    """Yield issues of the parameters in `divided`, such as a global batch size: they must be multiples of the world size.
 
     With an uneven division, one rank would have a larger batch than another. But their gradients are averaged with equal
     weights.

@@ -1,4 +1,8 @@
-"""Roles: groups of equal processes of a run, and the resources of their pods."""
+"""Roles: groups of equal processes of a run, and the resources of their pods.
+
+A study and a training have one role, their trials. A collection has two, the workers and the learner. Each process of a role
+runs in a slot; on a cluster, a slot is a pod.
+"""
 
 from __future__ import annotations
 

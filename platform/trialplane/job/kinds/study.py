@@ -157,7 +157,7 @@ class Study(Ranked):
 
     @property
     def _ladder(self) -> Ladder | Intervals | None:
-        """Rungs at which trials are paused: of the population or of the pruner. None if trials are not paused."""
+        """Rungs, the numbers of steps at which trials are paused: of the population or of the pruner. None without any."""
         if self.population is not None:
             return Intervals(self.population.interval, self._step_count(self.population.steps))
         if not self.pruner.promotes:
@@ -554,8 +554,8 @@ def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Ite
         if name not in job.space:
             yield Issue((*field, name), _unknown_parameter(job, name))
         elif not job.space[name].contains(value):
-            described = space.describe(job.space[name])
-            yield Issue((*field, name), f"{value!r} is outside of the space: {name} is {described}")
+            problem = f"{value!r} is outside of the space: {name} is {space.describe(job.space[name])}"
+            yield Issue((*field, name), problem)
     if not space.cycle(job.space):  # `parameters` raises an error for circular conditions, which `check` reports
         for name, parameter in job.search.parameters.items():
             if name not in params and space.is_active(parameter, params):
