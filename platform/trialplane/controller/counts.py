@@ -269,7 +269,7 @@ class AlikeFailures:
         self.certain: TrialRequest | None = None
 
     def record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Record the end of an attempt."""
+        """Record the end of an attempt: it continues the row of alike failures, begins another one, or ends the check."""
         if outcome.retried:
             return
         if outcome.failure is None:
@@ -277,11 +277,11 @@ class AlikeFailures:
             return
         if outcome.certain and self.certain is None:
             self.certain = request
-        is_fault_of_code = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
-        kind = (outcome.failure, outcome.fingerprint or outcome.message) if is_fault_of_code else None
+        may_be_fault_of_code = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
+        kind = (outcome.failure, outcome.fingerprint or outcome.message) if may_be_fault_of_code else None
         if kind != self._kind:
             self._kind, self._alike = kind, []
-        if is_fault_of_code:
+        if may_be_fault_of_code:
             self._alike.append(request)
 
     def failures(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:

@@ -256,7 +256,11 @@ class History(optuna.storages.InMemoryStorage):
         self._sort_keys.pop(number, None)
 
     def _as_worst(self, trial: FrozenTrial) -> FrozenTrial:
-        """Return a failed trial in the form in which samplers get it."""
+        """Return a failed trial in the form from which the job's sampler learns that its point is bad.
+
+        A searcher of Ray Tune gets a mark, see `points.BAD`. Another sampler gets a complete trial with the worst possible
+        values, or a pruned one without reports, see `points.WORST`.
+        """
         worst = copy.copy(trial)
         if self._is_tune_searcher:
             worst.system_attrs = {**trial.system_attrs, points.BAD: True}

@@ -141,12 +141,13 @@ class Loop:
     # Starting
 
     def _resize(self) -> None:
-        """Set the number of slots to the desired one."""
+        """Set the number of slots to the desired one, or to fewer if there are not as many attempts left to start."""
         parallel = self._desired.parallel()
         if parallel is not None:
             self._base = dataclasses.replace(self._base, parallel=parallel)
             nothing_starts = self._has_nothing_to_start or self._ending is not None
-            self._workload.resize(parallel, 0 if nothing_starts else self._ledger.startable)
+            startable = 0 if nothing_starts else self._ledger.startable
+            self._workload.resize(parallel, startable)
 
     def _start_all(self) -> None:
         """Start an attempt in every idle slot, as long as attempts are left.

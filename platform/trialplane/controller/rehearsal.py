@@ -43,13 +43,14 @@ def check(job: Job, folder: Path, seconds: float = SECONDS) -> None:
     except subprocess.TimeoutExpired as error:
         text = f"the sampler {name} took over {seconds:g} s to draw three trials"
         raise errors.InputError(f"{text}; nothing was started") from error
-    if process.returncode == 0 and process.stdout.endswith(_LAST_LINE):  # exit code 0 alone may be that of the class
+    # The exit code is not enough: the class itself may end the process with 0.
+    if process.returncode == 0 and process.stdout.endswith(_LAST_LINE):
         return
     lines = (process.stderr or process.stdout).strip().splitlines()
-    text = lines[-1] if lines else f"its process ended with {process.returncode} and said nothing"
-    if process.returncode != errors.EXIT_BAD_INPUT:
-        text = f"the sampler {name} draws no trials: {text}"
-    raise errors.InputError(f"{errors.shortened(text, _LONGEST)}; nothing was started")
+    problem = lines[-1] if lines else f"its process ended with {process.returncode} and said nothing"
+    if process.returncode != errors.EXIT_BAD_INPUT:  # with this code, the last line is a message of `main`
+        problem = f"the sampler {name} draws no trials: {problem}"
+    raise errors.InputError(f"{errors.shortened(problem, _LONGEST)}; nothing was started")
 
 
 def main() -> int:

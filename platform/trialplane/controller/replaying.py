@@ -24,7 +24,7 @@ from trialplane.job.kinds import Job
 log = logging.getLogger(__name__)
 
 ENDED_BEFORE = "trialplane:told"  # attribute of a trial: numbers of the trials that ended since the previous draw
-_FIXED = "fixed_params"  # Optuna's attribute of an enqueued trial
+_FIXED = "fixed_params"  # Optuna's attribute of an enqueued trial: the parameters that the sampler does not draw
 
 
 def replay(
@@ -50,20 +50,13 @@ def replay(
         bad: Numbers of the trials that failed by their own fault.
         function: Function that defines the space; None if the job lists the parameters.
     """
-    study_id = memory.create_new_study(memory.directions, "replay")
+    memory.create_new_study(memory.directions, "replay")
     study = optuna.Study("replay", memory, sampler=sampler)
     different: list[int] = []  # numbers of trials for which the new sampler draws other parameters
     for trial in trials:
         for number in trial.system_attrs.get(ENDED_BEFORE, ()):
             _replay_end(study, memory, trials[number], is_bad=number in bad)
-        if _FIXED in trial.system_attrs:
-            study.enqueue_trial(trial.system_attrs[_FIXED])
-        memory.drawing = True
-        with points.seed_globally(samplers.derived_seed(job.seed, trial.number)), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first draw of the trial has already warned
-            samplers.suggest(study.ask(), job, function)
-        memory.drawing = False
-        replayed = memory.get_trial(memory.get_trial_id_from_study_id_trial_number(study_id, trial.number))
+        replayed = _replay_draw(study, memory, job, trial, function)
         if not points.is_same(replayed.params, trial.params):
             different.append(trial.number)
             running = copy.copy(trial)
@@ -79,8 +72,41 @@ def replay(
         )
 
 
+def _replay_draw(
+    study: optuna.Study,
+    memory: history.History,
+    job: Job,
+    trial: FrozenTrial,
+    function: Callable[..., Any] | None,
+) -> FrozenTrial:
+    """Let the sampler draw a trial of the temporary study, with the seed that the trial had; return it.
+
+    Args:
+        study: The temporary study.
+        memory: Its memory.
+        job: Job of the study.
+        trial: The trial, as it was drawn at first.
+        function: Function that defines the space; None if the job lists the parameters.
+    """
+    if _FIXED in trial.system_attrs:
+        study.enqueue_trial(trial.system_attrs[_FIXED])
+    memory.drawing = True
+    with points.seed_globally(samplers.derived_seed(job.seed, trial.number)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first draw of the trial has already warned
+        samplers.suggest(study.ask(), job, function)
+    memory.drawing = False
+    return memory.get_trial(memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number))
+
+
 def _replay_end(study: optuna.Study, memory: history.History, trial: FrozenTrial, *, is_bad: bool) -> None:
-    """Tell the sampler the end of a trial, and record it in memory."""
+    """Tell the sampler the end of a trial of the temporary study, and record it in memory.
+
+    Args:
+        study: The temporary study.
+        memory: Its memory.
+        trial: The trial, as it has ended.
+        is_bad: Whether it failed by its own fault.
+    """
     ended = copy.copy(trial)
     trial_id = memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number)
     study.sampler.after_trial(study, memory.get_trial(trial_id), ended.state, ended.values)

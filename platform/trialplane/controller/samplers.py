@@ -279,9 +279,10 @@ def _build(
         except ImportError as error:
             text = f"{kind.name.lower()} {name} needs {library}, which does not import where the controller runs: {error}"
             raise errors.InputError(f"{text}; once it does, `platform resume` continues") from error
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}  # of the object's class
     for key, value in option_values.items():
         arguments[key] = _option_value(choice.options[key].kind, value, job, seed, code)
+    # The arguments in `choice.platform` are set by the platform and not by the job.
     if "seed" in choice.platform:
         arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
     if "search_space" in choice.platform:

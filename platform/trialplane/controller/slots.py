@@ -379,8 +379,8 @@ class SlotPool:
     def _start_actor(self, state: _SlotState) -> None:
         """Start a new actor and its template in a slot."""
         self._generation += 1
-        role = "" if self._config.role == "trial" else f"{self._config.role}-"
-        state.actor = self._host.open(self._config, f"{role}{state.index}-{self._generation}")
+        prefix = "" if self._config.role == "trial" else f"{self._config.role}-"
+        state.actor = self._host.open(self._config, f"{prefix}{state.index}-{self._generation}")
         self._pending[state.actor.call("start")] = state
 
     def _remove(self, state: _SlotState) -> None:

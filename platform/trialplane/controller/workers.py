@@ -60,13 +60,13 @@ class WorkerSlot:
         self.is_at_end = False
 
     def end(self, failed_outcome: TrialOutcome | None) -> None:
-        """Record that the process has ended.
+        """Record that the process has ended; count it if it failed before it received a unit.
 
         Args:
             failed_outcome: Outcome of the process if it failed; otherwise None.
         """
         self.failed_outcome = failed_outcome
-        if self.received or failed_outcome is None:  # the worker can do units, whatever ended this process
+        if self.received or failed_outcome is None:
             self.empty_ends = self.lost_ends = 0
         elif failed_outcome.failure is FailureClass.LOST:
             self.lost_ends += 1

@@ -9,7 +9,7 @@ import os
 import re
 import symtable
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from trialplane import errors
@@ -231,7 +231,7 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
     Yields:
         Messages about the job's field, and issues of lines of code.
     """
-    module, name = function.text.split(":")
+    module = function.text.partition(":")[0]
     base = folder.joinpath(*module.split("."))
     try:
         file = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
@@ -248,6 +248,18 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
         unreadable.add(file)
         yield tree
         return
+    yield from _definition_problems(function, tree, file)
+
+
+def _definition_problems(function: Function, tree: ast.Module, file: Path) -> Iterator[str]:
+    """Yield problems with the definition of a function that a job names, as messages about the job's field.
+
+    Args:
+        function: The function.
+        tree: Syntax tree of its module.
+        file: File of the module.
+    """
+    name = function.text.partition(":")[2]
     if function.style == "optuna" and (line := _line_of_optimize_call(tree)):
         advice = 'put it below `if __name__ == "__main__":`'
         yield f"line {line} would start a search of its own when {file.name} is imported; {advice}"
@@ -353,7 +365,6 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
         node: Statement that defines the function's name.
         function: The function, with the arguments that it is called with.
     """
-    call_arguments = function.arguments
     definition: ast.AST | None = node  # or, for a variable, the expression of its value
     if function.style == "ray" and isinstance(node, ast.ClassDef):
         remedy = "write a function(config) that calls tune.report, or derive it from tune.Trainable"
@@ -369,11 +380,13 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
             return f"is {ast.unparse(definition)[:40]} and no function"
     if isinstance(definition, ast.AsyncFunctionDef):
         return "is async, but it is called synchronously; drop async"
-    if not call_arguments or not isinstance(definition, (ast.FunctionDef, ast.Lambda)):
-        return ""
-    if getattr(definition, "decorator_list", []):
+    if not isinstance(definition, (ast.FunctionDef, ast.Lambda)) or getattr(definition, "decorator_list", []):
         return ""  # a decorator may change the arguments
-    signature = definition.args
+    return _signature_problem(definition.args, function.arguments) if function.arguments else ""
+
+
+def _signature_problem(signature: ast.arguments, call_arguments: Sequence[str]) -> str:
+    """Return the reason why a function cannot be called with positional arguments of these names; "" if it can."""
     positional = [argument.arg for argument in (*signature.posonlyargs, *signature.args)]
     required = positional[: len(positional) - len(signature.defaults)]
     required_keywords = [

@@ -65,15 +65,26 @@ def explain(path: str) -> Field:
             existing_names = set[str]().union(*subfields.values()) - {"*"}
             raise _unknown_field(parent, name, existing_names | set(choices))
         parent = f"{parent}.{name}".lstrip(".")
+    field = _field(parent, tuple(schemas), _first_value(schemas), definitions)
+    return field if field.choices else dataclasses.replace(field, fields=_fields_below(schemas, definitions))
+
+
+def _fields_below(schemas: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Return the fields directly below a field, each with the kinds of job that have it.
+
+    Args:
+        schemas: Kind of job → its schema of the field.
+        definitions: Definitions to which schemas refer, by name.
+    """
     kinds_by_name: dict[str, list[str]] = {}
     schema_by_name: dict[str, Any] = {}
     for kind, kind_schema in schemas.items():
         for name, subfield in _subfields(kind_schema, definitions).items():
             kinds_by_name.setdefault(name, []).append(kind)
             schema_by_name.setdefault(name, subfield)
-    fields = [_field(name, tuple(kinds_by_name[name]), subfield, definitions) for name, subfield in schema_by_name.items()]
-    field = _field(parent, tuple(schemas), _first_value(schemas), definitions)
-    return field if field.choices else dataclasses.replace(field, fields=tuple(fields))
+    return tuple(
+        _field(name, tuple(kinds_by_name[name]), subfield, definitions) for name, subfield in schema_by_name.items()
+    )
 
 
 def _first_value(schemas: Mapping[str, Any]) -> Any:

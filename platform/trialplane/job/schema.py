@@ -42,7 +42,7 @@ _CLASSES: list[dict[str, Any]] = [
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema of job.yaml."""
+    """Return the schema of job.yaml: the kind of job, and for each kind a definition with the other fields."""
     _, schema = models_json_schema([(kind, "validation") for kind in kinds.CLASSES.values()], by_alias=True)
     defs: dict[str, Any] = schema["$defs"]
     _define_algorithms(defs)

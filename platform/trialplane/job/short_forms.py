@@ -42,7 +42,17 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
         raise SpecError([Issue(("space",), f"{text!r} is no parameter; {usage}", source)])
     if match is None:
         return name, {"type": "categorical", "choices": [document.scalar(part, source) for part in choices]}
-    low, high, suffixes = match.groups()
+    return name, _range_fields(*match.groups())
+
+
+def _range_fields(low: str, high: str, suffixes: str) -> dict[str, Any]:
+    """Return the fields of a parameter that is a range: of integers if all of its numbers are integers.
+
+    Args:
+        low: Minimum.
+        high: Maximum.
+        suffixes: ":log" for a logarithmic scale, ":STEP" for steps, both, or "".
+    """
     options = [suffix for suffix in suffixes.split(":") if suffix]
     steps = [option for option in options if option != "log"]
     is_integer = all(_INTEGER.fullmatch(number) for number in (low, high, *steps))
@@ -55,7 +65,7 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     }
     if steps:
         fields["step"] = convert(steps[-1])
-    return name, fields
+    return fields
 
 
 def with_float_range(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,9 @@ class Function:
 
 
 def _parse_sum(value: Any) -> Any:
-    """Return a minimum number of lines: null, a number or a parameter's name unchanged, and a list, their sum, as a tuple.
+    """Return the value of `Input.at_least`: a list, which is a sum, as a tuple, and other valid values unchanged.
+
+    Valid are null, a positive whole number, the name of a parameter, and a list of numbers and names.
 
     Raises:
         ValueError: The value is none of these.

@@ -229,11 +229,12 @@ class Study(Ranked):
         advice = "submit another study, with history: [RUN]"
         if old.population is not None and self.trials != old.trials:
             yield Issue(("trials",), "is the size of the population, which does not change; submit another study")
-        # `population` is not in `changeable`, so a change of it is refused anyway.
-        is_without_population = self.population is None and old.population is None
-        has_other_ladder = old.search.ladder != self.search.ladder
-        if is_without_population and (has_other_ladder or (self.pruner.promotes and self.pruner != old.pruner)):
-            yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {advice}")
+        # With a population there is nothing to check: `population` is not in `changeable`, so a change of it is refused.
+        if self.population is None and old.population is None:
+            has_other_rungs = old.search.ladder != self.search.ladder
+            has_other_promotion = self.pruner.promotes and self.pruner != old.pruner
+            if has_other_rungs or has_other_promotion:
+                yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {advice}")
         has_other_space, has_other_sampler = self.space != old.space, self.sampler != old.sampler
         if has_other_space and (self.search.is_code or old.search.is_code):
             yield Issue(("space",), f"is code, and does not change when a study is resumed; {advice}")
