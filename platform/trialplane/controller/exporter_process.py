@@ -185,7 +185,8 @@ class ExporterProcess:
         self._unsent += lines
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # the exporter has died, and `_exchange` restarts it
-            self._unsent = self._unsent[self.process.stdin.write(self._unsent) or 0 :]
+            written_count = self.process.stdin.write(self._unsent) or 0  # None if the pipe is full
+            self._unsent = self._unsent[written_count:]
 
     def _exchange(self, timeout: float) -> None:
         """Send what is unsent, and receive the exporter's messages. Restart the exporter if it has died.

@@ -115,11 +115,11 @@ class GangPool:
         self._pool.resize(size * self._nodes)
         remaining = self._pool.slots
         self._single = [slot for slot in self._single if slot in remaining]
-        gangs_of_lost_slots = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - remaining]
-        broken_gangs = {gang.index: gang for gang in gangs_of_lost_slots}  # each once, also if it has lost several slots
-        for gang in broken_gangs.values():
-            gang.is_broken = True
-            if gang.request is None:  # otherwise it is dissolved when its trial has ended
+        for slot in self._gang_of.keys() - remaining:
+            self._gang_of.pop(slot).is_broken = True
+        idle_gangs = [gang for gang in self._gangs.values() if gang.request is None]
+        for gang in idle_gangs:  # any other broken gang is dissolved when its trial has ended
+            if gang.is_broken:
                 self._dissolve(gang)
 
     def start(self, slot: int, request: TrialRequest) -> None:

@@ -74,9 +74,11 @@ class Rung:
     @property
     def order(self) -> list[int]:
         """All trials that have reached the rung, best first: sorted by non-dominated front, losses and number."""
-        if self._order is None and self.has_one_loss:
+        if self._order is not None:
+            return self._order
+        if self.has_one_loss:
             self._order = [trial for _, trial in self._sorted]
-        elif self._order is None:
+        else:
             fronts = rows.fronts(self._losses)
             self._order = sorted(self._losses, key=lambda trial: (fronts[trial], self._losses[trial], trial))
         return self._order

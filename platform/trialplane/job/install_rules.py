@@ -18,7 +18,7 @@ def install_issues(needs: Requirements) -> list[Issue]:
     """Return issues of the lines that a pod does not install: URLs, paths, and options."""
     issues = [dataclasses.replace(issue, message=f"is not installed in a pod; {_ADVICE}") for issue in needs.unchecked]
     reported = {(issue.source, issue.line) for issue in issues}
-    prefix = needs.source.removesuffix(needs.main)
+    prefix = needs.source.removesuffix(needs.main)  # of the names of files in messages
     for name, text in needs.files:
         if name.endswith(".py"):  # the dependencies of a script have no options
             continue
