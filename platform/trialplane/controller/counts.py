@@ -1,5 +1,7 @@
 """Numbers that the ledger derives from the starts and ends of attempts. Pure.
 
+A trial has one attempt after another: retries, and the continuations of a trial that was paused at a rung.
+
 `Counts` has the numbers of trials by state, and decides whether a failed attempt is retried. `Repeats` has the attempts
 that wait for their retry. `BestReports` serves objectives with `of: best`. `AlikeFailures` detects that all trials fail in
 the same way. `SavedCheckpoints` has the number and size of the checkpoints. A new controller fills them again from the

@@ -1,5 +1,7 @@
 """Moves the results of a collection: from the workers' slots into the object store, and from there to the learner's slot.
 
+A worker's process offers its results, and the learner's process reads them. The object store is that of Ray.
+
 The calls have their own threads in the slot's actor, so a result is moved while the process that produced it continues. Each
 call `fetch`, `fetch_weights` or `feed` starts a move and returns at once. Its end is an event of `take`, even if the slot is
 lost.

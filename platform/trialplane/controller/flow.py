@@ -1,8 +1,15 @@
 """Flow control of the results on their way from workers to the learner of one iteration. Pure.
 
-A result passes these stages. Its worker offers it, and has it in its memory. A fetch of it is granted. It is stored in the
-object store, and fed to the learner. The learner takes it. It is in flight from the grant until the learner takes it. The
-bytes in flight are limited, so that no object store spills to disk. Above the limit workers wait.
+In an iteration, workers produce a result for each unit of work, and a learner reads the results. A result passes these
+stages:
+
+1. Its worker offers it, and has it in its memory.
+2. A fetch of it is granted, which moves it into the object store.
+3. It is fed to the learner's slot.
+4. The learner takes it.
+
+It is in flight from the grant until the learner takes it. The bytes in flight are limited, so that no object store spills to
+disk. Above the limit workers wait.
 
 A call costs as much as moving some megabytes. So results that a worker offers while its earlier ones are being fetched are
 later fetched and fed together, as one object. The faster a worker is, the more of its results share a call.

@@ -1,5 +1,8 @@
 """The interface of the loop and the workloads to the slots in which attempts run: a pool, and its events.
 
+A slot has a template, a process that imports the job's modules once. When it has, the slot is ready: its template is warm,
+and the processes of attempts are forked from it.
+
 Pools are `SlotPool` (one actor per slot) and `GangPool` (several slots of another pool as one).
 """
 

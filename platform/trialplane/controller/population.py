@@ -3,7 +3,8 @@
 This is population based training (Jaderberg et al. 2017). A member is a trial. Each member is paused at the same numbers of
 steps. A member continues from a step once a quorum of the members has reached it, and is compared with those by the losses
 at this step. If it takes over a better member's state, it starts from the checkpoint that the donor saved at the same step.
-So a member has exactly one segment up to each step, and the number of steps of a whole population is known in advance.
+So a member has exactly one segment, the training between two such steps, up to each step. The number of steps of a whole
+population is known in advance.
 
 Among the paused members, those with the fewest steps continue first, as there may be more members than slots. With a quorum
 of 1, a decision does not depend on the order in which segments end. With a smaller one it depends on which members have

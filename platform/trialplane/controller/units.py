@@ -1,7 +1,8 @@
 """The state of the units of one iteration: which of them wait, are assigned to a worker, or have ended. Pure.
 
-Each unit ends once, as arrived or as failed. Before that it waits, is assigned to one worker, or is in transit: the worker
-has offered its result, which is on its way to the learner.
+A unit is one piece of the work of an iteration, for example a game, with one result. Each unit ends once, as arrived or as
+failed. Before that it waits, is assigned to one worker, or is in transit: the worker has offered its result, which is on its
+way to the learner.
 
 If a worker's process fails with one unit assigned, that unit is at fault. It is retried as often as a trial with the same
 failure. If several units are assigned, it is unknown which one is at fault. If the failure may be retried, such as a lost

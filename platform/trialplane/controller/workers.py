@@ -1,4 +1,8 @@
-"""The state of each worker of a collection in one iteration, and its status for users. Pure."""
+"""The state of each worker of a collection in one iteration, and its status for users. Pure.
+
+A worker is one process after another in the same slot. They produce the results of units, the pieces of the iteration's
+work. A worker whose processes fail again and again before they get a unit is given up for the iteration.
+"""
 
 from __future__ import annotations
 

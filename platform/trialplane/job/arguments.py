@@ -121,9 +121,12 @@ def _arguments_for_all(placeholder: str, params: Mapping[str, Any], booleans: st
         return list(_flags(_flatten(params), booleans, lists))
     if placeholder == HYDRA:
         return [f"{name}={_hydra_text(value)}" for name, value in params.items()]
+    pairs: list[str] = []
     if placeholder == PAIRS:
-        return [text for name, value in params.items() if value is not None for text in (name, str(value))]
-    return []  # globals: parameters replace values in the script and are not arguments
+        for name, value in params.items():
+            if value is not None:
+                pairs += [name, str(value)]
+    return pairs  # empty for globals: there, parameters replace values in the script and are not arguments
 
 
 def first_assignments(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:

@@ -1,5 +1,7 @@
 """Parameters set on the command line: `--params` removes them from the space and resolves conditions on them.
 
+A condition (`when`) says for which values of another parameter a parameter exists.
+
 Names that are not in job.yaml are refused, in `--params` and in `--set params.…`, because no code would read them. With a
 script instead of a job.yaml, any name is accepted.
 """

@@ -1,4 +1,4 @@
-"""Validation of a draft: a job, or all of its issues at once.
+"""Validation of a draft, the data of a job file with all overrides: a job, or all of its issues at once.
 
 Pydantic checks each field. Rules across fields are checked even if some fields are invalid, on a job without these fields.
 """

@@ -1,4 +1,7 @@
-"""Translates pydantic's errors to issues, with the path that the user wrote and a message that says what to write."""
+"""Translates pydantic's errors to issues, with the path that the user wrote and a message that says what to write.
+
+A path is the sequence of keys and indices that lead to a field: ("space", "lr", "low").
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """All runs of a namespace in PostgreSQL: the gateway reads them, and the operator records and deletes them.
 
+The operator is the service that turns each Run object of Kubernetes into pods. The gateway is the service through which
+controllers and users reach the database.
+
 The operator records a submitted run before its controller exists, the desired states that users set, and the token with
 which the controller opens the run at the gateway. The controller itself writes through `served`. Deleting a run takes the
 lock that its controller holds while it works.

@@ -1,5 +1,7 @@
 """Status of a run, from its row in the ledger and, on a cluster, the operator's view. Pure.
 
+The operator is the service that turns each Run object of Kubernetes into pods, and sees whether they run.
+
 Only this module decides the status that the laptop, the gateway, the operator and the SDK show. Prometheus shows what the
 working controller reports itself.
 

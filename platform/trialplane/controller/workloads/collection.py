@@ -148,6 +148,8 @@ class CollectionWorkload(Workload):
     def events(self, timeout: float) -> Iterator[SlotEvent]:
         """Yield the iteration's events, waiting at most `timeout` seconds for the first.
 
+        As long as there are further events, they are taken without waiting, up to `BURST` times.
+
         Raises:
             EntrypointError, SlotError: As `Pool.events`.
         """
