@@ -76,7 +76,7 @@ class GangPool:
         self._patience = config.grace + MARGIN
         self._linger = config.linger
         self._warm: dict[int, SlotReady] = {}  # slot → the event that its template is warm
-        self._single: list[int] = []  # idle slots without a gang, in the order in which they became ready
+        self._free_slots: list[int] = []  # idle slots without a gang, in the order in which they became ready
         self._gangs: dict[int, _Gang] = {}
         self._gang_of: dict[int, _Gang] = {}  # slot → its gang
 
@@ -114,7 +114,7 @@ class GangPool:
         """Grow or shrink the pool to `size` gangs."""
         self._pool.resize(size * self._nodes)
         remaining = self._pool.slots
-        self._single = [slot for slot in self._single if slot in remaining]
+        self._free_slots = [slot for slot in self._free_slots if slot in remaining]
         for slot in self._gang_of.keys() - remaining:
             self._gang_of.pop(slot).is_broken = True
         idle_gangs = [gang for gang in self._gangs.values() if gang.request is None]
@@ -196,8 +196,8 @@ class GangPool:
         for event in received:
             if isinstance(event, SlotReady):
                 self._warm[event.slot] = event
-                if event.slot not in self._gang_of and event.slot not in self._single:
-                    self._single.append(event.slot)
+                if event.slot not in self._gang_of and event.slot not in self._free_slots:
+                    self._free_slots.append(event.slot)
             elif isinstance(event, SlotTrial):
                 yield from self._take_node_event(event)
             yield from self._form_gangs()
@@ -210,9 +210,9 @@ class GangPool:
 
     def _form_gangs(self) -> Iterator[SlotReady]:
         """Form as many gangs as there are idle slots for; yield for each the event that it is ready."""
-        while len(self._single) >= self._nodes:
-            members = sorted(self._single[: self._nodes])
-            del self._single[: self._nodes]
+        while len(self._free_slots) >= self._nodes:
+            members = sorted(self._free_slots[: self._nodes])
+            del self._free_slots[: self._nodes]
             index = next(number for number in itertools.count() if number not in self._gangs)
             gang = _Gang(index, members)
             self._gangs[gang.index] = gang
@@ -232,7 +232,7 @@ class GangPool:
         for member in gang.members:
             if self._gang_of.get(member) is gang:
                 del self._gang_of[member]
-                self._single.append(member)
+                self._free_slots.append(member)
 
     def _take_node_event(self, event: SlotTrial) -> Iterator[SlotTrial]:
         """Record an event of a node; yield the events of the trial that follow from it.

@@ -14,8 +14,8 @@ from trialplane.wire.records import TrialReport
 from trialplane.wire.states import RunState
 
 WINDOW = 50  # number of reports from which the rate of steps is computed
-TOTAL = "total_steps"  # a metric that sets the number of steps
-LEFT = "seconds_left"  # a metric that jobs with `training.progress` report
+TOTAL_STEPS = "total_steps"  # name of a metric: the number of steps of the training
+SECONDS_LEFT = "seconds_left"  # name of a metric: the expected time to the end, which jobs with `training.progress` report
 # Metrics that are reported only while a rank is slow. A report without them means that no rank is slow any more.
 _TRANSIENT = (ranks.SLOWEST_RANK, ranks.SLOWEST_RANK_FACTOR)
 
@@ -76,9 +76,9 @@ class TrainingReports:
             self._steps.clear()
             self._end = None
         metrics = dict(report.metrics)
-        if LEFT in metrics:
-            self._end = report.time + metrics[LEFT]
-        total = progress.as_count(metrics.pop(TOTAL, newest.total_steps))
+        if SECONDS_LEFT in metrics:
+            self._end = report.time + metrics[SECONDS_LEFT]
+        total = progress.as_count(metrics.pop(TOTAL_STEPS, newest.total_steps))
         step = report.step if newest.step is None else max(report.step, newest.step)
         lasting = {name: value for name, value in newest.metrics.items() if name not in _TRANSIENT}
         self.progress = TrainingProgress(step, total, {**lasting, **metrics})
