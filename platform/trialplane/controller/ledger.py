@@ -434,15 +434,7 @@ class Ledger:
         request = attempt.request
         outcome = dataclasses.replace(outcome, step=max(outcome.step, self._curves.end(outcome.number)))
         self.write_reports(patient=True)
-        retried = outcome.failure is not None and self.counts.may_retry(
-            request.trial, outcome.failure, self.job.retries, outcome.step
-        )
-        started, ended = outcome.started or request.begun, outcome.ended or time.time()
-        workers = self._hours.end(request.number, time.time())
-        if workers is None:  # the attempt began under a controller that was killed, so the mean is not known
-            workers = request.workers
-        outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended, workers=workers)
-        outcome = self._add_beginning(request, self._best_reports.apply_to(request.trial, outcome))
+        outcome = self._complete_outcome(request, outcome)
         self._tell_memory(attempt, outcome)
         stored_request, _ = self._attempts[outcome.number]
         self._attempts[outcome.number] = stored_request, outcome
@@ -454,6 +446,21 @@ class Ledger:
         if self.promotion is not None:
             self._drop(self.promotion.find_hopeless())
         return outcome
+
+    def _complete_outcome(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
+        """Return the outcome of an attempt with the values that the ledger adds.
+
+        These are its times, the mean number of its workers, whether it is retried, its best reports, and the checkpoint of
+        an earlier run from which its trial has begun.
+        """
+        failure = outcome.failure
+        retried = failure is not None and self.counts.may_retry(request.trial, failure, self.job.retries, outcome.step)
+        started, ended = outcome.started or request.begun, outcome.ended or time.time()
+        workers = self._hours.end(request.number, time.time())
+        if workers is None:  # the attempt began under a controller that was killed, so the mean is not known
+            workers = request.workers
+        outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended, workers=workers)
+        return self._add_beginning(request, self._best_reports.apply_to(request.trial, outcome))
 
     def reopen_failure(self, number: int | None = None) -> bool:
         """Let a training or an iteration that failed for good be retried, as the user has requested.
