@@ -609,7 +609,7 @@ class Ledger:
             jobs_sampler: Sampler that has drawn the trial at first.
         """
         sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
-        if redraw < sampler_redraws and samplers.is_optunas(jobs_sampler):
+        if redraw < sampler_redraws and samplers.is_stateless(jobs_sampler):
             return samplers.build_sampler(self.job, trial, self._code, drawn_before=redraw + 1, earlier=self._earlier)
         seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), redraw)
         return optuna.samplers.RandomSampler(seed=seed)
@@ -689,7 +689,7 @@ class Ledger:
         sampler = samplers.build_sampler(self.job, trial, self._code, previous, earlier=self._earlier)
         self._study.sampler = sampler
         is_first_draw = trial == 0
-        if not self._is_replayed or is_first_draw or samplers.is_optunas(sampler) or sampler is previous:
+        if not self._is_replayed or is_first_draw or samplers.is_stateless(sampler) or sampler is previous:
             return
         trials = [self._frozen(number) for number in range(trial)]
         with self._sampler_call(trial):
@@ -1066,7 +1066,10 @@ class Ledger:
             gc.enable()
 
     def _restore(self) -> None:
-        """Do what `_load` describes, while Python's garbage collector is off."""
+        """Restore the run's last status, the attributes of its study, and its attempts with their reports, in this order.
+
+        Then record the interrupted attempts as lost. `_load` calls this with Python's garbage collector off.
+        """
         attempts, attributes = self.storage.load()
         status_document = self.storage.read_column(labels.LEDGER_STATUS)
         if status_document is not None:

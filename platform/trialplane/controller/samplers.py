@@ -96,12 +96,11 @@ def build_sampler(
         job: Job that names the sampler.
         trial: Number of the trial.
         code: Code of the job.
-        reusable: Sampler of another trial of the job; None if there is none. It is returned unless its class is Optuna's: a
-            grid has already computed its points, and a class of another package may store what it has learned.
+        reusable: Sampler of another trial of the job; None if there is none. It is returned unless it is stateless.
         drawn_before: Number that changes the seed, if one trial needs several samplers; None for the trial's own seed.
         earlier: Trials of earlier studies, from which CMA-ES starts. Other samplers get them as part of the history.
     """
-    if reusable is not None and not is_optunas(reusable):
+    if reusable is not None and not is_stateless(reusable):
         return reusable
     seed = derived_seed(job.seed, trial)
     if drawn_before is not None:
@@ -117,8 +116,12 @@ def build_sampler(
     return sampler
 
 
-def is_optunas(sampler: optuna.samplers.BaseSampler) -> bool:
-    """Return whether a sampler's class is Optuna's. Such a sampler stores nothing in memory that it has learned."""
+def is_stateless(sampler: optuna.samplers.BaseSampler) -> bool:
+    """Return whether a sampler stores nothing in memory, so that a new one is built for each trial.
+
+    True for Optuna's samplers, except for the grid, which has computed its points. False for a class of another package,
+    which may store what it has learned.
+    """
     return type(sampler).__module__.startswith("optuna.") or isinstance(sampler, _Cmaes)
 
 

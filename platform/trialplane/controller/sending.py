@@ -52,21 +52,8 @@ class FileSender:
         Returns:
             A sentence on each trial whose files MLflow lacks.
         """
-        deadline = time.monotonic() + PATIENCE
-        problem = ""
         try:
-            while self._waiting or self._pending is not None:
-                if not may_continue():
-                    problem = "the run was to end before"
-                    break
-                if time.monotonic() >= deadline:
-                    problem = f"they were not there within {PATIENCE:.0f} s"
-                    break
-                self._advance(deadline)
-                progress = f"{len(self._attempts) - self._unfinished_count} of {len(self._attempts)} trials are done"
-                show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {progress}")
-                for _ in self._slots.events(0.1):  # lets starting slots become ready
-                    pass
+            problem = self._send_all(may_continue, show)
         except (errors.SlotError, errors.EntrypointError) as error:  # no slot starts
             problem = f"no slot could send them: {errors.first_line(error)}"
         unfinished = list(self._waiting)
@@ -79,6 +66,25 @@ class FileSender:
             f"keep.files: MLflow lacks files of trial {trial}, which are beside its checkpoints: {text}"
             for trial, text in sorted(self._problems.items())
         ]
+
+    def _send_all(self, may_continue: Callable[[], bool], show: Callable[[str], None]) -> str:
+        """Send files until MLflow has all of them; return the reason why it ends before, or "". For the arguments see `run`.
+
+        Raises:
+            EntrypointError, SlotError: No slot starts.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while self._waiting or self._pending is not None:
+            if not may_continue():
+                return "the run was to end before"
+            if time.monotonic() >= deadline:
+                return f"they were not there within {PATIENCE:.0f} s"
+            self._advance(deadline)
+            progress = f"{len(self._attempts) - self._unfinished_count} of {len(self._attempts)} trials are done"
+            show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {progress}")
+            for _ in self._slots.events(0.1):  # lets starting slots become ready
+                pass
+        return ""
 
     @property
     def _unfinished_count(self) -> int:
