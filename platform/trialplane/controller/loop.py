@@ -311,7 +311,7 @@ class Loop:
         ended_since_start = counts.ended - self._ended_at_start
         seconds = self.worked - self._base.worked
         rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None
-        is_local = self._desired.parallel() is None  # only in a cluster can it be changed
+        is_local = self._desired.parallel() is None  # in a cluster there is always a desired number of slots
         return dataclasses.replace(
             self._base,
             state=state,
