@@ -5,11 +5,12 @@ KubeRay's init container of a worker runs only `ray health-check --address HOST:
 imports modules for three seconds of CPU time first: 15 to 20 s for every new pod. The command checks whether Ray's control
 service (GCS), a gRPC server, answers. The first bytes of an HTTP/2 connection, on which gRPC is based, check the same.
 
-`ray start --address HOST:PORT` imports Ray and then waits for the GCS, so a worker needs no init container: a cluster whose
-KubeRay has ENABLE_INIT_CONTAINER_INJECTION=false starts trials sooner.
+`ray start --address HOST:PORT` imports Ray and then waits for the GCS, so a worker needs no init container. In it the check
+succeeds at once: otherwise the container would look every 5 s only, and the worker's import would follow the head's start.
 
 Every command except the check is passed to Ray, but without the subcommands of Ray Serve, whose import takes half of the
-time. Ray's processes use the fast protobuf. The slow one is for trials, and a slot sets it for its template.
+time. Ray's processes use the fast protobuf. The slow one is for trials, and a slot sets it for its template. A head has
+neither Ray's API server nor the server of Ray Client, which no run uses, and which take half of its start.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 
 # RFC 9113, 3.4: a client begins with this text and a SETTINGS frame, here an empty one. A server begins with such a frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -26,6 +28,7 @@ _HEADER = 9  # bytes before a frame's payload: length (3), type (1), flags (1), 
 _SETTINGS = 4
 _PATIENCE = 5.0  # seconds; the caller repeats the check
 _HEAD_PATIENCE = 600.0  # seconds; then Ray fails with its own message, and KubeRay makes another pod
+_FIRST_PROCESS = Path("/proc/1/cmdline")  # of the container
 _PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"  # as in trialplane.policies.protobuf, whose import would take time
 
 
@@ -48,6 +51,24 @@ def head_address(words: list[str]) -> tuple[str, int] | None:
     return (host.strip("[]"), int(port)) if port.isdigit() else None  # brackets are around an IPv6 address
 
 
+def only_checks() -> bool:
+    """Return whether this container does nothing but repeat the check, as KubeRay's init container does."""
+    try:
+        return b"ray health-check" in _FIRST_PROCESS.read_bytes()
+    except OSError:
+        return False
+
+
+def start_no_unused_servers() -> None:
+    """Let a head start neither Ray's API server nor the server of Ray Client.
+
+    Without a dashboard, the API server only reports usage statistics. Ray waits for it before it starts the raylet.
+    """
+    from ray._private.node import Node
+
+    Node.start_api_server = Node.start_ray_client_server = lambda self, **_: None
+
+
 def wait_for_head(host: str, port: int) -> None:
     """Wait until the GCS answers, for `_HEAD_PATIENCE` at most."""
     if speaks_http2(host, port):
@@ -63,12 +84,14 @@ def main(words: list[str]) -> int:
     # The check does not speak TLS. With TLS, workers need KubeRay's init container and Ray's own check.
     head = head_address(words) if os.environ.get("RAY_USE_TLS", "0") == "0" else None
     if words[:2] == ["health-check", "--address"] and len(words) == 3 and head:
-        return 0 if speaks_http2(*head) else 1
+        return 0 if only_checks() or speaks_http2(*head) else 1
     if os.environ.get(_PROTOBUF) == "python":  # any other value was set by the user
         del os.environ[_PROTOBUF]
     sys.modules["ray.serve.scripts"] = None  # type: ignore[assignment]  # Ray works without it
     from ray.scripts.scripts import main as ray
 
+    if words[:1] == ["start"]:
+        start_no_unused_servers()
     if words[:1] == ["start"] and head:
         wait_for_head(*head)
     return int(ray() or 0)

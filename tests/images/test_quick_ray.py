@@ -10,9 +10,11 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
 from types import ModuleType
 
 import grpc
@@ -22,7 +24,9 @@ from tests.images import programs
 from tests.ports import free_port
 
 from trialplane.policies import protobuf
+from trialplane.training import process
 
+SERVERS = ("gcs_server", "raylet", "dashboard.py", "ray.util.client.server")  # of a head as Ray starts it
 PROGRAM = programs.FOLDER / "quick_ray.py"
 
 
@@ -118,6 +122,38 @@ def test_a_health_check_of_another_kind_is_rays_own(gcs) -> None:
     done = run("health-check", "--address", f"127.0.0.1:{gcs}", "--help")
     assert done.returncode == 0
     assert "--component" in done.stdout
+
+
+@pytest.mark.parametrize(("first", "code"), [(b"bash\0-c\0while ! ray health-check\0", 0), (b"bash\0-c\0ray start\0", 1)])
+def test_the_check_of_an_init_container_leaves_the_wait_to_the_worker(quick_ray, monkeypatch, tmp_path, first, code) -> None:
+    monkeypatch.setattr(quick_ray, "_FIRST_PROCESS", tmp_path / "cmdline")
+    (tmp_path / "cmdline").write_bytes(first)
+    assert quick_ray.main(["health-check", "--address", f"127.0.0.1:{free_port()}"]) == code
+
+
+@pytest.mark.services
+def test_a_head_has_no_servers_that_no_run_uses(quick_ray) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a path that is short enough for Ray's sockets
+        words = ["start", "--head", "--block", f"--port={address.rpartition(':')[2]}", "--node-ip-address=127.0.0.1"]
+        words += ["--include-dashboard=false", "--no-monitor", f"--dashboard-agent-listen-port={free_port()}"]
+        environ = {name: value for name, value in os.environ.items() if name != "RAY_USE_TLS"} | {
+            "RAY_AUTH_MODE": "disabled"
+        }
+        command = [sys.executable, str(PROGRAM), *words, f"--temp-dir={folder}"]
+        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as head:
+            try:
+                assert head.stdout is not None
+                assert any("Ray runtime started" in line for line in head.stdout)
+                commands = [Path(f"/proc/{child}/cmdline").read_text() for child in process.children(head.pid)]
+                join = f"import ray; ray.init({address!r}); print([node['Alive'] for node in ray.nodes()])"
+                joined = subprocess.run(
+                    [sys.executable, "-c", join], env=environ, capture_output=True, text=True, check=True
+                )
+            finally:
+                head.terminate()
+    assert joined.stdout == "[True]\n"
+    assert [name for name in SERVERS if any(name in command for command in commands)] == ["gcs_server", "raylet"]
 
 
 def test_a_worker_waits_for_its_head() -> None:
