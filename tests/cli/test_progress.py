@@ -25,10 +25,11 @@ from trialplane.cli import foreground, kinds, progress
 from trialplane.cli.kinds import study
 from trialplane.client import process
 from trialplane.client.run import RunHandle
+from trialplane.client.target import Observation
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import RunProgress
-from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
 BEST = TrialRow(7, TrialState.COMPLETE, 1, 9, values=(0.81234,), params={"lr": 0.001, "model": "bert"})
@@ -263,17 +264,45 @@ def test_the_prompt_of_a_terminal_does_not_wait_for_mlflow(runs, monkeypatch, is
     assert (target.looks > 0) is is_terminal  # else until its controller has ended
 
 
+@pytest.mark.parametrize(("final_state", "code"), [(RunState.SUCCEEDED, 0), (RunState.FAILED, 1)])
+def test_the_prompt_does_not_wait_for_the_mlflow_of_a_cluster(runs, monkeypatch, final_state, code):
+    """There the run stays RUNNING until MLflow has everything."""
+    runs.make("a", tell=complete)
+    monkeypatch.setattr("sys.stdout", stream := Terminal())
+    status = dataclasses.replace(HALF, reason="all is over", final_state=final_state)
+    target = Alive(runs.target, 100, [status])
+    target.remote = True
+    assert foreground.attend(RunHandle("a", target), "table", ()) == code
+    assert f"a {final_state}: all is over" in stream.getvalue()
+    assert target.looks > 90
+
+
+def test_a_run_is_read_more_often_when_it_is_about_to_end(runs, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("trialplane.client.run.time.sleep", pauses.append)
+    target = Alive(runs.target, 5, [dataclasses.replace(HALF, eta=eta) for eta in (1.5, 60.0, None)])
+    target.poll = 1.0
+    watched = RunHandle("a", target).watch()
+    for _ in range(4):
+        next(watched)
+    assert pauses == [1.0, 1.0, 0.25]
+
+
 class Alive:
     """A target on which somebody works for ever, or for a number of looks at a run."""
 
     poll = 0.01
 
-    def __init__(self, target, looks=sys.maxsize):
+    def __init__(self, target, looks=sys.maxsize, statuses=()):
         self._target = target
         self.looks = looks
+        self._statuses = list(statuses)  # of the looks in reverse; the first one is that of all further looks
 
     def observe(self, run):
         self.looks -= 1
+        if self._statuses:
+            status = self._statuses.pop() if len(self._statuses) > 1 else self._statuses[0]
+            return Observation(status, self.looks > 0, Desired())
         return dataclasses.replace(self._target.observe(run), is_active=self.looks > 0)
 
     def __getattr__(self, name):

@@ -209,3 +209,26 @@ def test_only_in_a_pod_the_exporter_gets_the_status_with_which_it_stores_the_pag
     assert (end.state, end.reason) == (RunState.SUCCEEDED, "all trials ended")
     assert (end.status is not None) is in_cluster
     assert end.status is None or (end.status.run, end.status.state) == ("toy", RunState.SUCCEEDED)
+
+
+@pytest.mark.parametrize(
+    ("in_cluster", "while_recorded"),
+    [(True, (RunState.RUNNING, RunState.SUCCEEDED)), (False, (RunState.SUCCEEDED, None))],
+)
+def test_a_run_says_how_it_ends_while_mlflow_gets_its_last_results(
+    run: RunPaths,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_cluster: bool,
+    while_recorded: tuple[RunState, RunState | None],
+) -> None:
+    """In a pod it is RUNNING until then, so that another controller continues if this one is killed."""
+    shown: list[RunStatus] = []
+    monkeypatch.setattr(session, "ExporterProcess", ExporterDouble)
+    monkeypatch.setattr(session.StatusBoard, "show", lambda self, status, **_: shown.append(status))
+    monkeypatch.setattr(session.Session, "_run_loop", lambda *_: Ending(RunState.SUCCEEDED, "all trials ended", kill=False))
+    session.drive(run.root, [], _setting(tmp_path) if in_cluster else Setting())
+    (recorded,) = [status for status in shown if status.mlflow]
+    assert (recorded.state, recorded.final_state) == while_recorded
+    assert recorded.reason.startswith("all trials ended")
+    assert (shown[-1].state, shown[-1].final_state) == (RunState.SUCCEEDED, None)

@@ -18,7 +18,14 @@ SUCCEEDED, FAILED, CANCELLED = RunState.SUCCEEDED, RunState.FAILED, RunState.CAN
 
 def status(state: RunState) -> RunStatus:
     return RunStatus(
-        "a", "demo", state, 6, reason="before", complete=2, running=3, slots_ready=3, nodes=("n",), updated=10.0
+        *("a", "demo", state, 6),
+        reason="before",
+        complete=2,
+        running=3,
+        slots_ready=3,
+        nodes=("n",),
+        updated=10.0,
+        final_state=SUCCEEDED if state is RUNNING else None,
     )
 
 
@@ -42,7 +49,7 @@ def test_without_a_controller_a_stop_is_what_holds(state: RunState, desired: Run
     now = run_status.current(LedgerView(status(state), desired, alive=False, begun=20.0))
     assert (now.state, now.complete) == (shown, 2)
     if shown is not state:
-        assert (now.running, now.slots_ready, now.nodes) == (0, 0, ())
+        assert (now.running, now.slots_ready, now.nodes, now.final_state) == (0, 0, (), None)
         assert ("`platform resume a`" in now.reason) == (shown is PAUSED)
 
 

@@ -8,6 +8,7 @@ wait until MLflow has the last results of an ended run. A script does, because i
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ from trialplane.cli import status as status_verb
 if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
 
-_MLFLOW_WAIT = 0.5  # seconds that a terminal waits for MLflow after the last trial
+_MLFLOW_WAIT = 0.5  # seconds that a terminal waits for MLflow after the last trial of a run on this machine
 
 
 def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -> int:
@@ -40,10 +41,10 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
             wait_start: float | None = None  # time of the first status in which only MLflow lacked results
             for status in progress.follow(handle, view):
                 last_status = status
-                waits_for_mlflow = status.unrecorded and not status.state.is_active
+                waits_for_mlflow = status.final_state is not None or (status.unrecorded and not status.state.is_active)
                 if waits_for_mlflow and stream.isatty():
                     wait_start = time.monotonic() if wait_start is None else wait_start
-                    if time.monotonic() - wait_start >= _MLFLOW_WAIT:
+                    if handle.target.remote or time.monotonic() - wait_start >= _MLFLOW_WAIT:
                         break
                 if stop_signals and handle.target.remote:
                     return _leave(handle, view)
@@ -53,12 +54,15 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
     except BrokenPipeError:
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
+    final_state = last_status.final_state
+    if final_state is not None:
+        last_status = dataclasses.replace(last_status, state=final_state)
     progress.summary(handle, last_status, stream)
-    if wait_start is not None and last_status.unrecorded:
+    if final_state is not None or (wait_start is not None and last_status.unrecorded):
         output.note(f"MLflow gets the last results in the background: `platform status {handle.name}`")
     if output_format != "table":
         status_verb.show(last_status, output_format)
-    return handle.exit_code
+    return handle.exit_code if final_state is None else final_state.exit_code
 
 
 def detach(handle: RunHandle, output_format: str) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trialplane.client.events import Event, Moment
 
 _PATIENCE = 60.0  # seconds for a run to end, without saving checkpoints
+_LAST_POLL = 0.25  # seconds between two reads of a run that is about to end, so that its end is seen at once
 _GRACE = 300.0  # seconds for saving them if the job sets no grace period; more than a chart usually grants
 
 
@@ -127,7 +128,9 @@ class RunHandle:
             yield observed.status
             if not observed.is_active:
                 return
-            time.sleep(self.target.poll)
+            eta = observed.status.eta
+            is_near_end = eta is not None and eta < 2 * self.target.poll
+            time.sleep(min(self.target.poll, _LAST_POLL) if is_near_end else self.target.poll)
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> RunStatus:
         """Wait until the run has ended or is paused.

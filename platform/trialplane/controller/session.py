@@ -332,7 +332,7 @@ class Session:
         resume_command = f"`platform resume {self._run.root.name}`"
         if self._setting.in_cluster:
             # The run stays RUNNING, so that another controller continues if this one is killed.
-            interim_status = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
+            interim_status = dataclasses.replace(self._status(RunState.RUNNING, ending.reason), final_state=ending.state)
         else:
             # The run has ended for the user, whose terminal need not wait. If this is killed, a resume writes the rest.
             text = f"MLflow lacks some results: {resume_command} writes the rest if this is interrupted"

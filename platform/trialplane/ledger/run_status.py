@@ -180,6 +180,5 @@ def join_reasons(*reasons: str) -> str:
 
 def _idle(status: RunStatus, state: RunState, reason: str, ended: float | None) -> RunStatus:
     """Return a status with another state, reason and end, in which no trial and no slot works."""
-    return dataclasses.replace(
-        status, state=state, reason=reason, running=0, slots_ready=0, nodes=(), eta=None, rate=None, ended=ended
-    )
+    idle = dataclasses.replace(status, running=0, slots_ready=0, nodes=(), eta=None, rate=None, final_state=None)
+    return dataclasses.replace(idle, state=state, reason=reason, ended=ended)

@@ -505,6 +505,7 @@ class RunStatus:
         prices: Prices of the cost.
         owner: User who may change the run, on a cluster.
         images: Digests of the images that the run's pods have used on a cluster, by name.
+        final_state: State that an active run gets when MLflow has its last results; None while its trials have not ended.
     """
 
     run: str
@@ -541,6 +542,7 @@ class RunStatus:
     prices: Prices = dataclasses.field(default_factory=Prices)
     owner: str = ""
     images: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    final_state: RunState | None = None
 
     @property
     def kind(self) -> str:
