@@ -44,7 +44,7 @@ def driven(run: RunPaths) -> tuple[list[TrialRequest], list[str]]:
             else:
                 trained.append(request)
                 if request.start is not None:  # the trial has read the checkpoint
-                    ledger.report(TrialReport(request.number, 4, {"loss": 2.0}, 5.0, begun=3))
+                    ledger.report(TrialReport(request.number, 4, {"loss": 2.0}, 5.0, start_step=3))
             ledger.tell(answer or complete(request))
     return trained, answered
 
@@ -256,7 +256,7 @@ def test_what_has_begun_is_the_same_after_a_kill(runs: Runs) -> None:
                 ledger.tell(answer)
         first = request
         assert first.start is not None
-        ledger.report(TrialReport(first.number, 4, {"loss": 0.4}, 5.0, begun=3))  # and the controller dies
+        ledger.report(TrialReport(first.number, 4, {"loss": 0.4}, 5.0, start_step=3))  # and the controller dies
     with opened() as ledger:
         retry = ledger.ask()
         assert retry is not None

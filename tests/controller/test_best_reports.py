@@ -119,7 +119,7 @@ def test_reports_of_an_earlier_run_count_only_if_its_checkpoint_was_read(
     ledger = opened.open(of)
     first = asked(ledger)
     assert first.start is not None and first.start.digest
-    ledger.report(TrialReport(first.number, begun + 1, {"score": 0.5}, time.time(), begun=begun))
+    ledger.report(TrialReport(first.number, begun + 1, {"score": 0.5}, time.time(), start_step=begun))
     if crash:
         ledger.write_reports(patient=True)
         _, ended = next(opened.open(of).attempts())  # the next controller records that it is lost

@@ -89,6 +89,6 @@ def test_ranks_begin_at_the_same_step_if_the_checkpoint_of_one_is_damaged(tmp_pa
             summary = folders.summary(str(other))
             assert summary is not None
             reports = reported(trial=trial, resume="other", start=Parent(5, -1, summary.digest))
-            assert reports[0].begun == begun
+            assert reports[0].start_step == begun
             expected = [(report.step, report.metrics) for report in undisturbed if report.step > begun]
             assert [(report.step, report.metrics) for report in reports] == expected, "to the last bit"

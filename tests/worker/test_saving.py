@@ -190,7 +190,7 @@ def test_a_trial_continues_an_equal_one_of_another_run(bench: Bench, what: str, 
     outcome, reports = ended(bench, what, resume="other", start=start)
     assert outcome.state is TrialState.COMPLETE, outcome
     begun = 2 if (fate, what) == ("there", "obeys") else -1
-    assert [report.begun for report in reports] == [begun, *[None] * (len(reports) - 1)]
+    assert [report.start_step for report in reports] == [begun, *[None] * (len(reports) - 1)]
     expected = losses(undisturbed)
     assert losses(reports) == {step: loss for step, loss in expected.items() if step > begun}, "to the last bit"
     missing = "the checkpoint of trial 5 of other is missing or was changed, so trial 3 has begun at step 0"

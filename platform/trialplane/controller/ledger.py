@@ -345,8 +345,8 @@ class Ledger:
         if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and could send any number
             report = dataclasses.replace(report, time=now)
         self._curves.add(attempt.request, report)
-        if report.begun is not None:
-            self._record_beginning(attempt, min(report.begun, records.MAX_STEP))
+        if report.start_step is not None:
+            self._record_beginning(attempt, min(report.start_step, records.MAX_STEP))
         self._update_offset(attempt.request.trial, report.step)
         return self._evaluate_report(attempt, report.step, report.metrics)
 

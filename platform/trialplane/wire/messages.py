@@ -306,7 +306,7 @@ class Reported:
         sent: Time of the report on the monotonic clock, which all processes of a machine share.
         remark: Note on the trial for the user, or "".
         waits: Whether the process waits for the answer if the study prunes. If not, a signal ends a pruned trial.
-        begun: Step from which the attempt has begun, see `TrialReport`.
+        start_step: Step from which the attempt has started, see `TrialReport`.
     """
 
     step: int
@@ -315,7 +315,7 @@ class Reported:
     sent: float
     remark: str = ""
     waits: bool = True
-    begun: int | None = None
+    start_step: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

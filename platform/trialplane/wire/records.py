@@ -248,8 +248,8 @@ class TrialReport:
         metrics: Metrics, by name.
         time: Time of the report, in seconds since the epoch.
         remark: Note on the trial for the user, or "".
-        begun: Step of the checkpoint that `reuse` has selected, from which the attempt has begun; -1 if it has begun at step
-            0 instead. None in later reports, and if there was nothing to decide.
+        start_step: Step of the checkpoint that `reuse` has selected, from which the attempt has started; -1 if from step 0
+            instead. None in later reports, and if `reuse` has selected no checkpoint.
     """
 
     number: int
@@ -257,7 +257,7 @@ class TrialReport:
     metrics: Mapping[str, float]
     time: float
     remark: str = ""
-    begun: int | None = None
+    start_step: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

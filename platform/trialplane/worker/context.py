@@ -98,7 +98,8 @@ class Origin:
         is_restart: Whether a population restarts with this checkpoint.
         is_shared: Whether it is a checkpoint that `reuse` has selected, and the trial has none of its own yet. The trial
             starts at step 0 if it is missing.
-        begun: Step of this checkpoint, once `restored` has read it; None before.
+        restored_step: Step of the checkpoint that `reuse` has selected, once `restored` has read it; -1 if it is unusable,
+            and None before.
     """
 
     location: str | None = None
@@ -109,7 +110,7 @@ class Origin:
     is_exact: bool = False
     is_restart: bool = False
     is_shared: bool = False
-    begun: int | None = None
+    restored_step: int | None = None
 
 
 class MetricSources:
@@ -358,7 +359,7 @@ class Context:
         """Return the state at the location of another run or trial, and restore the random generators.
 
         Returns:
-            None if there is none, and the trial may start at step 0 then.
+            The state and its step. None without a usable checkpoint that `reuse` has selected: the trial starts at step 0.
 
         Raises:
             CheckpointDamaged: The checkpoint is damaged.
@@ -372,7 +373,7 @@ class Context:
                 restored = states.restore(lambda _: True)
             except errors.CheckpointDamaged:
                 restored = None
-            self._origin.begun = -1 if restored is None else restored.step
+            self._origin.restored_step = -1 if restored is None else restored.step
             return restored
         if self._origin.is_exact:
             restored = states.restore_newest()
@@ -407,9 +408,9 @@ class Context:
 
     @property
     def needs_newest(self) -> bool:
-        """Whether only the newest checkpoint at `resume_from` is right: it is of another trial in a population.
+        """Whether only the newest checkpoint at `resume_from` may be used, because it is of another trial in a population.
 
-        An older one is of other steps than those at which the members were compared. It must not replace a damaged one.
+        The members were compared at its step. So an older checkpoint must not replace it, even if it is damaged.
         """
         return self._origin.is_exact
 

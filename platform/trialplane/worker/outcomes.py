@@ -231,7 +231,7 @@ def outcome_of_error(
 
     Args:
         request: Request of the trial.
-        raised: Exception. If it hides its cause (see `cause`), the outcome is that of the cause.
+        raised: Exception. If it hides its cause (see `error_behind_exit`), the outcome is that of the cause.
         metrics: Metrics of the outcome.
     """
     error = error_behind_exit(raised)

@@ -108,9 +108,8 @@ class RunningTrial:
     exchange: Exchange | None = None  # of a collection's trial
     pause: pausing.Pause = dataclasses.field(init=False)  # for programs, and for reports that do not wait for an answer
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)  # set when the process has ended
-    lock: threading.Lock = dataclasses.field(
-        default_factory=threading.Lock
-    )  # for the process's descriptor and how it is ended
+    # For the process's descriptor, and for the fields that say how the process is ended.
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     send_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)  # for messages to the process
 
     def __post_init__(self) -> None:
@@ -218,7 +217,9 @@ class RunningTrial:
         report = dataclasses.replace(report, **_bounded_fields(report, self.request))
         reported_at = self._clamp_time(report.time)
         self.reports.append(
-            records.TrialReport(self.request.number, report.step, report.metrics, reported_at, report.remark, report.begun)
+            records.TrialReport(
+                self.request.number, report.step, report.metrics, reported_at, report.remark, report.start_step
+            )
         )
         self._schedule_hand_over()
         self.last_metrics, self.report_sent_at = ranks.without_seconds(report.metrics), report.sent

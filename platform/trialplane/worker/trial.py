@@ -3,6 +3,9 @@
 `run_and_end` is called in a fork of the template, or by `python -m trialplane.worker.roles FD PARENT` in a new interpreter.
 It reads the request from the channel, runs the job's function, sends one outcome and ends the process. This module must not
 import anything heavy: the template or the job imports what the job needs.
+
+Some studies pause trials at rungs, numbers of steps at which trials are compared. There an attempt does one segment of a
+trial: the training from one rung to the next.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from trialplane.worker.shims import capture, objective, tune
 RoleFunction = Callable[[context.JobFunction | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
 # A way to call the job's function, with the fields of its context.
 CallJob = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
-_NOT_SHARED = "the checkpoint of trial {trial} of {run} is missing or was changed, so trial {own} has begun at step 0"
+_UNUSABLE = "the checkpoint of trial {trial} of {run} is missing or was changed, so trial {own} has begun at step 0"
 _UNREAD = (
     "the checkpoint of {run} has no effect: the job has read neither ctx.restored nor ctx.resume_from, so it started from "
     "scratch"
@@ -246,21 +249,9 @@ def run_job(
     # If this process imports the function itself, all of its imports would count as late.
     is_imported_in_template = job_function is not None and config.program is None
     try:
-        _check_parent_checkpoint(config, request)
-        origin = _origin(config, request, location)
-        # Later attempts have checkpoints of their own, and only a trial must start from another run's.
-        if request.resume and request.attempt == 1 and config.role == "trial":
-            reporter.warning = lambda: _origin_warning(request, origin)
-        if origin.is_shared:
-            reporter.begun = functools.partial(_begun_step, origin)
+        origin = _prepare_origin(config, request, location, reporter)
         job_folder = _enter_job_folder(config, workdir)
-        if config.role != "worker":  # a worker has no reports
-            capture.begin(config, request)
-        if job_function is None:
-            job_function = import_job(config)
-            process.seed_everything(request.seed)  # once more: the job may have imported numpy or torch only now
-        if request.directions:
-            job_function = objective.trial_function(job_function, request.metrics, request.directions, reporter)
+        job_function = _prepare_function(job_function, config, request, reporter)
         fields = {
             **_request_fields(config, request),
             "workdir": workdir,
@@ -270,31 +261,66 @@ def run_job(
             "_reporter": reporter,
             **rank_fields,
         }
-        call = functools.partial(call_job, job_function, fields)
         with imports.watch() if is_imported_in_template else contextlib.nullcontext():
-            end = _call_to_end(call, reporter)
+            end = _call_to_end(functools.partial(call_job, job_function, fields), reporter)
         if rank_fields.get("rank", 0) > 0:  # only the result of rank 0 counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         copy_remark = outcomes.copy_kept_files(location, job_folder, config.keep)
-        remark = "; ".join(filter(None, (copy_remark, saving.remark)))
-        if config.program is not None:  # the slot adds the metrics that it has read, and checks that they are complete
-            return records.TrialOutcome(
-                request.number,
-                TrialState.COMPLETE,
-                metrics=reporter.newest,
-                early=bool(end.stop_text),
-                message=end.stop_text,
-                remark=remark,
-                advice=advice.pool_advice(),
-            )
-        outcome = outcomes.outcome_of_result(request, end.result, workdir, how_ended=end.how, newest=reporter.newest)
-        outcome = dataclasses.replace(outcome, remark=remark)
-        return _with_message_and_advice(outcome, config, request, reporter, imports, end.stop_text)
+        if config.program is not None:
+            outcome = _program_outcome(request, reporter, end)
+        else:
+            outcome = _function_outcome(config, request, workdir, reporter, imports, end)
+        return dataclasses.replace(outcome, remark="; ".join(filter(None, (copy_remark, saving.remark))))
     except BaseException as error:  # noqa: BLE001  every error of the job is an outcome, KeyboardInterrupt too
         # Trials are compared at a rung by the newest value of each metric; a failure has the metrics of the last report.
         metrics = reporter.newest if isinstance(error, context.Paused) else reporter.last
         outcome = outcomes.outcome_of_error(request, error, metrics)
         return dataclasses.replace(outcome, remark=saving.remark)
+
+
+def _prepare_origin(
+    config: records.SlotConfig, request: records.TrialRequest, location: str, reporter: Reporter
+) -> context.Origin:
+    """Return the checkpoints from which the trial starts, and let the reporter tell whether the job has used them.
+
+    Args:
+        config: Configuration of the slot.
+        request: Request of the trial.
+        location: Location of the trial's own checkpoints.
+        reporter: Receiver of the reports.
+
+    Raises:
+        CheckpointError: As in `_check_parent_checkpoint` and `_find_origin`.
+    """
+    _check_parent_checkpoint(config, request)
+    origin = _find_origin(config, request, location)
+    # Later attempts have checkpoints of their own, and only a trial must start from another run's.
+    if request.resume and request.attempt == 1 and config.role == "trial":
+        reporter.warning = lambda: _origin_warning(request, origin)
+    if origin.is_shared:
+        reporter.start_step = functools.partial(_start_step, origin)
+    return origin
+
+
+def _prepare_function(
+    job_function: context.JobFunction | None, config: records.SlotConfig, request: records.TrialRequest, reporter: Reporter
+) -> context.JobFunction:
+    """Return the function to call with the context, and begin to capture what libraries log.
+
+    Args:
+        job_function: Function of the job, or None to import it.
+        config: Configuration of the slot.
+        request: Request of the trial.
+        reporter: Receiver of the reports, by which an objective of Optuna requests its parameters.
+    """
+    if config.role != "worker":  # a worker has no reports
+        capture.begin(config, request)
+    if job_function is None:
+        job_function = import_job(config)
+        process.seed_everything(request.seed)  # once more: the job may have imported numpy or torch only now
+    if request.directions:
+        return objective.trial_function(job_function, request.metrics, request.directions, reporter)
+    return job_function
 
 
 def _enter_job_folder(config: records.SlotConfig, workdir: Path) -> Path:
@@ -353,30 +379,43 @@ def _call_to_end(call: Callable[[], context.Result], reporter: Reporter) -> _End
         raise
 
 
-def _with_message_and_advice(
-    outcome: records.TrialOutcome,
+def _program_outcome(request: records.TrialRequest, reporter: Reporter, end: _End) -> records.TrialOutcome:
+    """Return the outcome of a program that has ended. The slot adds the metrics that it has read, and checks them."""
+    return records.TrialOutcome(
+        request.number,
+        TrialState.COMPLETE,
+        metrics=reporter.newest,
+        early=bool(end.stop_text),
+        message=end.stop_text,
+        advice=advice.pool_advice(),
+    )
+
+
+def _function_outcome(
     config: records.SlotConfig,
     request: records.TrialRequest,
+    workdir: Path,
     reporter: Reporter,
     imports: advice.LateImports,
-    stop_text: str,
+    end: _End,
 ) -> records.TrialOutcome:
-    """Return the outcome of a function's result with remarks in its message, and with advice if it is complete.
+    """Return the outcome of the job's function that has ended, with remarks in its message, and with advice if complete.
 
     Args:
-        outcome: Outcome of the result.
         config: Configuration of the slot.
         request: Request of the trial.
+        workdir: Scratch folder of the trial.
         reporter: Receiver of the reports.
         imports: Imports of this trial.
-        stop_text: Description of the stop rule that ended the trial; "" without one.
+        end: End of the function.
     """
+    outcome = outcomes.outcome_of_result(request, end.result, workdir, how_ended=end.how, newest=reporter.newest)
     if outcome.state is not TrialState.COMPLETE:
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.warning()))))
-    remarks = (stop_text, reporter.warning(), *stopping.unreported_remarks(request.stop, reporter.newest))
+    remarks = (end.stop_text, reporter.warning(), *stopping.unreported_remarks(request.stop, reporter.newest))
     return dataclasses.replace(
         outcome,
-        early=bool(stop_text),
+        early=bool(end.stop_text),
         message="; ".join(filter(None, remarks)),
         advice="; ".join(filter(None, (imports.advice(config), advice.pool_advice()))),
     )
@@ -393,16 +432,23 @@ def _check_parent_checkpoint(config: records.SlotConfig, request: records.TrialR
         return
     location = checkpoint_folder(config, request.run, parent.trial, parent.folder)
     summary = folders.summary(location)
-    if summary is None or parent.digest not in ("", summary.digest):
-        problem = "is missing" if summary is None else "was changed since the trial was paused"
+    problem = ""
+    if summary is None:
+        problem = "is missing"
+    elif parent.digest and parent.digest != summary.digest:
+        problem = "was changed since the trial was paused"
+    if problem:
         owner = "its" if parent.trial == request.trial else f"trial {parent.trial}'s"
         raise errors.CheckpointError(
             f"trial {request.trial} was to continue after step {parent.step}, and {owner} checkpoint at {location} {problem}"
         )
 
 
-def _origin(config: records.SlotConfig, request: records.TrialRequest, location: str) -> context.Origin:
-    """Return the checkpoints of another run, trial or folder from which a trial starts; an empty origin if there are none.
+def _find_origin(config: records.SlotConfig, request: records.TrialRequest, location: str) -> context.Origin:
+    """Return the checkpoints of another trial or run from which a trial starts; an empty origin if there are none.
+
+    There are three cases: a segment that continues from the checkpoint of another trial in its population; a checkpoint that
+    `reuse` has selected, in another run; and the run that `--resume` names.
 
     Args:
         config: Configuration of the slot.
@@ -429,7 +475,7 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
     start = request.start or records.Parent(request.trial, -1)  # by default, the newest checkpoint of the same trial
     step = start.step if start.step >= 0 else None
     other_location = checkpoint_folder(config, request.resume, start.trial)
-    if not start.digest:
+    if not start.digest:  # of the run that `--resume` names
         return context.Origin(other_location, step=step)
     # An error of the store is not caught: each rank decides this, and one that alone began at step 0 would mix steps.
     if folders.summary(location) is not None:  # an earlier attempt has continued from the origin, if it was there
@@ -439,18 +485,18 @@ def _origin(config: records.SlotConfig, request: records.TrialRequest, location:
     return context.Origin(other_location if is_unchanged else None, is_shared=True)
 
 
-def _begun_step(origin: context.Origin, first_step: int) -> int:
-    """Return the step of the checkpoint that `reuse` has selected, from which an attempt has begun; -1 for step 0.
+def _start_step(origin: context.Origin, first_step: int) -> int:
+    """Return the step of the checkpoint that `reuse` has selected, from which the job has started; -1 if from step 0.
 
     Args:
         origin: The checkpoint.
-        first_step: First step that the attempt has reported. The one before stands for the step of a checkpoint that a
-            library has read in a format of its own.
+        first_step: First step that the attempt has reported. If a library has read the checkpoint in a format of its own, so
+            that its step is unknown, the step before the first one is returned.
     """
     if origin.location is None or not origin.was_read:
         return -1
-    if origin.begun is not None:
-        return origin.begun
+    if origin.restored_step is not None:
+        return origin.restored_step
     with contextlib.suppress(Exception):  # a file system's error in a report would fail the job
         if names := stores.open_store(origin.location).complete():
             return record.order(names[-1])[0]
@@ -458,9 +504,10 @@ def _begun_step(origin: context.Origin, first_step: int) -> int:
 
 
 def _origin_warning(request: records.TrialRequest, origin: context.Origin) -> str:
-    """Return the warning about a trial that has not begun from the checkpoint of another run, as it should; "" if it has."""
-    if origin.is_shared and request.start is not None and (origin.location is None or origin.begun == -1):
-        return _NOT_SHARED.format(run=request.resume, trial=request.start.trial, own=request.trial)
+    """Return a warning that the trial started from scratch and not from the checkpoint of another run; "" if it did not."""
+    is_unusable = origin.location is None or origin.restored_step == -1
+    if origin.is_shared and request.start is not None and is_unusable:
+        return _UNUSABLE.format(run=request.resume, trial=request.start.trial, own=request.trial)
     return "" if origin.was_read else _UNREAD.format(run=request.resume)
 
 
@@ -510,8 +557,9 @@ class Reporter:
     Attributes:
         last: Metrics of the newest report.
         newest: Newest value of each metric, from any report.
-        warning: Returns a warning about the trial, or ""; called at the first report.
-        begun: Returns the step from which the attempt has begun, see `TrialReport`; called with the first report's step.
+        warning: Returns a warning about the trial, or ""; called at the first report and at the end of the job's function.
+        start_step: Returns the step from which the attempt has started, see `TrialReport`; called with the first report's
+            step.
         is_quiet: Whether reports are not printed, because the slot reads metrics from a program's output.
         attributes: Attributes that an objective of Optuna has set for its trial.
     """
@@ -522,7 +570,7 @@ class Reporter:
         self.last: Mapping[str, float] = {}
         self.newest: dict[str, float] = {}
         self.warning: Callable[[], str] = str  # `str()` is ""
-        self.begun: Callable[[int], int | None] = lambda _: None
+        self.start_step: Callable[[int], int | None] = lambda _: None
         self.is_quiet = False
         self.attributes: dict[str, Any] = {}
 
@@ -539,7 +587,9 @@ class Reporter:
         Raises:
             Finished: A stop rule is met. Only with `waits`; without it the slot ends the trial.
         """
-        warning, begun = ("", None) if self.newest else (self.warning(), self.begun(step))
+        warning, start_step = "", None
+        if not self.newest:  # the first report
+            warning, start_step = self.warning(), self.start_step(step)
         self.last = metrics
         for name, value in metrics.items():
             # Of a metric whose best report counts, the last finite value stays if the training diverges at the end.
@@ -551,7 +601,7 @@ class Reporter:
                 print(f"warning: {warning}")  # noqa: T201  into the trial's log
             if not self.is_quiet:
                 print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
-        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), warning, waits, begun))
+        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), warning, waits, start_step))
         if not waits:
             return False
         is_pruned = False
