@@ -24,9 +24,6 @@ from trialplane.training import process, progress
 from trialplane.wire import paths
 from trialplane.worker import context
 
-# torchrun's variables, each with its value for a single process: rank, rank on this node, number of ranks.
-_RANK_VARIABLES = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-
 
 def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:
     """Run one trial without the platform. Call it at the end of a train.py, to make it a script too.
@@ -86,27 +83,16 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     sizes = {f"collect.{name}": load.Flag(getattr(arguments, name), f"--{name}") for name in size_names}
     job = load.load_job(folder, profile=arguments.profile, overrides=sizes, environ=os.environ)
     params = _params(job, arguments, unparsed)
-    rank, local_rank, world_size = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES.items())
-    reporter = _print_report if rank == 0 else _drop_report
     process.seed_everything(arguments.seed)
+    rank = int(os.environ.get("RANK", "0"))
     with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
+        checkpoints = arguments.checkpoints or _checkpoints(job, Path(workdir))
         fields = {
+            **_context_fields(job, folder, rank),
             "params": params,
             "seed": arguments.seed,
-            "run": "standalone",
-            "attempt": 1,
-            # All ranks of a training share the whole machine. A study and a collection get as many threads as on the
-            # platform, because the last digits of their results depend on that number.
-            "cpus": process.cores() if isinstance(job, Training) else job.resources.threads,
-            "gpus": job.resources.gpu_count,
-            "code": folder,
-            "cache": paths.cache(paths.home()),
             "workdir": Path(workdir),
-            "_reporter": reporter,
-            "rank": rank,
-            "local_rank": local_rank,
-            "world_size": world_size,
-            "checkpoints": arguments.checkpoints or _checkpoints(job, Path(workdir)),
+            "checkpoints": checkpoints,
         }
         try:
             if isinstance(job, Collection):
@@ -121,6 +107,24 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             sys.exit(128 + signal.SIGTERM)  # the exit code that a shell reports for a process ended by SIGTERM
     if rank == 0:
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
+
+
+def _context_fields(job: Job, folder: Path, rank: int) -> dict[str, Any]:
+    """Return the fields of the context that follow from the job, its folder and torchrun's variables."""
+    return {
+        "run": "standalone",
+        "attempt": 1,
+        # All ranks of a training share the whole machine. A study and a collection get as many threads as on the platform,
+        # because the last digits of their results depend on that number.
+        "cpus": process.cores() if isinstance(job, Training) else job.resources.threads,
+        "gpus": job.resources.gpu_count,
+        "code": folder,
+        "cache": paths.cache(paths.home()),
+        "_reporter": _print_report if rank == 0 else _drop_report,
+        "rank": rank,
+        "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+    }
 
 
 def _parser(name: str, *, has_sizes: bool) -> argparse.ArgumentParser:

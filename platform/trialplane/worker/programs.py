@@ -46,7 +46,7 @@ class CommandFailed(Exception):
 def load(config: records.SlotConfig, program: Program) -> context.JobFunction:
     """Return the function that runs a program as one trial.
 
-    A script is compiled, and its third-party modules are imported, once for all trials of the template.
+    A script is compiled here, and its third-party modules are imported, once for all trials of the template.
 
     Raises:
         SyntaxError: The script is not Python.
@@ -236,29 +236,7 @@ class Command:
         argv = [*arguments.build(self._program.command, ctx.params, context_values), *_arguments(self._program, ctx)]
         # The trial's interpreter and the programs installed with it come before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        # Changed or read by `forward`: the signals that have arrived, and the command's process group once it has started.
-        received_signals: list[int] = []
-        process_groups: list[int] = []
-
-        def forward(signal_number: int, _: Any) -> None:
-            """Record SIGTERM, and pass it on to the command if it has started."""
-            received_signals.append(signal_number)
-            for group in process_groups:
-                _signal_group(group, signal_number)
-
-        signal.signal(signal.SIGTERM, forward)
-        # The command gets a process group of its own, which is signaled as a whole, because a shell does not pass a signal
-        # on to its children.
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent, process_group=0)
-        process_groups.append(child.pid)
-        if received_signals:  # the signal may have arrived before the group was recorded
-            _signal_group(child.pid, signal.SIGTERM)
-        code = child.wait()
-        # After SIGTERM, wait until the command's children have ended too: they may still save something. The slot limits the
-        # time.
-        only_check = 0  # signal number that only checks that the group has processes
-        while received_signals and _signal_group(child.pid, only_check):
-            time.sleep(0.05)
+        code = _run_forwarding_sigterm(argv)
         if code < 0:  # a signal has ended the command
             _end_by_signal(-code)
         output = _end_of_output() if code == usage.USAGE_ERROR else ""
@@ -270,6 +248,38 @@ class Command:
         return {}
 
 
+def _run_forwarding_sigterm(argv: list[str]) -> int:
+    """Run a command to its end, and pass SIGTERM on to its processes; return its exit code, negative for a signal.
+
+    After SIGTERM, also wait for the command's children, which may still save something. The slot limits the time.
+
+    Raises:
+        OSError: The command cannot be started.
+    """
+    # The handler may be called before the command has started. Until then, the list with its process group is empty.
+    received_signals: list[int] = []
+    process_groups: list[int] = []
+
+    def forward(signal_number: int, _: Any) -> None:
+        """Record SIGTERM, and pass it on to the command if it has started."""
+        received_signals.append(signal_number)
+        for group in process_groups:
+            _signal_group(group, signal_number)
+
+    signal.signal(signal.SIGTERM, forward)
+    # The command gets a process group of its own, which is signaled as a whole, because a shell does not pass a signal on to
+    # its children.
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent, process_group=0)
+    process_groups.append(child.pid)
+    if received_signals:  # the signal may have arrived before the group was recorded
+        _signal_group(child.pid, signal.SIGTERM)
+    code = child.wait()
+    only_check = 0  # signal number that only checks that the group has processes
+    while received_signals and _signal_group(child.pid, only_check):
+        time.sleep(0.05)
+    return code
+
+
 def _end_by_signal(number: int) -> None:
     """End this process by the default action of a signal."""
     with contextlib.suppress(OSError):  # SIGKILL always has its default action
@@ -278,7 +288,7 @@ def _end_by_signal(number: int) -> None:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Signal a group of processes; return whether it exists."""
+    """Signal a group of processes; return whether it has any."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
         return True
@@ -372,8 +382,10 @@ def _end_fork(error: BaseException | None) -> None:
     """
     code = 0
     if isinstance(error, SystemExit):
-        # `sys.exit()` is a success, and `sys.exit("text")` a failure.
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, int):
+            code = error.code
+        elif error.code is not None:  # `sys.exit("text")` is a failure, and `sys.exit()` a success
+            code = 1
     elif error is not None:
         traceback.print_exception(error)
         code = 1

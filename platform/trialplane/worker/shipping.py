@@ -80,14 +80,14 @@ class Log:
             size = self._file.stat().st_size
         except FileNotFoundError:
             return b""
-        mark, end = b"", size
-        if not ended or self._offset < LIVE_BYTES:
-            end = min(size, LIVE_BYTES)  # what follows, if anything, comes with the next pieces
-        elif size - self._offset > END_BYTES:
-            left_out = size - self._offset - END_BYTES
+        mark = b""
+        sends_end = ended and self._offset >= LIVE_BYTES  # the first `LIVE_BYTES` are sent before the end
+        left_out = size - self._offset - END_BYTES
+        if sends_end and left_out > 0:
             mark = f"\n[trialplane: {left_out:,} bytes of this log are left out here]\n".encode()
             self._offset += left_out
-        count = min(end - self._offset, CHUNK)
+        limit = size if sends_end else min(size, LIVE_BYTES)
+        count = min(limit - self._offset, CHUNK)
         if count <= 0:
             return b""
         with self._file.open("rb") as file:

@@ -92,35 +92,11 @@ class Slot:
         environment.add_packages_to_path()
         usage.check_installed(self.config)
         self._control = self._start_template()
-        if not select.select([self._control], [], [], IMPORT_PATIENCE)[0]:
-            self._end_template(signal.SIGABRT)
-            raise errors.SlotError(
-                f"slot {self.name} on {self.node}: its template had not imported the job's code after {IMPORT_PATIENCE:g} s "
-                f"and was killed. An import hangs, or the process was stopped; the stacks of its threads: "
-                f"{self._template_output()}"
-            )
-        data = self._control.recv(MAX_MESSAGE)
-        try:
-            message = messages.decode(data, messages.FROM_LOADING) if data else None
-        except errors.MessageError:
-            self.close()
-            raise
-        if isinstance(message, messages.JobLoaded):
-            if self.config.nodes > 1 and self._rendezvous is None:
-                self._rendezvous = meeting.Port(meeting.own_address())
-            address = "" if self._rendezvous is None else self._rendezvous.address
-            return messages.SlotStarted(self.node, message.seconds, message.unclean, address)
-        self.close()
-        if message is not None:
-            # Before a program's trials, its arguments are checked too, so the cause may be other than an import.
-            problem = "the job's code does not import" if self.config.program is None else "no trial can start"
-            raise errors.EntrypointError(
-                f"{problem}: {message.message}\n  in {self.config.code}, {self._program_name()}\n  traceback: "
-                f"{self._template_output()}"
-            )
-        raise errors.SlotError(
-            f"slot {self.name} on {self.node}: its template ended while importing; see {self._template_output()}"
-        )
+        loaded = self._receive_loaded(self._control)
+        if self.config.nodes > 1 and self._rendezvous is None:
+            self._rendezvous = meeting.Port(meeting.own_address())
+        address = "" if self._rendezvous is None else self._rendezvous.address
+        return messages.SlotStarted(self.node, loaded.seconds, loaded.unclean, address)
 
     def _start_template(self) -> socket.socket:
         """Start the process of the template, which imports the job's code; return the slot's end of its socket."""
@@ -140,6 +116,39 @@ class Slot:
                 start_new_session=True,
             )
         return slot_end
+
+    def _receive_loaded(self, control: socket.socket) -> messages.JobLoaded:
+        """Wait for the template's first message, and return it if the job's code was imported; otherwise end the template.
+
+        Raises:
+            EntrypointError, SlotError, MessageError: As in `start`.
+        """
+        if not select.select([control], [], [], IMPORT_PATIENCE)[0]:
+            self._end_template(signal.SIGABRT)
+            raise errors.SlotError(
+                f"slot {self.name} on {self.node}: its template had not imported the job's code after {IMPORT_PATIENCE:g} s "
+                f"and was killed. An import hangs, or the process was stopped; the stacks of its threads: "
+                f"{self._template_output()}"
+            )
+        data = control.recv(MAX_MESSAGE)
+        try:
+            message = messages.decode(data, messages.FROM_LOADING) if data else None
+        except errors.MessageError:
+            self.close()
+            raise
+        if isinstance(message, messages.JobLoaded):
+            return message
+        self.close()
+        if message is None:
+            raise errors.SlotError(
+                f"slot {self.name} on {self.node}: its template ended while importing; see {self._template_output()}"
+            )
+        # Before a program's trials, its arguments are checked too, so the cause may be other than an import.
+        problem = "the job's code does not import" if self.config.program is None else "no trial can start"
+        raise errors.EntrypointError(
+            f"{problem}: {message.message}\n  in {self.config.code}, {self._program_name()}\n  traceback: "
+            f"{self._template_output()}"
+        )
 
     def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> Messages:
         """Start one trial and return the first messages about it.
@@ -238,9 +247,11 @@ class Slot:
             self._rendezvous = None
 
     def _end_template(self, number: signal.Signals | None = None) -> None:
-        """End the template, which kills its trials first, and return after three times `CLOSE_PATIENCE` at most.
+        """End the template, and return after three times `CLOSE_PATIENCE` at most.
 
-        By then the template may still run: a process that waits for a disk ends only when the disk answers.
+        The template first has `CLOSE_PATIENCE` to kill its trials and end by itself, except with SIGKILL. Then it is killed
+        with all processes below it. It may still run at the return: a process that waits for a disk ends only when the disk
+        answers.
 
         Args:
             number: SIGABRT for a template that hangs in an import, which then writes its stacks to the log; SIGKILL for one
@@ -248,19 +259,19 @@ class Slot:
         """
         control, template = self._control, self.template
         self._control = self.template = None
-        if control is not None and number is None:  # a signaled template must not end before it has written its stacks
+        if control is not None and number is None:  # with SIGABRT, it must not end before it has written its stacks
             control.close()
         if template is not None:
-            if number is not signal.SIGKILL:  # it can still end by itself, and kill its trials
-                if number is not None:
-                    template.send_signal(number)
+            if number is signal.SIGABRT:
+                template.send_signal(number)
+            if number is not signal.SIGKILL:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     template.wait(timeout=CLOSE_PATIENCE)
-            if template.poll() is None:  # it cannot kill its trials, nor what they have started
+            if template.poll() is None:
                 process.kill_tree(template.pid, CLOSE_PATIENCE)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     template.wait(timeout=CLOSE_PATIENCE)
-        if control is not None:  # no effect if it is closed
+        if control is not None:  # no effect if it is closed already
             control.close()
 
     def _program_name(self) -> str:
