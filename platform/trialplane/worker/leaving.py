@@ -83,10 +83,11 @@ def trial_parents(below: int | None = None) -> dict[int, int]:
     parents = {}
     for pid, process in processes.items():
         parent = processes.get(process.parent)
-        is_child_of_template = parent is not None and _TEMPLATE in parent.command
+        if parent is None or _TEMPLATE not in parent.command:
+            continue
         leads_session = process.session == pid
         is_trial = leads_session and (_TEMPLATE in process.command or _TRIAL in process.command)
-        if is_child_of_template and is_trial and (below is None or is_below(pid)):
+        if is_trial and (below is None or is_below(pid)):
             parents[pid] = process.parent
     # A process that a trial has forked has the template's command line too. It is left out, because its parent is a trial.
     return {pid: parent for pid, parent in parents.items() if parent not in parents}

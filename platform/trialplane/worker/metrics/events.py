@@ -151,14 +151,15 @@ def _tensor_number(tensor: bytes) -> float | None:
             return None
         elif field == 4 and isinstance(value, bytes):  # tensor_content
             content = value
-        elif field in (5, 6):  # float_val, double_val
-            list_format = "<f" if field == 5 else "<d"
-            if isinstance(value, float):
-                listed = value
-            elif isinstance(value, bytes) and len(value) == struct.calcsize(list_format):  # a packed list of one number
-                listed = struct.unpack(list_format, value)[0]
-    if content and dtype in (_FLOAT, _DOUBLE):
-        content_format = "<f" if dtype == _FLOAT else "<d"
-        is_one_number = len(content) == struct.calcsize(content_format)
-        return float(struct.unpack(content_format, content)[0]) if is_one_number else None
-    return listed
+        elif field in (5, 6) and isinstance(value, float):  # float_val, double_val
+            listed = value
+        elif field in (5, 6) and isinstance(value, bytes):  # a packed list of them
+            packed_number = _unpacked(value, _FLOAT if field == 5 else _DOUBLE)
+            listed = listed if packed_number is None else packed_number
+    return _unpacked(content, dtype) if content and dtype in (_FLOAT, _DOUBLE) else listed
+
+
+def _unpacked(data: bytes, dtype: int) -> float | None:
+    """Return the number that bytes hold, of type `_FLOAT` or `_DOUBLE`; None unless they hold exactly one."""
+    number_format = "<f" if dtype == _FLOAT else "<d"
+    return float(struct.unpack(number_format, data)[0]) if len(data) == struct.calcsize(number_format) else None

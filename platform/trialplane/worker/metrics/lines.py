@@ -361,8 +361,11 @@ class LineParser:
             words: Its words, which are the cells if the positions of the columns are not known.
         """
         column_count = len(self._header)
-        cells: Sequence[str] | None = _cells(line, self._spans) if self._spans else None
-        if cells is None or 2 * sum(map(bool, cells)) <= column_count:  # text that is not in these columns, or hardly a row
+        cells: Sequence[str] = []
+        if self._spans:
+            cells = _cells(line, self._spans) or []
+        filled_count = sum(cell != "" for cell in cells)
+        if 2 * filled_count <= column_count:  # the text is not in these columns, or is hardly a row
             # A row of pandas begins with an index, which has no name in the header.
             is_row = len(words) == column_count or (len(words) == column_count + 1 and not self._spans)
             cells = words[-column_count:] if is_row else []
@@ -520,11 +523,10 @@ def _pairs(line: str, names: Names, headings: Sequence[tuple[int, str]]) -> dict
     pairs: dict[str, float] = {}
     for match in _PAIR.finditer(line):
         data_set, name, quote, sign, space, text, total = match.groups()
-        if names.lookup(name).step_rank >= 0:
-            pass  # the name of a step has no set of data
-        elif data_set:  # directly before the name
+        is_step = names.lookup(name).step_rank >= 0  # the name of a step has no set of data
+        if data_set and not is_step:  # directly before the name
             name = f"{data_set.lower()}_{name}"
-        else:
+        elif not is_step:
             full_name = names.in_data_set(name, _data_set_at(match.start(), headings))
             if full_name not in pairs:  # a second `acc` below the heading is not of its set
                 name = full_name

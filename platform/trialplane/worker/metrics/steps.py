@@ -48,9 +48,8 @@ class Steps:
         complete: list[Report] = []
         step, names = self._epochs.step(line), line.metrics.keys()
         repeated = self._step_metrics & names
-        begins_named_step = step is not None and step != self._named_step
         repeats_requested = not repeated.isdisjoint(self._requested)
-        if begins_named_step:
+        if step is not None and step != self._named_step:  # the line names a new step
             complete = self.flush()
             self._is_first_step = self._is_first_step and self._named_step is None
             self._named_step, self._is_named_step_empty = step, True
@@ -59,9 +58,19 @@ class Steps:
             self._begin_step(self._step + 1)
         elif repeated:
             self._has_repeats = True
-        if not names:
-            return complete
-        if self._is_named_step_empty and self._named_step is not None:  # these are its first metrics
+        if names:
+            self._begin_step_if_due(names)
+            self._step_metrics |= names
+            self._metrics.update(line.metrics)
+        return complete
+
+    def _begin_step_if_due(self, names: Collection[str]) -> None:
+        """Begin the step of the next metrics, if they are the first ones of a named step or of all.
+
+        Args:
+            names: Names of the metrics.
+        """
+        if self._is_named_step_empty and self._named_step is not None:
             self._is_named_step_empty = False
             repeats_metrics = not self._step_metrics.isdisjoint(names)
             if self._named_step > self._step:
@@ -70,9 +79,6 @@ class Steps:
                 self._begin_step(self._step + 1)
         elif self._step < 0:
             self._begin_step(0)
-        self._step_metrics |= names
-        self._metrics.update(line.metrics)
-        return complete
 
     def flush_idle(self) -> list[Report]:
         """Return the collected report when no new line has arrived; an empty list if a later line may replace its values."""

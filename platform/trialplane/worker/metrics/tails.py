@@ -183,24 +183,18 @@ class Tail:
         words = dict.fromkeys(names, b"")
         if self._decoder.has_names:
             words = {name: max(re.split(r"[\W_]+", name.lower()), key=len).encode() for name in names}
-        line_rest = b""  # the rest of the line that begins before the blocks that were read
-        block_end = end
-        while names and block_end > begin:
-            block_begin = max(begin, block_end - _BLOCK)
-            file.seek(block_begin)
-            first, *others = (file.read(block_end - block_begin) + line_rest).split(b"\n")
-            is_first_whole = block_begin == begin
-            block_end, line_rest = block_begin, first[:CHUNK]
-            for line in reversed([first, *others] if is_first_whole else others):
-                lower = line.lower()
-                if not any(words[name] in lower for name in names):
-                    continue
-                if time.monotonic() > deadline:
-                    return
-                result = self._decoder.find(line)
-                if result is not None and (matched := names & result.metrics.keys()):
-                    names -= matched
-                    yield result._replace(metrics={name: result.metrics[name] for name in matched})
+        for line in _lines_backward(file, begin, end):
+            if not names:
+                return
+            lower = line.lower()
+            if not any(words[name] in lower for name in names):
+                continue
+            if time.monotonic() > deadline:
+                return
+            result = self._decoder.find(line)
+            if result is not None and (matched := names & result.metrics.keys()):
+                names -= matched
+                yield result._replace(metrics={name: result.metrics[name] for name in matched})
 
     def _was_rewritten(self, descriptor: int, size: int) -> bool:
         """Return whether the file was rewritten since the last read: it is shorter, or its last bytes read differ."""
@@ -223,6 +217,18 @@ class Tail:
             del self._line_hashes[number:]
         self._line_hashes.append(line_hash)
         return False
+
+
+def _lines_backward(file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
+    """Yield the lines in a part of a file, the last one first. Of a line longer than a block, the rest may be cut."""
+    line_rest = b""  # the rest of the line that begins before the blocks that were read
+    while end > begin:
+        block_begin = max(begin, end - _BLOCK)
+        file.seek(block_begin)
+        first, *others = (file.read(end - block_begin) + line_rest).split(b"\n")
+        is_first_whole = block_begin == begin
+        yield from reversed([first, *others] if is_first_whole else others)
+        end, line_rest = block_begin, first[:CHUNK]
 
 
 class _LineFinder(Protocol):
@@ -287,12 +293,18 @@ class _Text:
         if ended:
             yield from self._with_content(self._finder.flush())
         if bar_state is not None:
-            for result in self._finder.find_next(bar_state, is_whole=False, was_read=False):
-                # How many states are read depends on time. So once lines name steps, a state without a step does not count:
-                # it could become a step that the program does not have.
-                if result.step is not None or (result.metrics and not self._names_steps):
-                    self._names_steps |= result.step is not None
-                    yield result
+            yield from self._bar_results(bar_state)
+
+    def _bar_results(self, state: bytes) -> Iterator[LineMetrics]:
+        """Yield the metrics of a state of a progress bar, unless it lacks a step and other lines have named one.
+
+        How many states are read depends on time. So a state without a step could become a step that the program does not
+        have.
+        """
+        for result in self._finder.find_next(state, is_whole=False, was_read=False):
+            if result.step is not None or (result.metrics and not self._names_steps):
+                self._names_steps |= result.step is not None
+                yield result
 
     def _with_content(self, results: Iterable[LineMetrics]) -> Iterator[LineMetrics]:
         """Yield the results that have metrics or a step."""
@@ -334,17 +346,19 @@ class _PrintedLines:
         continues_object = _OBJECT_LINE.match(text) is not None and len(self._object) < CHUNK
         if self._object and not continues_object:
             results = self.flush()
-        object_text = text
-        if not self._object:
-            may_begin_object = self.has_names and part.text and not part.is_named_only
-            opening = _OBJECT_BEGIN.search(part.text) if may_begin_object else None
-            if opening is None:
-                return [*results, *self._parse(part, was_read)]
-            object_text = part.text[opening.start(1) :]
+        object_text = text if self._object else self._object_beginning(part)
+        if not object_text:
+            return [*results, *self._parse(part, was_read)]
         self._object += f"{object_text}\n"
         self._depth += _open_brackets(object_text)
         self._waiting.append((part, was_read))
         return results if self._depth > 0 else [*results, *self._end_object()]
+
+    def _object_beginning(self, part: passages.ResultPart) -> str:
+        """Return the text of a line from the bracket on that begins an object; "" if no object begins in it."""
+        may_begin_object = self.has_names and not part.is_named_only
+        opening = _OBJECT_BEGIN.search(part.text) if may_begin_object else None
+        return "" if opening is None else part.text[opening.start(1) :]
 
     def flush(self) -> list[LineMetrics]:
         """Return the metrics of the lines of an object that was not closed, line by line; see `_LineFinder`."""

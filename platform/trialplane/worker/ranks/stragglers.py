@@ -102,16 +102,17 @@ class Stragglers:
         self._slowest = None
         if slowest is not None:
             self._slowest = Straggler(slowest, self._steps[slowest], medians[slowest], slow[slowest])
-        changed_ranks = sorted(self._slow ^ slow.keys())  # those in one of the two only: slow now, or slow before
+        became_slow, caught_up = slow.keys() - self._slow, self._slow - slow.keys()
+        changed_ranks = sorted(became_slow | caught_up)
         if not changed_ranks:
             return None
         changed_rank = rank if rank in changed_ranks else changed_ranks[0]
-        is_slow = changed_rank in slow
-        if is_slow:
+        if changed_rank in became_slow:
             self._slow.add(changed_rank)
         else:
             self._slow.remove(changed_rank)
         other_median = statistics.median(value for other, value in medians.items() if other != changed_rank)
+        is_slow = changed_rank in became_slow
         return Straggler(changed_rank, self._steps[changed_rank], medians[changed_rank], other_median, is_slow)
 
     @property

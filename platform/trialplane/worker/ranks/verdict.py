@@ -60,9 +60,9 @@ class Verdict:
             return NextStep.GO_ON
         if outcome.state is TrialState.COMPLETE and not outcome.early:
             return NextStep.RESULT if rank == 0 else NextStep.GO_ON
+        if outcome.state is TrialState.PAUSED and rank > 0:
+            return NextStep.GO_ON  # rank 0 is paused at the same step
         if outcome.state in (TrialState.PRUNED, TrialState.PAUSED) or outcome.early:  # early: ended by a stop rule
-            if outcome.state is TrialState.PAUSED and rank:
-                return NextStep.GO_ON  # rank 0 is paused at the same step
             self.decision = outcome
             return NextStep.END
         if outcome.failure is FailureClass.LOST:  # this rank has stopped at a request, so the others must stop too

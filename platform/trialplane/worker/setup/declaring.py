@@ -171,26 +171,40 @@ class _Parsers:
             return
 
         def end_after(traced: FrameType, event: str, result: Any) -> Any:
-            """End when the statement is complete."""
-            is_complete = event == "return" or not merge.first_line <= traced.f_lineno <= merge.last_line
-            if event == "exception" or not is_complete:
+            """Trace the frame up to the end of the statement, and end there; see `sys.settrace`."""
+            is_in_statement = merge.first_line <= traced.f_lineno <= merge.last_line
+            if event == "exception" or (is_in_statement and event != "return"):
                 return end_after
             sys.settrace(None)
             traced.f_trace = None
             configs = [_value_of(node, traced) for node in merge.configs]
-            configs += [result] if merge.is_returned and event == "return" else []
-            leaves = max(
-                (list(itertools.islice(_object_leaves(config), _MOST_LEAVES)) for config in configs), key=len, default=[]
-            )
-            values = [(name, self._plain_default(value, None)) for name, value in leaves]
-            self._options += [merge.option(name, value) for name, value in values if value is not None]
-            if self._options:
-                self._takes_pairs, self._takes_overrides = merge.form == "pairs", merge.form == "assignments"
-                self.end()
+            if merge.is_returned and event == "return":
+                configs.append(result)
+            self._end_at_merge(merge, configs)
             return None
 
         sys.settrace(lambda *event: None)  # without a global function, that of the frame is not called
         frame.f_trace = end_after
+
+    def _end_at_merge(self, merge: _Merge, configs: Iterable[Any]) -> None:
+        """Add an option for each plain value of the largest configuration, and end. Return if there is none.
+
+        Args:
+            merge: Statement that merges the arguments into a configuration.
+            configs: Values that may be the configuration.
+        """
+        leaves: list[tuple[str, Any]] = []
+        for config in configs:
+            config_leaves = list(itertools.islice(_object_leaves(config), _MOST_LEAVES))
+            if len(config_leaves) > len(leaves):
+                leaves = config_leaves
+        for name, value in leaves:
+            default = self._plain_default(value, None)
+            if default is not None:
+                self._options.append(merge.option(name, default))
+        if self._options:
+            self._takes_pairs, self._takes_overrides = merge.form == "pairs", merge.form == "assignments"
+            self.end()
 
     def _watch_omegaconf(self, omegaconf: Any) -> None:
         """Replace the functions of OmegaConf, to end when values of the command line are merged into a configuration."""
@@ -301,20 +315,31 @@ class _Parsers:
                 pairs = _leaves(flag.value.to_dict(), flag.name) if is_nested else [(flag.name, flag.value)]
                 for name, value in pairs:
                     kind = _KINDS.get(type(value), "") if is_nested else _ABSL.get(flag.flag_type(), "")
-                    if not kind:
-                        continue
-                    self._options.append(
-                        Option(
-                            name=name,
-                            default=self._plain_default(value, None),
-                            kind=kind,
-                            flag=f"--{name}",
-                            choices=tuple(getattr(flag.parser, "enum_values", None) or ()),
-                            style="value" if kind == "bool" else "",
-                            required=flag.name in missing_flags,
-                        )
-                    )
+                    if kind:
+                        self._add_absl_flag(flag, name, value, kind, is_required=flag.name in missing_flags)
         self.end()
+
+    def _add_absl_flag(self, flag: Any, name: str, value: Any, kind: str, *, is_required: bool) -> None:
+        """Add a flag of absl, or one value of a flag with nested values.
+
+        Args:
+            flag: Flag of absl.
+            name: Name on the command line, as `lr`, or `config.lr` for a nested value.
+            value: Default.
+            kind: Kind of its values (`Option.kind`).
+            is_required: Whether the flag has no default.
+        """
+        self._options.append(
+            Option(
+                name=name,
+                default=self._plain_default(value, None),
+                kind=kind,
+                flag=f"--{name}",
+                choices=tuple(getattr(flag.parser, "enum_values", None) or ()),
+                style="value" if kind == "bool" else "",
+                required=is_required,
+            )
+        )
 
     def _end_at_fire(self, component: Any) -> NoReturn:
         """Add the parameters of a component of fire, and end.
@@ -407,15 +432,8 @@ class _Parsers:
                 continue
             names.add(name)
             if isinstance(action, argparse._SubParsersAction):
-                chosen = _subcommand(action.choices)
-                if not chosen:
-                    self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
-                    continue
-                if len(action.choices) > 1 and chosen not in self._typed_words:
-                    self._left_out.append(f"subcommands ({', '.join(action.choices)}): {chosen} is used")
-                self._descend(chosen)
-                self._add_argparse(action.choices[chosen], values)
-                return
+                self._add_argparse_subcommand(action, values)
+                continue
             # An argument that takes all further words may take pairs for yacs: `NAME VALUE …`.
             yacs_values = _yacs_values() if action.nargs in (argparse.REMAINDER, "+", "*") else []
             if yacs_values or (action.nargs == argparse.REMAINDER and _merges_pairs()):
@@ -424,6 +442,22 @@ class _Parsers:
                 self._options += [_key_option(key, value) for key, value in yacs_values]
                 continue
             self._add_action(action, name, flag, values.get(action.dest, action.default))
+
+    def _add_argparse_subcommand(self, action: argparse._SubParsersAction[Any], values: Mapping[str, Any]) -> None:
+        """Add the arguments of the subcommand to use, or record the subcommands as left out if none is known to train.
+
+        Args:
+            action: All subcommands of a parser.
+            values: As in `_add_argparse`.
+        """
+        chosen = _subcommand(action.choices)
+        if not chosen:
+            self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
+            return
+        if len(action.choices) > 1 and chosen not in self._typed_words:
+            self._left_out.append(f"subcommands ({', '.join(action.choices)}): {chosen} is used")
+        self._descend(chosen)
+        self._add_argparse(action.choices[chosen], values)
 
     def _add_action(self, action: argparse.Action, name: str, flag: str, value: Any) -> None:
         """Add one argument of argparse, or record it as left out if a job cannot set it.
@@ -492,42 +526,48 @@ class _Parsers:
         if hasattr(command, "commands") and not is_group:
             self._left_out.append(f"subcommands ({', '.join(command.commands)}): name one of them in `arguments`")
         for parameter in command.params:
-            if not parameter.expose_value or parameter.name == "help":
-                continue
-            is_option = parameter.param_type_name == "option"
-            flag, name = "", parameter.name  # of a positional argument
-            if is_option:
-                typed_flags = [option_flag for option_flag in parameter.opts if option_flag in self._typed_words]
-                flag = typed_flags[0] if typed_flags else max(parameter.opts, key=len)
-                name = flag.lstrip("-")
-            is_flag = getattr(parameter, "is_flag", False)
-            if is_flag or getattr(parameter, "count", False):
-                self._switches += [*parameter.opts, *parameter.secondary_opts]
-            opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""  # `--no-amp` in `--amp/--no-amp`
-            if getattr(parameter, "count", False) or (is_flag and opposite not in ("", f"--no-{name}")):
-                self._left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
-                continue
-            type_ = _click_type(parameter)
-            style = "value" if type_ is bool else ""
-            if is_flag:
-                style = "negated" if opposite else "switch"
-            default = self._plain_default(parameter.default, type_)
-            if style == "switch" and default:
-                self._left_out.append(f"{flag}: is on by default, and cannot be switched off")
-                continue
-            self._options.append(
-                Option(
-                    name=name,
-                    default=bool(default) if style == "switch" else default,
-                    kind="bool" if style else _KINDS.get(type_, "") or _kind(default),
-                    flag=flag,
-                    choices=_choices(getattr(getattr(parameter, "type", None), "choices", None)),
-                    style=style,
-                    required=bool(parameter.required),
-                    lists="repeat" if getattr(parameter, "multiple", False) else "",
-                    aliases=tuple(parameter.opts) if is_option and len(parameter.opts) > 1 else (),
-                )
+            if parameter.expose_value and parameter.name != "help":
+                self._add_click_parameter(parameter)
+
+    def _add_click_parameter(self, parameter: Any) -> None:
+        """Add a parameter of a click command, or record it as left out if a job cannot set it."""
+        is_option = parameter.param_type_name == "option"
+        flag = self._click_flag(parameter) if is_option else ""
+        name = flag.lstrip("-") if is_option else parameter.name
+        is_flag, is_counter = getattr(parameter, "is_flag", False), getattr(parameter, "count", False)
+        if is_flag or is_counter:
+            self._switches += [*parameter.opts, *parameter.secondary_opts]
+        opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""  # `--no-amp` in `--amp/--no-amp`
+        if is_counter or opposite not in ("", f"--no-{name}"):
+            self._left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
+            return
+        type_ = _click_type(parameter)
+        style = "value" if type_ is bool else ""
+        if is_flag:
+            style = "negated" if opposite else "switch"
+        default = self._plain_default(parameter.default, type_)
+        if style == "switch" and default:
+            self._left_out.append(f"{flag}: is on by default, and cannot be switched off")
+            return
+        self._options.append(
+            Option(
+                name=name,
+                default=bool(default) if style == "switch" else default,
+                kind="bool" if style else _KINDS.get(type_, "") or _kind(default),
+                flag=flag,
+                choices=_choices(getattr(getattr(parameter, "type", None), "choices", None)),
+                style=style,
+                required=bool(parameter.required),
+                lists="repeat" if getattr(parameter, "multiple", False) else "",
+                aliases=tuple(parameter.opts) if is_option and len(parameter.opts) > 1 else (),
             )
+        )
+
+    def _click_flag(self, option: Any) -> str:
+        """Return the flag of an option of click that is typed, or else its longest one."""
+        flags: list[str] = option.opts
+        typed_flags = [flag for flag in flags if flag in self._typed_words]
+        return typed_flags[0] if typed_flags else max(flags, key=len)
 
     def _plain_default(self, value: Any, type_: Any) -> Any:
         """Return a default as a number, text, boolean or list of these; None if it has no such form.
@@ -615,22 +655,42 @@ def _merge_at(frame: FrameType) -> _Merge | None:
     file = Path(frame.f_code.co_filename)
     if not _is_own_file(file):
         return None
-    position = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    slice_position = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     text = file.read_text(encoding="utf-8", errors="replace")
-    for statement in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)):
+    for statement in ast.walk(ast.parse(text)):
         if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)):
             continue
-        for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
-            words = [*call.args, *(keyword.value for keyword in call.keywords)]
-            if position not in [(node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) for node in words]:
-                continue
-            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", call)]
-            owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
-            form = _form_of_words(_value_of(call.func, frame), text)
-            last_line = statement.end_lineno or statement.lineno
-            is_returned = isinstance(statement, ast.Return)
-            return _Merge(statement.lineno, last_line, (*targets, *owner, *words), is_returned, form) if form else None
+        for call in ast.walk(statement):
+            if isinstance(call, ast.Call) and slice_position in map(_position, _call_arguments(call)):
+                form = _form_of_words(_value_of(call.func, frame), text)
+                return _merge_of(statement, call, form) if form else None
     return None
+
+
+def _merge_of(statement: ast.stmt, call: ast.Call, form: str) -> _Merge:
+    """Return the merge of a statement with a call that gets the words. Its configuration may be any of these expressions.
+
+    They are what the statement assigns to, the object whose method is called, and the arguments of the call.
+    """
+    configs = _call_arguments(call)
+    if isinstance(call.func, ast.Attribute):
+        configs.insert(0, call.func.value)
+    if isinstance(statement, ast.Assign):
+        configs = [*statement.targets, *configs]
+    elif isinstance(statement, ast.AnnAssign):
+        configs = [statement.target, *configs]
+    last_line = statement.end_lineno or statement.lineno
+    return _Merge(statement.lineno, last_line, tuple(configs), isinstance(statement, ast.Return), form)
+
+
+def _call_arguments(call: ast.Call) -> list[ast.expr]:
+    """Return the arguments of a call, with and without names."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _position(node: ast.expr) -> tuple[int | None, int | None, int | None, int | None]:
+    """Return the position of an expression in its file, in the form of `co_positions`."""
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
 def _form_of_words(function: Any, text: str) -> str:
@@ -657,21 +717,33 @@ def _value_of(node: ast.expr, frame: FrameType) -> Any:
 
 
 def _object_leaves(config: Any, prefix: str = "", parents: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield the plain values of an object, its class and the objects and dicts in it, by names with dots."""
+    """Yield the plain values of an object and of the objects and dicts in it, by names with dots.
+
+    Args:
+        config: Object of the script's own class, or a dict; another object has only its attributes.
+        prefix: Beginning of each name.
+        parents: Objects that contain this one. They are not entered again.
+    """
     parents = (*parents, config)
+    for name, value in itertools.islice(_values_by_name(config).items(), _MOST_LEAVES):
+        if str(name).startswith("_"):
+            continue
+        may_enter = len(parents) <= _MOST_LEVELS and not any(value is parent for parent in parents)
+        if type(value) in (*_KINDS, list, tuple):
+            yield f"{prefix}{name}", value
+        elif may_enter and (isinstance(value, Mapping) or _is_own_class(type(value))):
+            yield from _object_leaves(value, f"{prefix}{name}.", parents)
+
+
+def _values_by_name(config: Any) -> dict[str, Any]:
+    """Return the values of a dict, or the attributes of an object and of its class if that is one of the script's."""
     if isinstance(config, Mapping):
-        values = dict(config)
-    else:
-        classes = [vars(class_) for class_ in reversed(type(config).__mro__[:-1])] if _is_own_class(type(config)) else []
-        values = {name: value for names in (*classes, getattr(config, "__dict__", {})) for name, value in names.items()}
-    for name, value in itertools.islice(values.items(), _MOST_LEAVES):
-        if not str(name).startswith("_"):
-            if type(value) in (*_KINDS, list, tuple):
-                yield f"{prefix}{name}", value
-            elif any(value is parent for parent in parents) or len(parents) > _MOST_LEVELS:
-                continue
-            elif isinstance(value, Mapping) or _is_own_class(type(value)):
-                yield from _object_leaves(value, f"{prefix}{name}.", parents)
+        return dict(config)
+    values: dict[str, Any] = {}
+    if _is_own_class(type(config)):
+        for class_ in reversed(type(config).__mro__[:-1]):  # without `object`
+            values |= vars(class_)
+    return {**values, **getattr(config, "__dict__", {})}
 
 
 def _is_own_class(class_: type) -> bool:

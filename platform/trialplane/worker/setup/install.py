@@ -101,20 +101,27 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         missing = _ADDED.findall(output)
         if missing:
             _run_uv(work, limits, deadline, "--no-deps", "--target", str(target), *missing)
-            size = size_on_disk(target)  # the kubelet also limits it, and restarts the pod
-            if size > limits.size:
-                raise EntrypointError(
-                    f"the packages take {_mebibytes(size)}, and the chart allows {_mebibytes(limits.size)} "
-                    f"(studies.install.maxSize); {_LAYER}"
-                )
-            if hidden := _hidden_module(target, pins):
-                concealed = "a module of Python, or of a dependency of Ray or trialplane"
-                raise EntrypointError(
-                    f"one of {', '.join(missing)} brings {hidden}, which would hide {concealed}; do without it"
-                )
+            _check_packages(target, missing, pins, limits)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return missing
+
+
+def _check_packages(target: Path, packages: Sequence[str], pins: dict[str, str], limits: Limits) -> None:
+    """Check the size of installed packages, and that they hide no module that Ray or trialplane needs.
+
+    Raises:
+        EntrypointError: They are too large, or hide such a module.
+    """
+    size = size_on_disk(target)  # the kubelet also limits it, and restarts the pod
+    if size > limits.size:
+        raise EntrypointError(
+            f"the packages take {_mebibytes(size)}, and the chart allows {_mebibytes(limits.size)} "
+            f"(studies.install.maxSize); {_LAYER}"
+        )
+    if hidden := _hidden_module(target, pins):
+        concealed = "a module of Python, or of a dependency of Ray or trialplane"
+        raise EntrypointError(f"one of {', '.join(packages)} brings {hidden}, which would hide {concealed}; do without it")
 
 
 def pinned_packages() -> dict[str, str]:
@@ -239,18 +246,23 @@ def _run_uv(work: Path, limits: Limits, deadline: float, *arguments: str) -> str
             f"the packages were not installed within {limits.seconds:g} s (studies.install.timeout); {_LAYER}"
         ) from error
     output = process.stdout.decode(errors="replace")
-    if process.returncode == 0:
-        return output
+    if process.returncode:
+        raise _uv_error(output, limits.index)
+    return output
+
+
+def _uv_error(output: str, index: str) -> EntrypointError | SlotError:
+    """Return the error for a failure of uv, by its output: a SlotError if the network or the node is at fault."""
     _, marker, error_text = output.partition("error: ")
     reason = " ".join((error_text if marker else output).split())
     if _UNSOLVABLE not in output and _NETWORK_ERROR.search(output):
-        raise SlotError(
-            f"the package index {limits.index} could not be reached; is it up, and does studies.install.egress of the chart "
+        return SlotError(
+            f"the package index {index} could not be reached; is it up, and does studies.install.egress of the chart "
             f"lead there? {reason}"
         )
     if _UNSOLVABLE not in output and _NODE_ERROR.search(output):
-        raise SlotError(reason)
-    raise EntrypointError(reason)
+        return SlotError(reason)
+    return EntrypointError(reason)
 
 
 def size_on_disk(folder: Path) -> int:

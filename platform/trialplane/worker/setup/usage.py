@@ -45,11 +45,7 @@ def refusal_error(
         replacing_options: Name of a value in the script's text that a parameter can replace → the option of `submit` that
             does so.
     """
-    begin = max(0, text.rfind("usage:") if "usage:" in text else text.rfind("Usage:"))
-    words = " ".join(text[begin:].split())  # usage and error: `usage: train.py [--lr LR] train.py: error: …`
-    error = re.search(r"(?:error|Error):.*", words)
-    reason = error[0] if error else words
-    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # without `train.py: `, which begins the error's line
+    synopsis, reason = _split_usage(text)
     hint = synopsis[:LONGEST].strip()
     unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
     if unknown:
@@ -60,6 +56,15 @@ def refusal_error(
             hint = f"its text has a value of that name, which `{option}` replaces"
     message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", hint, _HELP]))
     return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
+
+
+def _split_usage(text: str) -> tuple[str, str]:
+    """Return the synopsis and the error of a usage message at the end of a text: `usage: …` and `error: …`."""
+    begin = max(0, text.rfind("usage:") if "usage:" in text else text.rfind("Usage:"))
+    words = " ".join(text[begin:].split())  # `usage: train.py [--lr LR] train.py: error: …`
+    error = re.search(r"(?:error|Error):.*", words)
+    reason = error[0] if error else words
+    return re.sub(r" ?\S+: ?$", "", words.partition(reason)[0]), reason  # without `train.py: ` before the error
 
 
 def check_installed(config: records.SlotConfig) -> None:
@@ -195,9 +200,14 @@ def _end_when_parsed() -> None:
         click.Command.invoke = lambda self, ctx: os._exit(0)
     if (flags := sys.modules.get("absl.flags")) is not None:
         parse_flags = flags.FlagValues.__call__
-        flags.FlagValues.__call__ = lambda values, argv, known_only=False: (
-            parse_flags(values, argv, known_only) if known_only else _end_at_absl(flags, parse_flags, values, argv)
-        )
+
+        def parse_flags_and_end(values: Any, argv: Sequence[str], known_only: bool = False) -> Any:
+            """Read the arguments; end the process unless the script reads only some of them here."""
+            if known_only:
+                return parse_flags(values, argv, known_only)
+            return _end_at_absl(flags, parse_flags, values, argv)
+
+        flags.FlagValues.__call__ = parse_flags_and_end
 
 
 def _end_at_absl(flags: Any, parse: Callable[..., Any], values: Any, argv: Sequence[str]) -> NoReturn:

@@ -194,20 +194,7 @@ def load(entrypoint: str) -> context.JobFunction:
         AttributeError: The module has no such function.
         Any exception of the module at import.
     """
-    for name, replace in _REPLACERS.items():
-        imports.on_import(name, replace)
-    module_name, _, function = entrypoint.partition(":")
-    module, starts_search = _import_up_to_search(module_name)
-    if starts_search and not hasattr(module, function):
-        remedy = "put it under `if __name__ == '__main__':`"
-        raise context.Invalid(f"ray:{entrypoint}: the search of {module_name} comes before {function}; {remedy}")
-    trainable = getattr(module, function)
-    if inspect.isclass(trainable) and hasattr(trainable, "train"):
-        trainable = functools.partial(_steps, trainable)
-    if inspect.isclass(trainable) or not callable(trainable):
-        kind = "a class without a method train" if inspect.isclass(trainable) else f"a {type(trainable).__name__}"
-        remedy = f"write a function {function}(config) that calls tune.report, or a class {function}(tune.Trainable)"
-        raise context.Invalid(f"ray:{entrypoint} is {kind}; {remedy}")
+    trainable = _import_trainable(entrypoint)
 
     def run(ctx: context.Context) -> context.Result:
         """Call the trainable, report what it yields if it is a generator, and return the result."""
@@ -225,6 +212,29 @@ def load(entrypoint: str) -> context.JobFunction:
             _sessions.pop()
 
     return run
+
+
+def _import_trainable(entrypoint: str) -> Trainable:
+    """Import a trainable; return it as a function of the parameters. A class becomes a generator of its results.
+
+    Raises:
+        Invalid, AttributeError, any exception of the module: As in `load`.
+    """
+    for name, replace in _REPLACERS.items():
+        imports.on_import(name, replace)
+    module_name, _, function = entrypoint.partition(":")
+    module, starts_search = _import_up_to_search(module_name)
+    if starts_search and not hasattr(module, function):
+        remedy = "put it under `if __name__ == '__main__':`"
+        raise context.Invalid(f"ray:{entrypoint}: the search of {module_name} comes before {function}; {remedy}")
+    trainable = getattr(module, function)
+    if inspect.isclass(trainable) and hasattr(trainable, "train"):
+        trainable = functools.partial(_steps, trainable)
+    if inspect.isclass(trainable) or not callable(trainable):
+        kind = "a class without a method train" if inspect.isclass(trainable) else f"a {type(trainable).__name__}"
+        remedy = f"write a function {function}(config) that calls tune.report, or a class {function}(tune.Trainable)"
+        raise context.Invalid(f"ray:{entrypoint} is {kind}; {remedy}")
+    return trainable  # type: ignore[no-any-return]
 
 
 def _steps(cls: Any, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
