@@ -104,7 +104,7 @@ def save(accelerator: Accelerator, step: int) -> None:
 def stop(accelerator: Accelerator, step: int) -> None:
     """Save a checkpoint and end the attempt, if a stop is requested in any rank. Call it in every rank after each step.
 
-    At the last step of a trial with rungs, a checkpoint is saved too.
+    At the last step of a trial with rungs (steps at which its study pauses it), a checkpoint is saved too.
 
     Args:
         accelerator: Accelerator with all objects to save.

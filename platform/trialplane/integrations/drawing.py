@@ -35,24 +35,30 @@ def value(trial: Any, name: str, domain: Any) -> Any:
         domain: A distribution of Optuna, scikit-optimize or scipy; a tuple with two bounds, and perhaps the name of their
             prior, such as "log-uniform"; another sequence of choices; or a fixed value.
     """
-    choices = getattr(domain, "choices", None) or getattr(domain, "categories", None)
+    choices = getattr(domain, "choices", None) or getattr(domain, "categories", None)  # of Optuna, or scikit-optimize
     if choices is not None:
         return choice(trial, name, choices)
-    if hasattr(domain, "low") and hasattr(domain, "high"):
+    if hasattr(domain, "low") and hasattr(domain, "high"):  # of the same two
         is_integer = type(domain).__name__.startswith("Int")
         is_log = bool(getattr(domain, "log", False)) or getattr(domain, "prior", "") == "log-uniform"
         return number(
             trial, name, domain.low, domain.high, is_integer=is_integer, log=is_log, step=getattr(domain, "step", None)
         )
-    if hasattr(domain, "ppf"):
+    if hasattr(domain, "ppf"):  # of scipy
         return _quantile(trial, name, domain)
-    has_prior = isinstance(domain, tuple) and len(domain) == 3 and isinstance(domain[2], str)
-    if isinstance(domain, tuple) and (len(domain) == 2 or has_prior) and all(_is_number(bound) for bound in domain[:2]):
+    if _is_bounds(domain):
         is_integer = all(isinstance(bound, int) for bound in domain[:2])
         return number(trial, name, domain[0], domain[1], is_integer=is_integer, log=domain[2:] == ("log-uniform",))
     if isinstance(domain, (str, bytes)) or not hasattr(domain, "__len__"):
         return domain
     return choice(trial, name, domain)
+
+
+def _is_bounds(domain: Any) -> bool:
+    """Return whether a domain is a tuple with two bounds, and perhaps the name of their prior."""
+    if not isinstance(domain, tuple) or not all(_is_number(bound) for bound in domain[:2]):
+        return False
+    return len(domain) == 2 or (len(domain) == 3 and isinstance(domain[2], str))
 
 
 def choice(trial: Any, name: str, options: Sequence[Any]) -> Any:
@@ -106,14 +112,15 @@ def hyperopt_value(trial: Any, space: Any) -> Any:
         return {key: hyperopt_value(trial, part) for key, part in space.items()}
     if isinstance(space, (list, tuple)):
         return type(space)(hyperopt_value(trial, part) for part in space)
-    if not hasattr(space, "pos_args"):
+    if not hasattr(space, "pos_args"):  # a constant
         return space
+    # The rest are nodes of hyperopt's expressions, each with the name of an operation and its arguments.
     if space.name == "literal":
         return space.obj
     if space.name == "hyperopt_param":
         label, distribution = space.pos_args
         return _hyperopt_number(trial, label.obj, distribution)
-    if space.name == "switch":
+    if space.name == "switch":  # of `hp.choice`: a number, and the options that it selects from
         selector, *options = space.pos_args
         if selector.name == "hyperopt_param" and all(option.name == "literal" for option in options):
             return choice(trial, selector.pos_args[0].obj, [option.obj for option in options])
@@ -122,29 +129,34 @@ def hyperopt_value(trial: Any, space: Any) -> Any:
     named = {name: hyperopt_value(trial, argument) for name, argument in space.named_args}
     if space.name == "dict":
         return dict(*positional, **named)
-    if space.name == "pos_args":
+    if space.name == "pos_args":  # a list or a tuple
         return positional if space.o_len is None else tuple(positional)
+    # Another operation, such as a sum, by the function that hyperopt has for it.
     return importlib.import_module("hyperopt.pyll.base").scope._impls[space.name](*positional, **named)
 
 
 def _hyperopt_number(trial: Any, name: str, distribution: Any) -> Any:
-    """Return a number of a distribution of hyperopt."""
+    """Return a number of a distribution of hyperopt, such as `quniform` and `loguniform`.
+
+    Its `q` is the step between possible numbers. The bounds of a distribution with `log` are those of the logarithm.
+    """
     kind = distribution.name
     if kind == "categorical":  # probabilities of choices, which are equally likely at first here
         return trial.suggest_int(name, 0, len(distribution.pos_args[0].pos_args) - 1)
-    numbers = [argument.obj for argument in distribution.pos_args]
+    positional = [argument.obj for argument in distribution.pos_args]
     names = ("mu", "sigma", "q") if kind.endswith("normal") else ("low", "high", "q")
-    if kind == "randint" and len(numbers) == 1:
-        numbers = [0, *numbers]
-    bounds = dict(zip(names, numbers, strict=False)) | {key: argument.obj for key, argument in distribution.named_args}
+    if kind == "randint" and len(positional) == 1:
+        positional = [0, *positional]
+    arguments = dict(zip(names, positional, strict=False))
+    arguments |= {key: argument.obj for key, argument in distribution.named_args}
     if kind == "randint":
-        return number(trial, name, bounds["low"], bounds["high"] - 1, is_integer=True)
-    is_log, step = "log" in kind, bounds.get("q")
+        return number(trial, name, arguments["low"], arguments["high"] - 1, is_integer=True)
+    step = arguments.get("q")
     if kind.endswith("normal"):
-        low, high = (bounds["mu"] + sigmas * bounds["sigma"] for sigmas in (-_SIGMAS, _SIGMAS))
+        low, high = (arguments["mu"] + sigmas * arguments["sigma"] for sigmas in (-_SIGMAS, _SIGMAS))
     else:
-        low, high = bounds["low"], bounds["high"]
-    if is_log:
+        low, high = arguments["low"], arguments["high"]
+    if "log" in kind:
         drawn = number(trial, name, math.exp(low), math.exp(high), log=True)
         return drawn if step is None else round(drawn / step) * step
     if step is not None:

@@ -70,13 +70,21 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         if ctx is None:
             return control
         is_done = state.global_step >= state.max_steps
-        if is_done or not _is_requested(args):
-            self._save_for_rung(ctx, args, state, control)
-            # With "epoch" the Trainer saves the last step by itself.
-            if ctx.is_last(state.global_step) and args.save_strategy != "epoch" and _is_kept(args, ctx.checkpoints):
-                control.should_save = True
-            return control
-        if not _is_kept(args, ctx.checkpoints):  # a checkpoint would be useless
+        if not is_done and _is_requested(args):
+            return self._stop_training(ctx, args, control)
+        self._save_for_rung(ctx, args, state, control)
+        # With "epoch" the Trainer saves the last step by itself.
+        if ctx.is_last(state.global_step) and args.save_strategy != "epoch" and _is_kept(args, ctx.checkpoints):
+            control.should_save = True
+        return control
+
+    def _stop_training(self, ctx: trialplane.Context, args: TrainingArguments, control: TrainerControl) -> TrainerControl:
+        """Make the Trainer save a checkpoint and end; `on_save` then ends the attempt.
+
+        Raises:
+            Stopped: A checkpoint would be useless, because it would not be in the trial's folder.
+        """
+        if not _is_kept(args, ctx.checkpoints):
             self._reports.send()
             raise ctx.stopped()
         self._is_stopping = True

@@ -23,7 +23,7 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
 
     A requested stop is checked after each batch. Within an epoch, the attempt ends at once, and the next attempt repeats the
     epoch. At the end of an epoch, a checkpoint is saved first, regardless of `save_every`. So is one after the last epoch of
-    a trial with rungs.
+    a trial with rungs, at which its study pauses it.
 
     Args:
         save_every: Number of epochs between two checkpoints.

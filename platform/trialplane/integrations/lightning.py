@@ -32,7 +32,8 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
     Metrics of validations and training epochs are reported with the number of optimizer steps done. A requested stop is
     checked after each batch, and all ranks stop at the same one: a checkpoint is saved, and the attempt ends. After the last
-    batch of an epoch, the validation is finished first. A checkpoint is also saved at the last step of a trial with rungs.
+    batch of an epoch, the validation is finished first. A checkpoint is also saved at the last step of a trial with rungs,
+    at which its study pauses it.
 
     Args:
         save_every: Number of epochs between two checkpoints.

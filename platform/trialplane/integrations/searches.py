@@ -186,16 +186,16 @@ def _fmin(fn: Callable[..., Any], space: Any, *args: Any, **kwargs: Any) -> NoRe
 
 def _fit_search(search: Any, X: Any, y: Any = None, **fit_params: Any) -> NoReturn:
     """End the script with the estimator, the space and the data of a search of scikit-learn."""
-    space = getattr(search, "search_spaces", None)
+    space = getattr(search, "search_spaces", None)  # of scikit-optimize
     if space is None:
-        space = getattr(search, "param_grid", None) or search.param_distributions
+        space = getattr(search, "param_grid", None) or search.param_distributions  # of scikit-learn
         parts = [space] if isinstance(space, Mapping) else space
         space = [{name: _without_bounds(domain) for name, domain in part.items()} for part in parts]
     options: dict[str, Any] = {"groups": fit_params.pop("groups", None), "cv": search.cv, "scoring": search.scoring}
     if fit_params:
         options["params"] = fit_params
-    is_multimetric = not (search.scoring is None or isinstance(search.scoring, str) or callable(search.scoring))
-    score_key = f"test_{search.refit}" if is_multimetric else "test_score"
+    has_one_metric = search.scoring is None or isinstance(search.scoring, str) or callable(search.scoring)
+    score_key = "test_score" if has_one_metric else f"test_{search.refit}"  # of several metrics, `refit` names the decisive
 
     def objective(trial: Any) -> float:
         from sklearn.base import clone  # the script has imported it
@@ -250,8 +250,8 @@ def _search_of_tuner(tuner: Any, *fit_args: Any, **fit_kwargs: Any) -> NoReturn:
         metric = tuner.oracle.objective
         history = getattr(result, "history", result)
         measured = history[metric.name] if isinstance(history, Mapping) else history
-        numbers = measured if isinstance(measured, Sequence) else [measured]
-        return float((max if metric.direction == "max" else min)(numbers))
+        epoch_values = measured if isinstance(measured, Sequence) else [measured]
+        return float(max(epoch_values) if metric.direction == "max" else min(epoch_values))
 
     raise _SearchStarted(objective)
 

@@ -28,7 +28,7 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
 
     Args:
         save_every: Number of rounds between two checkpoints. One more is saved if a stop is requested, and after the last
-            round of a trial with rungs.
+            round of a trial with rungs, at which its study pauses it.
 
     Attributes:
         model: Model to continue from, for `xgb_model=…`. None without a checkpoint, and outside of a trial.

@@ -192,7 +192,7 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
 
     Args:
         environ: Environment variables for the trial; the job may have changed those in `os.environ`.
-        number: Number of the attempt in the ledger that began its series.
+        number: Number in the ledger of the first of the attempts that continue one another, which share a run.
         store: File for a local MLflow store, which is used if MLflow does not answer.
     """
     global _trial
@@ -306,22 +306,22 @@ def _replace_run_functions(client_class: Any) -> None:
         tags.pop(labels.LOGGED_BY, None)
         with _trial.lock:
             experiment = _trial.experiment_of(client)
-            if _trial.run:
-                tags.setdefault(labels.PARENT, _trial.run)  # a further run, which becomes a child of the trial's
-            else:  # this run becomes the trial's
-                if run_name:
-                    tags[labels.RUN_NAME] = run_name
-                if _trial.tags:
-                    tags |= {**_trial.tags, labels.OWN: labels.NEW}
+            if _trial.run:  # a further run, which becomes a child of the trial's
+                tags.setdefault(labels.PARENT, _trial.run)
+                return original_create_run(client, experiment, start_time, tags, run_name)
+            # This run becomes the trial's.
+            if run_name:
+                tags[labels.RUN_NAME] = run_name
+            if _trial.tags:
+                tags |= {**_trial.tags, labels.OWN: labels.NEW}
             run = original_create_run(client, experiment, start_time, tags, run_name)
-            if not _trial.run:
-                oldest = find_run(client, experiment, _trial.tags) if _trial.tags else ""
-                # Another rank or the exporter may have created the trial's run at the same time. The older one is used.
-                if oldest and oldest != run.info.run_id:
-                    client.delete_run(run.info.run_id)
-                    run = client.get_run(oldest)
-                _trial.run = run.info.run_id
-        return run
+            oldest = find_run(client, experiment, _trial.tags) if _trial.tags else ""
+            # Another rank or the exporter may have created the trial's run at the same time. The older one is used.
+            if oldest and oldest != run.info.run_id:
+                client.delete_run(run.info.run_id)
+                run = client.get_run(oldest)
+            _trial.run = run.info.run_id
+            return run
 
     client_class.__init__, client_class.create_run = init, create_run
 
@@ -364,8 +364,13 @@ def _replace_metric_functions(client_class: Any) -> None:
 
 def _replace_in_fluent(module: ModuleType) -> None:
     """Make MLflow's fluent functions use the trial's experiment, and by default the trial's run."""
-    original_set_experiment, original_start_run = module.set_experiment, module.start_run
-    original_get_or_start_run, original_get_experiment_id = module._get_or_start_run, module._get_experiment_id
+    _replace_experiment_functions(module)
+    _replace_start_functions(module)
+
+
+def _replace_experiment_functions(module: Any) -> None:
+    """Make `set_experiment`, and functions without an experiment, use the trial's experiment."""
+    original_set_experiment, original_get_experiment_id = module.set_experiment, module._get_experiment_id
 
     @functools.wraps(original_set_experiment)
     def set_experiment(experiment_name: str | None = None, experiment_id: str | None = None, **_: Any) -> Any:
@@ -380,6 +385,17 @@ def _replace_in_fluent(module: ModuleType) -> None:
 
             return Experiment("", job_experiment, "", "active")
         return original_set_experiment(experiment_id=_trial.experiment_of(module.MlflowClient()))
+
+    @functools.wraps(original_get_experiment_id)
+    def get_experiment_id() -> Any:
+        return original_get_experiment_id() if _trial is None else _trial.experiment_of(module.MlflowClient())
+
+    module.set_experiment, module._get_experiment_id = set_experiment, get_experiment_id
+
+
+def _replace_start_functions(module: Any) -> None:
+    """Make `start_run`, and functions that log without a run, use the trial's run."""
+    original_start_run, original_get_or_start_run = module.start_run, module._get_or_start_run
 
     @functools.wraps(original_start_run)
     def start_run(
@@ -409,17 +425,7 @@ def _replace_in_fluent(module: ModuleType) -> None:
             return module.start_run(run_id=_trial.run)
         return original_get_or_start_run()
 
-    @functools.wraps(original_get_experiment_id)
-    def get_experiment_id() -> Any:
-        return original_get_experiment_id() if _trial is None else _trial.experiment_of(module.MlflowClient())
-
-    for name, function in (
-        ("set_experiment", set_experiment),
-        ("start_run", start_run),
-        ("_get_or_start_run", get_or_start_run),
-        ("_get_experiment_id", get_experiment_id),
-    ):
-        setattr(module, name, function)
+    module.start_run, module._get_or_start_run = start_run, get_or_start_run
 
 
 _REPLACED: Mapping[str, imports.Replace] = {

@@ -1,6 +1,7 @@
 """States that a trial saves with `ctx.save`: in torch's format if the job uses torch, otherwise as packed NumPy arrays.
 
-A state is complete or absent, holds no code, and includes the state of the random generators. The two newest are kept.
+A state is complete or absent, holds no code, and includes the state of the random generators. The two newest are kept. In a
+trial that is paused at rungs (certain steps), a state is saved at each.
 Imports torch only if the job has imported it, or if a state with tensors is read.
 """
 
@@ -125,11 +126,11 @@ class States:
             CheckpointDamaged: No usable state is intact, and at least one is damaged.
         """
         if self._world_size == 1:
-            return _set_generators(stores.newest(stores.open_store(self._location), self._read, is_usable))
+            return _restore_generators(stores.newest(stores.open_store(self._location), self._read, is_usable))
         from trialplane.training.checkpoint import writer  # imports torch, which ranks use
 
         chosen: Saved | None = writer.agree(lambda: self._checkpoints.newest_intact(is_usable), self._rank, self._world_size)
-        return None if chosen is None else _set_generators((chosen, self._read(chosen)))
+        return None if chosen is None else _restore_generators((chosen, self._read(chosen)))
 
     def restore_newest(self) -> Restored | None:
         """Read the newest state, and restore the random generators. Return None if there is no state.
@@ -137,7 +138,7 @@ class States:
         Raises:
             CheckpointDamaged: It is damaged. An older state is not used instead.
         """
-        return _set_generators(stores.only_newest(stores.open_store(self._location), self._read))
+        return _restore_generators(stores.only_newest(stores.open_store(self._location), self._read))
 
     @property
     def _checkpoints(self) -> Any:
@@ -171,12 +172,15 @@ class States:
         return tree["state"], lambda: generators.set_state(tree["rng"])
 
 
-def _set_generators(
-    checkpoint_and_content: tuple[Saved, tuple[dict[str, Any], Callable[[], None]]] | None,
-) -> Restored | None:
-    """Restore the random generators by the function from `States._read`. Return the state; None if none was read."""
-    if checkpoint_and_content is None:
+def _restore_generators(read: tuple[Saved, tuple[dict[str, Any], Callable[[], None]]] | None) -> Restored | None:
+    """Restore the random generators that were saved with a state, and return the state.
+
+    Args:
+        read: Checkpoint, and what `States._read` has returned for it: the state, and the function that restores the
+            generators. None without a checkpoint, for which None is returned.
+    """
+    if read is None:
         return None
-    checkpoint, (state, set_generators) = checkpoint_and_content
-    set_generators()
+    checkpoint, (state, restore_generators) = read
+    restore_generators()
     return Restored(checkpoint.step, state)

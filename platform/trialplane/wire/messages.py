@@ -521,7 +521,8 @@ class Direction(Generic[M]):
 
     def __init__(self, sender: str, kinds: object) -> None:
         self.sender = sender
-        self.kinds: dict[str, type[M]] = {kind.__name__: kind for kind in typing.get_args(kinds) or (kinds,)}
+        classes = typing.get_args(kinds) or (kinds,)  # the members of a union, or the only class
+        self.kinds: dict[str, type[M]] = {message_class.__name__: message_class for message_class in classes}
 
 
 START = Direction[StartAttempt]("a controller", StartAttempt)

@@ -15,7 +15,7 @@ from trialplane.wire.units import WorkerStatus
 
 @dataclasses.dataclass(frozen=True)
 class RungProgress:
-    """The progress at a rung.
+    """The progress at a rung, a number of steps at which trials are compared and paused.
 
     Attributes:
         step: Number of steps at which the rung is.

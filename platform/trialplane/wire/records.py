@@ -64,6 +64,8 @@ class Parent:
 class Segment:
     """A part of a trial's training, up to the next rung, in one process. Further attempts at a segment are retries.
 
+    A rung is a number of steps at which the trials of a study are compared. All are paused there, and some continue.
+
     Attributes:
         rung: Number of steps at which it ends. 0 if the trial trains to its own end.
         metrics: Metrics by which trials are compared at the rung.

@@ -1,6 +1,9 @@
 """Rows of trials from the attempts in a ledger, and their order from best to worst.
 
 Pure functions, shared by the controller's ledger and the laptop's reader so that both return the same rows.
+
+A trial that is paused and promoted later has an attempt for each segment of its training. Attempts that continue one
+another are a series.
 """
 
 from __future__ import annotations

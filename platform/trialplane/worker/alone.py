@@ -178,20 +178,23 @@ def _params(job: Job, arguments: argparse.Namespace, unparsed: Sequence[str]) ->
 
 
 def _assignments(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield `name=value` and `--name` for each `--name value` or `--name=value`.
+    """Yield an assignment `name=value` for each `--name value` or `--name=value`, with the flag `--name` for messages.
 
     Raises:
-        InputError: An argument is none of them.
+        InputError: An argument has neither form.
     """
     remaining = iter(arguments)
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         if not flag.startswith("--"):
             raise errors.InputError(f"{argument!r} is no option; write --NAME VALUE")
-        if not equals and (next_argument := next(remaining, None)) is None:
-            raise errors.InputError(f"{flag} has no value; write {flag} VALUE")
+        if not equals:
+            next_argument = next(remaining, None)
+            if next_argument is None:
+                raise errors.InputError(f"{flag} has no value; write {flag} VALUE")
+            value = next_argument
         name = flag.removeprefix("--").replace("-", "_")
-        yield f"{name}={value if equals else next_argument}", flag
+        yield f"{name}={value}", flag
 
 
 def _checkpoints(job: Job, workdir: Path) -> str:

@@ -1,5 +1,8 @@
 """The job's interface to the platform: `run(ctx)` receives a `Context`; other code calls `report`, `params` and the like.
 
+A study may pause its trials at rungs, numbers of steps at which trials are compared, and continue only the best. In a
+population, a trial may continue there from the checkpoint of another trial.
+
 Must not import anything heavy: it is loaded in the template before the job's own libraries.
 """
 

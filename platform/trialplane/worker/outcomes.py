@@ -244,24 +244,30 @@ def outcome_of_error(
         return records.TrialOutcome(number, TrialState.FAILED, FailureClass.LOST, metrics=metrics, message=str(error))
     with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
         traceback.print_exception(raised)
-    torch = sys.modules.get("torch")
-    failure = FailureClass.ERROR
-    if torch is not None and isinstance(error, torch.OutOfMemoryError):
-        failure = FailureClass.OOM
-    elif isinstance(error, MemoryError):
-        failure = FailureClass.CRASHED
-    elif isinstance(error, context.Invalid) or (isinstance(error, errors.TransportError) and request.worker is not None):
-        failure = FailureClass.INVALID  # a worker's result that cannot be packed is a fault of the job
     return records.TrialOutcome(
         number,
         TrialState.FAILED,
-        failure,
+        _failure_class(request, error),
         metrics=metrics,
         message=describe(error),
         fingerprint="its arguments" if isinstance(error, context.ArgumentsRefused) else location(error),
         traceback="".join(traceback.format_exception(raised))[-_MAX_TRACEBACK:],
         certain=_is_certain(request, error),
     )
+
+
+def _failure_class(request: records.TrialRequest, error: BaseException) -> FailureClass:
+    """Return the class of the failure of an attempt that ended by an error."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+        return FailureClass.OOM
+    if isinstance(error, MemoryError):
+        return FailureClass.CRASHED
+    if isinstance(error, context.Invalid):
+        return FailureClass.INVALID
+    if isinstance(error, errors.TransportError) and request.worker is not None:
+        return FailureClass.INVALID  # a worker's result that cannot be packed is a fault of the job
+    return FailureClass.ERROR
 
 
 def unsaved_outcome(outcome: records.TrialOutcome) -> records.TrialOutcome:

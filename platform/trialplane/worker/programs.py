@@ -190,9 +190,7 @@ class Script:
         except SystemExit as error:
             _wait_for_workers(pid)
             if error.code == usage.USAGE_ERROR and os.getpid() == pid:
-                output = _end_of_output()
-                if "usage:" in output.lower():
-                    raise usage.refusal_error(self._program.script, output) from error
+                _check_accepted(self._program.script)
             raise
         except EOFError as error:
             if "reading a line" in str(error):
@@ -239,13 +237,25 @@ class Command:
         code = _run_forwarding_sigterm(argv)
         if code < 0:  # a signal has ended the command
             _end_by_signal(-code)
-        output = _end_of_output() if code == usage.USAGE_ERROR else ""
-        if "usage:" in output.lower():
-            program_name = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
-            raise usage.refusal_error(program_name, output)
+        if code == usage.USAGE_ERROR:
+            _check_accepted(" ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{"))))
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}
+
+
+def _check_accepted(name: str) -> None:
+    """Check that a program that ended with `usage.USAGE_ERROR` has printed no usage message.
+
+    Args:
+        name: Name of the program, for the message.
+
+    Raises:
+        ArgumentsRefused: It has printed one, and so refuses its arguments.
+    """
+    output = _end_of_output()
+    if "usage:" in output.lower():
+        raise usage.refusal_error(name, output)
 
 
 def _run_forwarding_sigterm(argv: list[str]) -> int:

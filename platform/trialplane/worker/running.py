@@ -1,6 +1,7 @@
 """The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
-This module communicates only with the trial's process, which the slot starts. Actions at later times are in `Timers`:
+A slot runs one trial after another for the controller, each in a process that its template forks. This module communicates
+only with the trial's process. Actions at later times are in `Timers`:
 
     timer         set by                          when it is due
     deadline      the start                       SIGABRT: the trial took too long. Moves with the controller's answers

@@ -426,23 +426,13 @@ class Slot:
     def _build_outcome(
         self, running: RunningTrial, exit_message: messages.TrialExited | None
     ) -> tuple[records.TrialOutcome, str | None]:
-        """Return the trial's outcome, and the path of the file with the arrays of its result; None without arrays."""
-        code = None if exit_message is None else exit_message.code
-        loss_text = f"the template of slot {self.name} on {self.node} {running.template_end_text}, and the trial with it"
-        outcome = running.build_outcome(code, loss_text)
-        outcome = dataclasses.replace(
-            outcome,
-            ended=time.time(),
-            # Of several ranks, the outcome already has the exit code of the rank that explains the end.
-            exit_code=code if outcome.exit_code is None else outcome.exit_code,
-            node=self.node,
-            pid=running.pid,
-            start_method=running.start_method,
-            log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
-            peak_memory=max(0 if exit_message is None else exit_message.peak_memory, outcome.peak_memory),
-            saved=shipping.has_saved(self.config, running.request),
-            checkpoints=shipping.checkpoint_summary(self.config, running.request),
-        )
+        """Return the trial's outcome, and the path of the file with the arrays of its result; None without arrays.
+
+        Args:
+            running: Trial that has ended.
+            exit_message: Message of the template about the process's end; None if the template is gone.
+        """
+        outcome = self._with_slot_facts(running, exit_message)
         if outcome.state is TrialState.PAUSED and outcome.checkpoints is None:
             outcome = outcomes.unsaved_outcome(outcome)
         if outcome.state is not TrialState.COMPLETE:
@@ -456,3 +446,22 @@ class Slot:
         if not outcome.arrays:
             return outcome, None
         return check_arrays(outcome, paths.trial_arrays(running.workdir))
+
+    def _with_slot_facts(self, running: RunningTrial, exit_message: messages.TrialExited | None) -> records.TrialOutcome:
+        """Return the trial's outcome with what the slot knows of its process, its log and its checkpoints."""
+        code = None if exit_message is None else exit_message.code
+        loss_text = f"the template of slot {self.name} on {self.node} {running.template_end_text}, and the trial with it"
+        outcome = running.build_outcome(code, loss_text)
+        return dataclasses.replace(
+            outcome,
+            ended=time.time(),
+            # Of several ranks, the outcome already has the exit code of the rank that explains the end.
+            exit_code=code if outcome.exit_code is None else outcome.exit_code,
+            node=self.node,
+            pid=running.pid,
+            start_method=running.start_method,
+            log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
+            peak_memory=max(0 if exit_message is None else exit_message.peak_memory, outcome.peak_memory),
+            saved=shipping.has_saved(self.config, running.request),
+            checkpoints=shipping.checkpoint_summary(self.config, running.request),
+        )

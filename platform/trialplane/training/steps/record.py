@@ -162,7 +162,7 @@ class Rules:
             saved: All complete checkpoints.
         """
         in_order = sorted(saved, key=lambda checkpoint: order(checkpoint.name))
-        last_of_step = {checkpoint.step: checkpoint for checkpoint in in_order}
+        last_of_step = {checkpoint.step: checkpoint for checkpoint in in_order}  # the last one replaces those before it
         steps = list(last_of_step)
         retained_steps = set(steps[-self.keep_last :])
         if self.keep_every is not None:
@@ -174,11 +174,8 @@ class Rules:
                 ranking.append((sign * checkpoint.metric, -step))
         ranking.sort()
         retained_steps.update(-negative_step for _, negative_step in ranking[: self.keep_best])
-        return [
-            checkpoint
-            for checkpoint in saved
-            if checkpoint.step not in retained_steps or checkpoint is not last_of_step[checkpoint.step]
-        ]
+        retained_names = {last_of_step[step].name for step in retained_steps}
+        return [checkpoint for checkpoint in saved if checkpoint.name not in retained_names]
 
 
 def difference(saved_shapes: Shapes, model_shapes: Shapes) -> str:

@@ -1,8 +1,9 @@
 """Pass units, results and weights of a collection between a slot's process and the controller.
 
-A worker's process requests units and offers results in files, which the controller fetches from here. A learner's process
-gets results from here, and reports those that it has taken. The slot's thread handles the process's messages (`receive`,
-`news`); other methods are called from other threads. This module depends neither on Ray nor on the contents of results.
+A worker's process requests units (pieces of work, such as games) and offers results in files, which the controller fetches
+from here. A learner's process gets these results from here, and reports those that it has taken. The slot's thread handles
+the process's messages (`receive`, `news`); other methods are called from other threads. This module depends neither on Ray
+nor on the contents of results.
 """
 
 from __future__ import annotations
@@ -156,21 +157,9 @@ class Exchange:
                     self._begun_units.update(begun)
                     self._queued_units.difference_update(begun)
                 case messages.ResultOffered(offer, file):
-                    if offer.unit < 0 or offer.bytes <= 0 or offer.items < 0:
-                        raise errors.MessageError(
-                            f"a worker offered {offer.bytes} bytes and {offer.items} items of unit {offer.unit}"
-                        )
-                    self._check_folder(file)
-                    self._begun_units.discard(offer.unit)
-                    self._offered_results[offer.unit] = file, offer.bytes
-                    self._new_offers.append(offer)
+                    self._add_result(offer, file)
                 case messages.WeightsOffered(size, file):
-                    if size < 0:
-                        raise errors.MessageError(f"a learner offered weights of {size} bytes")
-                    if size:
-                        self._check_folder(file)
-                        self._weights_file = file
-                    self._new_weights = messages.WeightsOffered(size)
+                    self._set_weights(size, file)
                 case messages.JobReturned():
                     self._has_returned = True
                 case messages.ResultsTaken(taken):
@@ -180,6 +169,32 @@ class Exchange:
                         raise errors.MessageError("a learner freed files of results that it does not have")
                     for unit in free:
                         self._segments.release(self._fed_files.pop(unit))
+
+    def _add_result(self, offer: units.Offer, file: str) -> None:
+        """Record a result that a worker offers in a file.
+
+        Raises:
+            MessageError: A number of the offer is impossible, or the file is elsewhere.
+        """
+        if offer.unit < 0 or offer.bytes <= 0 or offer.items < 0:
+            raise errors.MessageError(f"a worker offered {offer.bytes} bytes and {offer.items} items of unit {offer.unit}")
+        self._check_folder(file)
+        self._begun_units.discard(offer.unit)
+        self._offered_results[offer.unit] = file, offer.bytes
+        self._new_offers.append(offer)
+
+    def _set_weights(self, size: int, file: str) -> None:
+        """Record the weights that a learner offers in a file; a size of 0 says that there are none.
+
+        Raises:
+            MessageError: The size is negative, or the file is elsewhere.
+        """
+        if size < 0:
+            raise errors.MessageError(f"a learner offered weights of {size} bytes")
+        if size:
+            self._check_folder(file)
+            self._weights_file = file
+        self._new_weights = messages.WeightsOffered(size)
 
     def _check_folder(self, file: str) -> None:
         """Check that a file is in one of this process's folders.

@@ -5,7 +5,8 @@
             buffer.add(result.value["states"], result.value["moves"])
         return {"loss": loss, "weights": model.state_dict(), "state": optimizer.state_dict()}
 
-`ResultFeed` receives the results in the learner's process. Imports nothing heavy.
+A result is what a worker has computed for a unit, a piece of work such as a game. `ResultFeed` receives the results in the
+learner's process. Imports nothing heavy.
 """
 
 from __future__ import annotations

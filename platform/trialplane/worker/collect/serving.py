@@ -1,5 +1,6 @@
 """Call the job's functions in the processes of a collection's workers and learner.
 
+In each iteration, the workers compute results, and the learner returns the weights with which they compute the next ones.
 The learner loads the checkpoint of its iteration, and first offers the weights to the workers. Before it sends its outcome,
 it saves the weights and the state that the job has returned. So there is a checkpoint for each outcome of a learner.
 """

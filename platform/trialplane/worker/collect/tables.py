@@ -113,8 +113,10 @@ def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]
             f"{array.shape}: a table has a row for each item. Set the number in give(items=…), or write: {{format: npz}}"
         )
     shape = array.shape[1:]
-    flat = pa.array(np.ascontiguousarray(array).reshape(-1))
-    return (pa.FixedSizeListArray.from_arrays(flat, int(np.prod(shape))) if shape else flat), shape
+    column = pa.array(np.ascontiguousarray(array).reshape(-1))
+    if shape:  # each entry is an array itself
+        column = pa.FixedSizeListArray.from_arrays(column, int(np.prod(shape)))
+    return column, shape
 
 
 def _difference(schema: Any, writer: Any) -> str:

@@ -4,7 +4,8 @@
         for unit in ctx.units():
             ctx.give(unit, {"states": states, "moves": moves}, items=len(moves))
 
-`WorkerUnits` holds units and results in the worker's process. Imports nothing heavy.
+A unit is a piece of work, such as a game. The learner gets the results of all units of an iteration, and returns the weights
+for the next iteration. `WorkerUnits` holds units and results in the worker's process. Imports nothing heavy.
 """
 
 from __future__ import annotations
