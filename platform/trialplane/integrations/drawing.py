@@ -15,7 +15,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of an object, which mus
 
 
 def settings(trial: Any, space: Any) -> dict[str, Any]:
-    """Return the values of a mapping from names to domains. Of a list of such mappings, one is chosen."""
+    """Draw a value for each name in a search space, a mapping from names to domains; return the values by name.
+
+    Of a list of such mappings, the trial first draws one.
+    """
     if isinstance(space, Mapping):
         return {str(name): value(trial, str(name), domain) for name, domain in space.items()}
     index = trial.suggest_categorical("space", list(range(len(space)))) if len(space) > 1 else 0
@@ -27,7 +30,7 @@ def settings(trial: Any, space: Any) -> dict[str, Any]:
 
 
 def value(trial: Any, name: str, domain: Any) -> Any:
-    """Return a value of a domain.
+    """Draw a value from a domain, as a parameter of the trial.
 
     Args:
         trial: The trial.
@@ -62,7 +65,7 @@ def _is_bounds(domain: Any) -> bool:
 
 
 def choice(trial: Any, name: str, options: Sequence[Any]) -> Any:
-    """Return one of several values. Values that are no numbers or texts, such as models, are chosen by their text."""
+    """Draw one of several values. Values that are no numbers or texts, such as models, are drawn by their text."""
     values = [option.item() if getattr(option, "ndim", None) == 0 else option for option in options]
     if len(values) == 1:
         return values[0]
@@ -77,7 +80,7 @@ def choice(trial: Any, name: str, options: Sequence[Any]) -> Any:
 def number(
     trial: Any, name: str, low: float, high: float, *, is_integer: bool = False, log: bool = False, step: float | None = None
 ) -> Any:
-    """Return a number from `low` to `high`, both included."""
+    """Draw a number from `low` to `high`, both included. If both are equal, it is no parameter of the trial."""
     if low == high:
         return low
     if is_integer:
@@ -86,7 +89,7 @@ def number(
 
 
 def _quantile(trial: Any, name: str, distribution: Any) -> Any:
-    """Return a value of a frozen distribution of scipy: of a known one by its bounds, and of another one by a quantile."""
+    """Draw a value from a frozen distribution of scipy: from a known one by its bounds, from another one by a quantile."""
     kind = getattr(getattr(distribution, "dist", None), "name", "")
     low, high = distribution.support()
     if kind == "randint":
@@ -104,9 +107,9 @@ def _is_number(candidate: Any) -> bool:
 
 
 def hyperopt_value(trial: Any, space: Any) -> Any:
-    """Return the value of a space of hyperopt: an expression of `hp`, or a dict, list or tuple of such values.
+    """Draw a value from a space of hyperopt: an expression of `hp`, or a dict, list or tuple of such spaces.
 
-    Of a choice among spaces, only the chosen one is evaluated.
+    Of a choice among spaces, only the chosen one is drawn from.
     """
     if isinstance(space, Mapping):
         return {key: hyperopt_value(trial, part) for key, part in space.items()}
@@ -136,7 +139,7 @@ def hyperopt_value(trial: Any, space: Any) -> Any:
 
 
 def _hyperopt_number(trial: Any, name: str, distribution: Any) -> Any:
-    """Return a number of a distribution of hyperopt, such as `quniform` and `loguniform`.
+    """Draw a number from a distribution of hyperopt, such as `quniform` and `loguniform`.
 
     Its `q` is the step between possible numbers. The bounds of a distribution with `log` are those of the logarithm.
     """
@@ -183,7 +186,7 @@ def keras_hyperparameters(trial: Any) -> Any:
 
 
 def _keras_value(trial: Any, hyperparameter: Any) -> Any:
-    """Return a value of a hyperparameter of keras-tuner."""
+    """Draw a value of a hyperparameter of keras-tuner."""
     kind, name = type(hyperparameter).__name__, hyperparameter.name
     if kind == "Fixed":
         return hyperparameter.value

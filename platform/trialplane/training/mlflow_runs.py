@@ -69,7 +69,7 @@ class _Trial:
     lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     def find_run(self) -> None:
-        """Search the trial's run and store its id, unless that was done before.
+        """Search for the trial's run and store its id, unless that was done before.
 
         If MLflow does not answer, use the local store from now on.
         """
@@ -188,7 +188,7 @@ def replace_on_import(environ: Mapping[str, str]) -> None:
 
 
 def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None) -> None:
-    """Set the trial of this process, or of this rank of it.
+    """Record which trial this process runs, alone or as a rank, and make MLflow's functions use the trial's run.
 
     Args:
         environ: Environment variables for the trial; the job may have changed those in `os.environ`.

@@ -80,7 +80,7 @@ class States:
         return writer.agree(choose, self._rank, self._world_size)
 
     def save(self, step: int, state: Mapping[str, Any], *, wait: bool) -> None:
-        """Save a state.
+        """Save a state, with that of the random generators; in torch's format if the job has imported torch.
 
         Args:
             step: Step of the last report whose work the state contains.

@@ -64,7 +64,7 @@ def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.Fi
 
 
 def main() -> None:
-    """Read the message, send the files, and write the answer."""
+    """Read a `SendFiles` from standard input, send the files, and write a `FilesSent` to standard output."""
     answers = os.dup(1)
     os.dup2(2, 1)  # MLflow may print to standard output
     process.end_with_parent()

@@ -1,7 +1,8 @@
 """The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
 A slot runs one trial after another for the controller, each in a process that its template forks. This module communicates
-only with the trial's process. Actions at later times are in `Timers`:
+only with the trial's process. Messages are handed over to the controller as the result of its call to the slot. Actions at
+later times are in `Timers`:
 
     timer         set by                          when it is due
     deadline      the start                       SIGABRT: the trial took too long. Moves with the controller's answers
@@ -148,7 +149,10 @@ class RunningTrial:
         return None
 
     def take_messages(self) -> Messages:
-        """Return the messages that were not handed over yet, the log's new part first, and count them as handed over."""
+        """Return all messages for the controller since the last hand-over: the log's new part, reports, and requests.
+
+        They count as handed over: `answer` assumes that the controller has them.
+        """
         self.handed_over_at = time.monotonic()
         self.timers.cancel("hand over", "exchange")
         if self.log is not None:

@@ -116,7 +116,7 @@ def write(state: Mapping[str, Any], sink: Sink) -> Part:
 
 
 def read(path: Path, part: Part | None, location: str, map_location: Any) -> Any:
-    """Read a state.
+    """Return the state in a file, after a comparison of its checksum.
 
     Args:
         path: File to read.

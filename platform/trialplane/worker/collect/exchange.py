@@ -114,8 +114,8 @@ class Exchange:
     def report_at(self) -> float | None:
         """Time at which new messages of the process are due at the controller, by the monotonic clock; None without any.
 
-        It is in the past, so they are due at once, if the process may be waiting for units, or for its results to be
-        fetched, or if they are a learner's.
+        They are due `GATHER` seconds after the last report. They are due at once, by a time in the past, if they are a
+        learner's, or if the process may be waiting for units or for its results to be fetched.
         """
         if not (self._new_requests or self._new_offers or self._new_taken or self._new_weights):
             return None

@@ -42,7 +42,7 @@ class HeldPath:
 
 
 def create_folder(name: str, size: int, disk_folder: Path) -> HeldPath:
-    """Create a folder for this process alone.
+    """Create and hold a folder for this process alone, in memory or, if that has no room, on disk.
 
     Args:
         name: Prefix of the folder's name.

@@ -40,7 +40,7 @@ class Burst(Generic[SourceT]):
         self._last: dict[int, tuple[SourceT, Report]] = {}  # the last one
 
     def add(self, source: SourceT, report: Report) -> None:
-        """Add the next report."""
+        """Add the next report, and drop those that it replaces in the selection."""
         number, item = self._count, (source, report)
         self._count += 1
         _, metrics = report

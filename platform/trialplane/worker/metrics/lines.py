@@ -140,7 +140,7 @@ class Names:
         self._cache: dict[str, Meaning] = {}
 
     def lookup(self, name: str) -> Meaning:
-        """Return the meaning of a name."""
+        """Return the meaning of a name: the metric that it stands for, and its place among the names of steps."""
         if (cached := self._cache.get(name)) is not None:
             return cached
         lower_name = name.lower()
@@ -347,7 +347,9 @@ class LineParser:
         keys = [_column_key(column) for column in columns]
         if self._names_by_column.keys().isdisjoint(keys):
             return False
-        names = self._names_by_column if self._names.has_own_step else {_COUNTER: "step", **self._names_by_column}
+        names = dict(self._names_by_column)
+        if not self._names.has_own_step:  # otherwise the job names the column of the step
+            names.setdefault(_COUNTER, "step")
         self._header = [names.get(key, column) for key, column in zip(keys, columns, strict=True)]
         self._spans = spans
         self._counter = columns.index(_COUNTER) if _COUNTER in columns else None

@@ -90,9 +90,10 @@ class Reader:
         self._last_step = 0
 
     def read(self, now: float, *, ended: bool = False, printed_bytes: int | None = None) -> list[Report]:
-        """Return the new reports that are no longer held; steps of one file never decrease.
+        """Read what is new in the log and the files, and return the reports that are no longer held.
 
-        A report is held for up to `HOLD` after the first appearance of each of its metrics.
+        A report is held for up to `HOLD` after the first appearance of each of its metrics. The steps of one file never
+        decrease.
 
         Args:
             now: Time by the monotonic clock.

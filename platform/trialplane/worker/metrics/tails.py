@@ -147,9 +147,10 @@ class Tail:
             yield from self._decoder.read(data, False)
 
     def _read_end(self, size: int, file: IO[bytes]) -> Iterator[LineMetrics]:
-        """Yield the metrics of the last `LAST` bytes, and before them those that the job names and these bytes lack.
+        """Read the last `LAST` bytes of a file that was not read in time, skip the bytes before them, and yield the metrics.
 
-        Bytes of a file that is not a text are skipped, because a record cannot be found from the middle of the file.
+        Of a metric that the job names and the last bytes lack, the last line in the skipped bytes is yielded before. A file
+        that is not a text is skipped to its end, because a record cannot be found from the middle of the file.
         """
         if not isinstance(self._decoder, _Text):
             self.skipped += size - self._offset
@@ -366,9 +367,9 @@ class _PrintedLines:
         return [result for part, was_read in waiting for result in self._parse(part, was_read)]
 
     def _end_object(self) -> list[LineMetrics]:
-        """Return the metrics of the object that the last line has closed: of one in a single line as of any line.
+        """Return the metrics of the object that the last line has closed.
 
-        An object with a list of objects is a history, of which each line counts.
+        An object in a single line is read as any line. Of an object with a list of objects, a history, each line is.
         """
         if len(self._waiting) == 1 or _OBJECT_LIST.search(self._object):
             return self.flush()

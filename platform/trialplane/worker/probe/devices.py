@@ -48,7 +48,7 @@ def check_devices(gpus: int) -> Iterator[Finding]:
 
 
 def judge_matmul(gpus: int, output: dict[str, Any] | None, problem: str) -> Finding:
-    """Judge a multiplication on each device.
+    """Return the finding about the multiplication on each device.
 
     Args:
         gpus: Number of GPUs that the pod requested.
@@ -77,7 +77,7 @@ def judge_matmul(gpus: int, output: dict[str, Any] | None, problem: str) -> Find
 
 
 def judge_reduce(backend: str, ranks: int, outputs: Sequence[dict[str, Any]], problem: str) -> Finding:
-    """Judge a sum over processes.
+    """Return the finding about the sum over processes.
 
     Args:
         backend: "nccl" or "gloo".

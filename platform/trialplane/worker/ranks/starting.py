@@ -140,13 +140,16 @@ class LineForwarder:
         self._rest = b""
 
     def pump(self) -> bool:
-        """Forward the output of one read, because endless output must not block; return False if the other end is closed."""
+        """Forward the new lines in the pipe; return False if the rank has closed its end.
+
+        It reads only once, so that endless output does not block the supervisor. An incomplete last line waits.
+        """
         try:
             data = os.read(self.source, _CHUNK)
         except BlockingIOError:
             return True
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE:
+        if len(self._rest) > MAX_LINE:  # write a part of a long line now
             lines.append(self._rest)
             self._rest = b""
         self._write(lines)

@@ -630,7 +630,7 @@ class _Merge:
         last_line: Last line of the statement.
         configs: Expressions that may be the configuration after the statement.
         is_returned: Whether the statement returns the configuration.
-        form: Form of the words: "pairs", "flags" or "assignments".
+        form: Form of the words: "pairs" (`LR 0.1`), "flags" (`--lr=0.1`) or "assignments" (`lr=0.1`).
     """
 
     first_line: int
@@ -647,7 +647,9 @@ class _Merge:
 
 
 def _merge_at(frame: FrameType) -> _Merge | None:
-    """Return the statement of a script's own file that passes a slice of `sys.argv` to a function; None for another one.
+    """Return the statement that a frame runs, if it is the script's own and passes a slice of `sys.argv` to a function.
+
+    Return None for another statement, and if it is unknown in which form the function reads words.
 
     Args:
         frame: Frame that takes the slice.
@@ -668,9 +670,14 @@ def _merge_at(frame: FrameType) -> _Merge | None:
 
 
 def _merge_of(statement: ast.stmt, call: ast.Call, form: str) -> _Merge:
-    """Return the merge of a statement with a call that gets the words. Its configuration may be any of these expressions.
+    """Return the description of a statement that merges words of the command line into a configuration.
 
-    They are what the statement assigns to, the object whose method is called, and the arguments of the call.
+    The configuration may be what the statement assigns to, the object whose method is called, or an argument.
+
+    Args:
+        statement: The statement.
+        call: Call in it, with the words as an argument.
+        form: Form of the words.
     """
     configs = _call_arguments(call)
     if isinstance(call.func, ast.Attribute):
@@ -694,7 +701,7 @@ def _position(node: ast.expr) -> tuple[int | None, int | None, int | None, int |
 
 
 def _form_of_words(function: Any, text: str) -> str:
-    """Return the form of the words that a function reads, by its text; "" if it is unknown.
+    """Return the form of words that a function reads (`_Merge.form`), by what its text splits; "" if it is unknown.
 
     Args:
         function: The function, or a class; None if it is unknown.

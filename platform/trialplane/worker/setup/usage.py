@@ -127,9 +127,9 @@ def check_arguments(job_function: context.JobFunction, config: records.SlotConfi
 
 
 def _replacing_options(script: Path, sample: Mapping[str, Any]) -> dict[str, str]:
-    """Return each parameter whose name has a value in a script's text, with the option of `submit` that replaces the value.
+    """Return the parameters that could replace values in a script's text, each with the option of `submit` that does so.
 
-    The option is the same for all of them, and replaces all of these values.
+    A parameter can replace the value of the same name, such as `lr = 0.1`. One option does so for all parameters.
 
     Args:
         script: The script.

@@ -64,7 +64,7 @@ def is_wandb_replaced() -> bool:
 
 
 def enter_wandb(folder: Path) -> None:
-    """Make the interpreters that this process starts find the stand-in. In them, it logs to files that the slot reads.
+    """Make the interpreters that this process starts find the stand-in, which logs to files there that the slot reads.
 
     Args:
         folder: Folder in which the program runs, for the files.
