@@ -104,6 +104,7 @@ def test_trials_run_the_stages_in_copies_with_their_own_parameters(platform: Cal
 def test_without_a_run_the_metrics_are_those_that_the_stages_declare(
     platform: Callable[..., Result], pipeline: Path
 ) -> None:
+    (pipeline / "scores.json").unlink()
     result = platform("init", "--from", "dvc.yaml", "--no-smoke")
     assert result.exit_code == 0 and "name a metric of scores.json" in result.stderr, result.output
     assert [(source.source, source.path) for source in made(pipeline).metrics or ()] == [("file", "scores.json")]
@@ -112,6 +113,28 @@ def test_without_a_run_the_metrics_are_those_that_the_stages_declare(
     job = made(pipeline)
     assert (job.objectives[0].metric, list(job.search.parameters)) == ("auc", ["train.lr"]), result.output
     assert [(source.source, source.path) for source in job.metrics or ()] == [("file", "scores.json")]
+
+
+def test_metrics_of_an_earlier_run_count_if_none_are_seen(platform: Callable[..., Result], pipeline: Path) -> None:
+    (pipeline / "scores.json").write_text('{"accuracy": 0.5, "size": 3}')
+    result = platform("init", "--from", "dvc.yaml", "--no-smoke")
+    assert result.exit_code == 0 and "the metrics are those of an earlier run, in scores.json" in result.stderr
+    job = made(pipeline)
+    assert (job.objectives[0].metric, job.objectives[0].direction) == ("accuracy", "maximize")
+    assert [(source.source, source.path) for source in job.metrics or ()] == [("file", "scores.json")]
+    (pipeline / "job.yaml").unlink()
+    (pipeline / "src" / "evaluate.py").write_text("raise ValueError")
+    result = platform("init", "--from", "dvc.yaml")
+    assert "dvc.yaml failed" in result.stderr and made(pipeline).objectives[0].metric == "accuracy", result.output
+
+
+@pytest.mark.parametrize("text", ["import dvc.api", "from dvc import api"])
+def test_a_pipeline_with_calls_of_dvc_gets_a_repository(platform: Callable[..., Result], pipeline: Path, text: str) -> None:
+    (pipeline / "src" / "own.py").write_text(f"{text}\n")
+    train = "from pathlib import Path\nassert 'no_scm = true' in Path('.dvc/config').read_text()\n"
+    (pipeline / "src" / "train.py").write_text(train + TRAIN)
+    result = platform("init", "--from", "dvc.yaml")
+    assert result.exit_code == 0 and "its metrics: error" in result.stderr, result.output
 
 
 def test_a_requested_metric_may_be_a_printed_one(platform: Callable[..., Result], pipeline: Path) -> None:

@@ -61,6 +61,7 @@ _OBJECTIVE = '''"""The objective of the search that {name} starts."""
 
 objective = objective_of({arguments})
 '''
+_USES_REPOSITORY = re.compile(r"\bdvc\.api\b|^\s*from dvc import", re.MULTILINE)
 _SPECIAL = re.compile(r"[*?\[\]!#\\]")  # characters with a meaning in a line of `.jobignore`
 _ESCAPED = r"\\\g<0>"
 # Name of a hidden file in the text of a script: "./.vocabulary.txt"
@@ -186,6 +187,8 @@ def _make_of_pipeline(command: dvc.Command, request: Request) -> int:
     )
     request = dataclasses.replace(request, space={**command.space, **request.space})
     parsed_script = dvc.read(text, str(file), files, command, request.space)
+    if any(_USES_REPOSITORY.search(python_text) for python_text in smoke.python_texts(file.parent)):
+        parsed_script = dvc.with_repository(parsed_script)
     return _write_job(_Origin(file, file.resolve(), text, file.name), parsed_script, request)
 
 
@@ -506,6 +509,9 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         result = None
         if request.with_smoke and not job.missing:
             job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request)
+    seen_sources = result.metrics if result is not None else ()
+    if request.objective is None and not any(source.path in parsed_script.metric_files for source in seen_sources):
+        result = _with_earlier_metrics(result, folder, parsed_script.metric_files)
     _print_remarks(title, job, declared, file_with_values, job_file)
     _print_missing_values(title, job, job_file)
     summary, options = _summary(title, job, parsed_script, result, job_file, request)
@@ -686,6 +692,21 @@ def _run_smoke(
         )
     _print_result(title, result, job_folder, requested)
     return job, result
+
+
+def _with_earlier_metrics(result: smoke.Smoke | None, folder: Path, declared: Sequence[str]) -> smoke.Smoke | None:
+    """Return the result of a smoke run with the metrics that an earlier run has written into the declared files, if any.
+
+    Args:
+        result: The result; None without a run.
+        folder: Folder of the job.
+        declared: Paths of the files.
+    """
+    metrics = smoke.declared_metrics(folder, declared) if declared else {}
+    if not metrics:
+        return result
+    output.note(f"the metrics are those of an earlier run, in {', '.join(source.path for source in metrics)}")
+    return dataclasses.replace(result or smoke.Smoke({}, 0.0, "", ended=True), metrics=metrics)
 
 
 def _print_missing_values(title: str, job: ScriptJob, job_file: Path) -> None:

@@ -142,6 +142,17 @@ def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float] | None
     return None
 
 
+def declared_metrics(folder: Path, declared: Sequence[str]) -> dict[MetricSource, dict[str, float]]:
+    """Return the metrics in files that a script declares, by the source that reads them; {} without an objective.
+
+    Args:
+        folder: Folder in which the script has run earlier.
+        declared: See `run`.
+    """
+    metrics = {source: values for source, values in _file_metrics(folder, (), {}, (), declared) if source.path in declared}
+    return metrics if any(map(guess.objective, metrics.values())) else {}
+
+
 def _printed_metrics(
     output: str,
     names: Collection[str],
@@ -327,7 +338,7 @@ def _result_names(
         for name in set(metrics) - measures - stepped - only_early
         if not guess.is_option(name, options) and not _longer_name(name).search(text)
     }
-    code = "\n".join(_python_texts(folder)) if others - changing else ""  # it is read only if it decides
+    code = "\n".join(python_texts(folder)) if others - changing else ""  # it is read only if it decides
     other_results = {name for name in others if name in changing or _printed_name(name).search(code)}
     return stepped | measures | other_results, stepped
 
@@ -343,7 +354,7 @@ def _printed_name(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w-]){words}[\"']?\s*[:=]\s*(?:[{{%]|[\"']\s*[,+)%.])", re.IGNORECASE)
 
 
-def _python_texts(folder: Path) -> Iterator[str]:
+def python_texts(folder: Path) -> Iterator[str]:
     """Yield the texts of Python files in a folder or below."""
     for file in itertools.islice(folder.rglob("*.py"), _MOST_FILES):
         with contextlib.suppress(OSError):

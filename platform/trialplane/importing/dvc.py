@@ -38,6 +38,7 @@ _MOST_CHARACTERS = 2**18  # characters of a pipeline; aliases can repeat parts o
 _MOST_LEVELS = 50  # folders above a path that count
 _MOST_CANDIDATES = 1_000  # names that are compared with an unknown one
 _LONGEST_VALUE = 1_000  # characters of a value in a path
+_REPOSITORY = r"mkdir -p .dvc && printf '[core]\n    no_scm = true\n' > .dvc/config"
 _TEMPLATES = ("foreach", "matrix")  # keys of a stage that stands for several
 _RUNS = (("repro",), ("exp", "run"), ("experiments", "run"), ("exp", "r"))
 # Options of these commands that have a value.
@@ -202,6 +203,12 @@ def read(text: str, name: str, files: Files, command: Command | None = None, req
             a template of several, or lacks a value or a file; or there is nothing to search.
     """
     return _Pipeline(text, name, files, command or Command()).script(requested)
+
+
+def with_repository(parsed_pipeline: Script) -> Script:
+    """Return a pipeline whose command first makes an empty repository of DVC, without which `dvc.api` reads nothing."""
+    *words, text = parsed_pipeline.command
+    return dataclasses.replace(parsed_pipeline, command=(*words, f"{_REPOSITORY} && {text}"))
 
 
 class _Pipeline:
