@@ -20,6 +20,7 @@ FOLLOWED = [page for page in pages.PAGES if any(block.language == "sh" for block
 PRINTED = {
     "collections": ["SUCCEEDED", "units_per_second"],
     "determined": ["3/3 ended", r"loss.*optimizer\.damping"],
+    "dvc": ["trials run prepare, train, evaluate, and not publish", "3/3 ended", r"error.*train\.lr"],
     "examples": [
         rf"{name}\S* SUCCEEDED"
         for name in (

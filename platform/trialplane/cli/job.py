@@ -68,7 +68,8 @@ def init_command(
     a minute, to find its metrics.
 
     A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters. Of a
-    notebook, or a command that executes one by jupyter or papermill, the code is written beside it, as a script.
+    notebook, or a command that executes one by jupyter or papermill, the code is written beside it, as a script. Of a
+    dvc.yaml, or of a command such as `dvc repro`, the stages up to the metrics are run.
 
     A search in the script becomes the job's: of Optuna, hyperopt, scikit-learn, scikit-optimize, bayesian-optimization or
     keras-tuner its objective, of a script that calls wandb.agent its sweep. A Ray Tune search is converted as by
