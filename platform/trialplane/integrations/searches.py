@@ -186,11 +186,7 @@ def _fmin(fn: Callable[..., Any], space: Any, *args: Any, **kwargs: Any) -> NoRe
 
 def _fit_search(search: Any, X: Any, y: Any = None, **fit_params: Any) -> NoReturn:
     """End the script with the estimator, the space and the data of a search of scikit-learn."""
-    space = getattr(search, "search_spaces", None)  # of scikit-optimize
-    if space is None:
-        space = getattr(search, "param_grid", None) or search.param_distributions  # of scikit-learn
-        parts = [space] if isinstance(space, Mapping) else space
-        space = [{name: _without_bounds(domain) for name, domain in part.items()} for part in parts]
+    space = _space_of_search(search)
     options: dict[str, Any] = {"groups": fit_params.pop("groups", None), "cv": search.cv, "scoring": search.scoring}
     if fit_params:
         options["params"] = fit_params
@@ -206,6 +202,16 @@ def _fit_search(search: Any, X: Any, y: Any = None, **fit_params: Any) -> NoRetu
         return float(cross_validate(estimator, X, y, **options)[score_key].mean())
 
     raise _SearchStarted(objective)
+
+
+def _space_of_search(search: Any) -> Any:
+    """Return the search space of a search of scikit-learn or scikit-optimize, for `drawing.settings`."""
+    space = getattr(search, "search_spaces", None)  # of scikit-optimize
+    if space is not None:
+        return space
+    space = getattr(search, "param_grid", None) or search.param_distributions
+    parts = [space] if isinstance(space, Mapping) else space
+    return [{name: _without_bounds(domain) for name, domain in part.items()} for part in parts]
 
 
 def _without_bounds(domain: Any) -> Any:

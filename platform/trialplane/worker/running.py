@@ -307,20 +307,11 @@ class RunningTrial:
         A process that does not wait for the answer to a report is ended if it is pruned. Its outcome has the metrics of that
         step.
 
-        The deadline moves even if the process does not wait: its messages were not read in that time, so it may have been
-        blocked on a full channel. For a parameter that was requested before it does not move, so an objective cannot extend
-        its time by the same request again and again.
-
         Args:
             prune_at: Step at which the trial is pruned; None if it continues.
             suggested: Answer to a request for a parameter; None without a request.
         """
-        now = time.monotonic()
-        waited_since = self.report_sent_at if self.is_answer_due else self.handed_over_at
-        answers_repeated_request = suggested is not None and self.is_request_repeated
-        if self.request.worker is None and not answers_repeated_request:  # the deadline of a worker is the exchange's
-            self.timers.postpone("deadline", now - max(waited_since, self.credited_until))
-        self.credited_until = now
+        self._credit_answer_time(is_repeated=suggested is not None and self.is_request_repeated)
         if self.is_answer_due:
             self.is_answer_due = self.is_blocked = False
             self.send(messages.AnswerReport(prune_at))
@@ -331,6 +322,22 @@ class RunningTrial:
             self._decide_end(TrialState.PRUNED, f"pruned at step {prune_at}")
         if suggested is not None:
             self.send(suggested)
+
+    def _credit_answer_time(self, *, is_repeated: bool) -> None:
+        """Postpone the deadline by the time for which the controller has worked on its answer.
+
+        It moves even if the process does not wait: its messages were not read in that time, so it may have been blocked on a
+        full channel. A worker's deadline is in the exchange, and does not move.
+
+        Args:
+            is_repeated: Whether the answer is to a repeated request for a parameter. Then the deadline does not move, or an
+                objective could extend its time by the same request again and again.
+        """
+        now = time.monotonic()
+        waited_since = self.report_sent_at if self.is_answer_due else self.handed_over_at
+        if self.request.worker is None and not is_repeated:
+            self.timers.postpone("deadline", now - max(waited_since, self.credited_until))
+        self.credited_until = now
 
     def handle_start(self, pid: int, method: str, pidfd: int) -> None:
         """Record the started process, and send it the signal of a kill or stop that was requested before."""

@@ -113,17 +113,11 @@ def mapped(
         TypeError: An option is one that this function sets itself, for example `num_proc`.
     """
     import datasets
-    import dill
 
     if reserved := [name for name in options if name in _RESERVED]:
         raise TypeError(f"mapped() sets {', '.join(reserved)} itself")
     pickling.check_dataset(dataset)
-    pickled_function = dill.dumps(function, recurse=True)
-    if len(pickled_function) > pickling.limit():
-        raise errors.PolicyError(
-            f"the function {_name(function)} would send {len(pickled_function) / 2**20:.1f} MiB to another process; let it "
-            "hold the path of its data, and load that when it is first called"
-        )
+    pickled_function = _pickled(function)
     hasher = datasets.fingerprint.Hasher
     facts = {
         "version": VERSION,
@@ -168,6 +162,23 @@ def _complete(folder: Path) -> datasets.Dataset | None:
     if not all(file.is_file() for file in files):
         return None
     return datasets.concatenate_datasets([datasets.Dataset.from_file(str(file)) for file in files])
+
+
+def _pickled(function: Callable[..., Any]) -> bytes:
+    """Return a function as bytes, for another process.
+
+    Raises:
+        PolicyError: It is too large to send, because it holds data.
+    """
+    import dill
+
+    pickled = dill.dumps(function, recurse=True)
+    if len(pickled) > pickling.limit():
+        raise errors.PolicyError(
+            f"the function {_name(function)} would send {len(pickled) / 2**20:.1f} MiB to another process; let it "
+            "hold the path of its data, and load that when it is first called"
+        )
+    return bytes(pickled)
 
 
 def _source(function: Callable[..., Any]) -> str:

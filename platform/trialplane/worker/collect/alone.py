@@ -48,25 +48,39 @@ def run(
         with context.activate(worker):
             play(worker)
         seconds = time.monotonic() - began
-        unit_count = len(work.results)
-        item_count = sum(items for _, items, _ in work.results)
-        iteration_shards = None
-        if learn is None:
-            assert collect.write is not None  # the job has a learner otherwise
-            iteration_shards = shards.Shards(collect.write, fields["checkpoints"], fields["run"], iteration)
-        learner = Learner(
-            **{**iteration_fields, **learner_fields},
-            weights=weights,
-            state=start.tree(states.STATE),
-            iteration=iteration,
-            shards=iteration_shards,
+        counts = {"units": len(work.results), "items": sum(items for _, items, _ in work.results)}
+        result = _learn(
+            collect,
+            learn,
+            {**iteration_fields, **learner_fields, "weights": weights, "state": start.tree(states.STATE)},
+            work,
         )
-        with context.activate(learner):
-            result = serving.result_dict((learn or shards.write)(learner, Results(collect.units, work)))
         start = serving.next_start(start, result)
         shown = {name: value for name, value in result.items() if name not in serving.STATE_FILES}
-        counts = {"units": unit_count, "items": item_count}
         yield {**shown, **counts, **{f"{name}_per_second": count / seconds for name, count in counts.items()}}
+
+
+def _learn(
+    collect: Collect,
+    learn: Callable[[Learner, Results], Any] | None,
+    fields: Mapping[str, Any],
+    work: _LocalWork,
+) -> Mapping[str, Any]:
+    """Call the learner's function with the results of one iteration; return its result.
+
+    Args:
+        collect: Number of units, and the files to write.
+        learn: Function of the learner. None writes files.
+        fields: Fields of the learner's context, with `trial` as the number of the iteration.
+        work: Results of the iteration.
+    """
+    iteration_shards = None
+    if learn is None:
+        assert collect.write is not None  # the job has a learner otherwise
+        iteration_shards = shards.Shards(collect.write, fields["checkpoints"], fields["run"], fields["trial"])
+    learner = Learner(**fields, iteration=fields["trial"], shards=iteration_shards)
+    with context.activate(learner):
+        return serving.result_dict((learn or shards.write)(learner, Results(collect.units, work)))
 
 
 class _LocalWork:

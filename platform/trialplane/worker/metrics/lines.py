@@ -227,14 +227,15 @@ class Epochs:
         """Return the step of a line, counted from the first epoch on; None if the line names no step."""
         if line.step is None:
             return None
-        if line.epoch is not None:
-            previous, self._newest = self._newest, line
-            if previous.epoch is not None and previous.step is not None:
-                steps_began_anew = line.epoch > previous.epoch and line.step <= previous.step
-                if steps_began_anew and previous.steps:  # epochs between the two lines have as many, and may print nothing
-                    self._before += (int(line.epoch) - int(previous.epoch)) * previous.steps
-                elif steps_began_anew:
-                    self._before += previous.step
+        if line.epoch is None:
+            return self._before + line.step
+        previous, self._newest = self._newest, line
+        if previous.epoch is not None and previous.step is not None:
+            steps_began_anew = line.epoch > previous.epoch and line.step <= previous.step
+            if steps_began_anew and previous.steps:  # epochs between the two lines have as many, and may print nothing
+                self._before += (int(line.epoch) - int(previous.epoch)) * previous.steps
+            elif steps_began_anew:
+                self._before += previous.step
         return self._before + line.step
 
 
