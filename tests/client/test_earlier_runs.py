@@ -7,6 +7,7 @@ and what samplers do with it (tests/controller/test_earlier.py).
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,38 @@ def test_other_code_is_not_reused(runs: Runs) -> None:
     code = runs.jobs / "demo" / "train.py"
     code.write_text(f"{code.read_text()}\n# changed\n")
     assert not driven(made(runs, "second", reuse=True))[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "files", "reason"),
+    [
+        ({}, {"train.py": "def run(ctx):\n    return {'loss': 0.0}\n"}, "code: train.py: changed"),
+        ({}, {"data.csv": "a,b\n1,3\n"}, "code: data.csv: changed"),
+        ({"seed": 9, "description": "x", "trials": 9}, {}, "seed: 0 → 9"),
+        ({"params.data": "other.csv"}, {}, 'params.data: "data.csv" → "other.csv"'),
+        (
+            {"seed": 9},
+            {f"part-{number}.csv": "1\n" for number in range(6)},
+            "seed: 0 → 9; code: part-0.csv: added; code: part-1.csv: added; code: part-2.csv: added; "
+            "code: part-3.csv: added; and 2 more",
+        ),
+    ],
+    ids=["code", "data", "field", "param", "many"],
+)
+def test_the_reason_why_nothing_is_reused_is_reported(
+    runs: Runs, fields: dict[str, Any], files: dict[str, str], reason: str
+) -> None:
+    job = runs.jobs / "demo" / "job.yaml"
+    job.write_text(f"{job.read_text()}\nparams: {{data: data.csv}}\n")
+    (job.parent / "data.csv").write_text("a,b\n1,2\n")
+    runs.make("first", tell=complete)
+    shutil.copytree(job.parent, runs.jobs / "other")
+    folder.create(RunPaths.of(runs.home, "of-another-job"), Platform(runs.target).prepare("other").plan)
+    job.write_text(f"# the text of the job does not matter\n{job.read_text()}")
+    for name, text in files.items():
+        (job.parent / name).write_text(text)
+    texts = prepared(runs, "second", reuse=True, **fields).warnings
+    assert f"reuse: nothing of first, which differs (then → now): {reason}" in texts
 
 
 def test_a_wider_search_reuses_what_it_repeats(runs: Runs) -> None:

@@ -5,13 +5,14 @@ They are read with the submitting user's rights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 
 from trialplane import errors
 from trialplane.client.target import Target
-from trialplane.errors import Issue, LedgerError, RunDamaged, RunNotFound, TargetError
+from trialplane.errors import InputError, Issue, LedgerError, RunDamaged, RunNotFound, TargetError
 from trialplane.job.kinds import Job, Study
-from trialplane.plan import datasets, earlier
+from trialplane.plan import datasets, earlier, pack
 from trialplane.plan.plan import Plan
 from trialplane.wire import earlier as keys
 from trialplane.wire import rows
@@ -19,6 +20,8 @@ from trialplane.wire.earlier import Beginning, Earlier, EarlierTrial
 
 MAX_TRIALS = 20_000  # of the history, which is sent with the code
 MAX_RUNS = 100  # newest runs that are searched for results
+_MAX_DIFFERENCES = 5  # that a note names
+_MAX_DIFFERENCE = 80  # characters of each
 _FIRST_REPORTS = 1000  # of a run, which show whether its code counts steps from 0
 
 
@@ -98,12 +101,42 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple
         except (RunNotFound, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
+    if not results and not beginnings:
+        notes += _reasons(target, plan)
     longest: dict[str, Beginning] = {}
     for beginning in sorted(beginnings, key=lambda beginning: beginning.step, reverse=True):
         longest.setdefault(keys.key(beginning.params), beginning)
     if longest:
         notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
     return results, list(longest.values())
+
+
+def _reasons(target: Target, plan: Plan) -> Iterator[str]:
+    """Yield a note that says in what the plan's run differs from the newest run of the same job, if that prevents reuse.
+
+    Args:
+        target: Target of the earlier runs.
+        plan: Plan of the new run.
+    """
+    for run in target.runs()[:MAX_RUNS]:
+        try:
+            if run == plan.run or target.job(run).name != plan.job.name:
+                continue
+            lines = target.differences(dataclasses.replace(plan, run=run)) or []
+        except (InputError, LedgerError, TargetError):
+            continue  # see `_reusable`
+        if reasons := [errors.shortened(line, _MAX_DIFFERENCE) for line in lines if _affects_results(line)]:
+            more = f"; and {len(reasons) - _MAX_DIFFERENCES} more" if len(reasons) > _MAX_DIFFERENCES else ""
+            yield f"reuse: nothing of {run}, which differs (then → now): {'; '.join(reasons[:_MAX_DIFFERENCES])}{more}"
+        return
+
+
+def _affects_results(difference: str) -> bool:
+    """Return whether a difference of two runs, see `Target.differences`, prevents that one takes results of the other."""
+    section = difference.partition(": ")[0].partition(".")[0]
+    if section == "code":
+        return not difference.startswith((f"code: {pack.JOB}:", "code: modes"))  # as in `Pack.identity`
+    return section == "params" or section not in earlier.IGNORED_FIELDS
 
 
 def _beginnings(target: Target, run: str, old_job: Job, job: Study, notes: list[str]) -> list[Beginning]:
