@@ -143,6 +143,16 @@ def test_the_best_are_trained_again_with_new_seeds(platform, runs, done, double)
     assert list(job.enqueue) == [dict(row.params) for row in best] * 4
 
 
+def test_a_refit_can_have_more_gpus(platform, runs, done, double, monkeypatch):
+    words = ("refit", "mine", "--top", "2", "--seeds", "2", "--name", "again", "--local", "--detach", "--gpus")
+    monkeypatch.setattr("trialplane.client.machine.gpus", lambda: 2)
+    result = platform(*words, "0.5")
+    assert result.exit_code == 0, result.stderr
+    assert (job_of(runs, "mine").resources.gpus, job_of(runs, "again").resources.gpus) == (0, 0.5)
+    result = platform(*words, "many")
+    assert (result.exit_code, "resources.gpus" in result.stderr) == (2, True), result.stderr
+
+
 @pytest.mark.parametrize(
     ("gap", "verdict"), [(0.0, "a tie: these seeds do not tell trials"), (5.0, "is better than the others")]
 )

@@ -24,6 +24,7 @@ from trialplane.wire.states import RunState
 @click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="Number of configurations.")
 @click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Number of seeds of each.")
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Field to set: params.epochs=64. Repeatable.")
+@click.option("--gpus", metavar="N", help="Number of GPUs of a trial: short for --set resources.gpus=N.")
 @click.option("--name", metavar="RUN", help="Name of the new run. Default: the job's name and the time.")
 @click.option(
     "--register",
@@ -41,6 +42,7 @@ def refit_command(
     top: int,
     seeds: int,
     sets: tuple[str, ...],
+    gpus: str | None,
     name: str | None,
     model: str | None,
     show: bool,
@@ -76,6 +78,8 @@ def refit_command(
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
     fields = cloning.refit_fields(handle.name, job, best_trials, seeds, keeps_files=model is not None)
     platform = Platform(target_choice.target_of(target_name))
+    if gpus is not None:
+        sets = (*sets, f"resources.gpus={gpus}")
     with cloning.job_folder(platform.target, handle.name, fields) as folder:
         command = ["platform", *sys.argv[1:]]
         prepared = platform.prepare(folder, name=name, sets=sets, command=command)
