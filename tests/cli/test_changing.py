@@ -102,6 +102,8 @@ def test_diff_of_the_same(platform, done):
     assert platform("diff", "demo", "mine").stdout == "demo and mine are the same\n"
     result = platform("diff", "demo", "mine", "--set", "sampler=tpe")
     assert result.stdout.splitlines() == ["when it is resumed:", '  sampler.name: "random" → "tpe"']
+    result = platform("diff", "demo", "mine", "--set", "trials=5")
+    assert result.stdout.splitlines() == ["in a new run:", "  trials: 6 → 5"], "six have started"
 
 
 def test_diff_without_a_run(platform):

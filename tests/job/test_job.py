@@ -243,7 +243,6 @@ def test_differences_are_told_by_field() -> None:
         "space.lr.high: 2.0 → 3.0",
         'sampler.name: "tpe" → "random"',
         "trials: 20 → 800",
-        "enqueue: [] → (not set)",
         "enqueue.0.lr: (not set) → 2",
     ]
     assert changed_fields(old, old) == []

@@ -96,13 +96,103 @@ def test_another_interval_is_an_issue_of_the_population_alone() -> None:
 def test_differences_are_sorted_by_when_they_can_take_effect() -> None:
     old = kinds.read(STUDY | {"pruner": PROMOTE})
     new = {"parallel": 4, "trials": 9, "seed": 1, "entrypoint": "other:run", "pruner": {**PROMOTE, "max_resource": 64}}
-    groups = changes.changes_by_time(old, kinds.read({**STUDY, **new}))
+    groups = changes.changes_by_time(old, kinds.read({**STUDY, **new}), 2)
     assert {when: [line.partition(":")[0] for line in lines] for when, lines in groups.items()} == {
         "while it runs": ["parallel"],
         "when it is resumed": ["trials"],
         "in a new run": ["entrypoint", "seed", "pruner.max_resource"],
     }
-    assert not any(changes.changes_by_time(old, old).values())
+    assert not any(changes.changes_by_time(old, old, 3).values())
+
+
+LIVE, RESUME, NEW, NEVER = "while it runs", "when it is resumed", "in a new run", None
+CHANGES: dict[str, tuple[Any, str | None]] = {  # field of a study → another value, and the time at which it takes effect
+    "parallel": (4, LIVE),
+    "trials": (9, RESUME),
+    "space": ({"lr": {"type": "float", "low": 0.1, "high": 2.0}}, RESUME),
+    "sampler": ("gp", RESUME),
+    "pruner": ("median", RESUME),
+    "budget": ({"time": "1h"}, RESUME),
+    "retries": ({"lost": 9}, RESUME),
+    "cluster": ({"queue": "q"}, RESUME),
+    "notify": ([{"url": "ntfy://topic", "on": ["ended"]}], RESUME),
+    "description": ("other words", NEVER),
+    "name": ("other", NEW),
+    "kind": ("train", NEW),
+    "entrypoint": ("other:run", NEW),
+    "preload": (["json"], NEW),
+    "requirements": ("requirements.txt", NEW),
+    "install": (True, NEW),
+    "packages": (["../mine"], NEW),
+    "params": ({"epochs": 3}, NEW),
+    "inputs": ({"data": {"columns": ["a"]}}, NEW),
+    "environment": ({"EPOCHS": "params.epochs"}, NEW),
+    "objectives": ([{"metric": "acc", "direction": "maximize"}], NEW),
+    "capture": ("mlflow", NEW),
+    "resources": ({"cpus": 2}, NEW),
+    "checkpoints": ({"grace": "10s"}, NEW),
+    "seed": (1, NEW),
+    "divided": (["batch"], NEW),
+    "ranks": (2, NEW),
+    "nodes": (2, NEW),
+    "stop": ({"metric": "loss", "below": 0.1}, NEW),
+    "script": ("train.py", NEW),
+    "command": (["./train.sh"], NEW),
+    "arguments": ("hydra", NEW),
+    "cwd": ("workdir", NEW),
+    "metrics": (["stdout"], NEW),
+    "constraints": ([{"metric": "size", "max": 1}], NEW),
+    "population": (MEMBERS, NEW),
+    "keep": ({"best": 2}, NEW),
+    "start": ({"run": "monday", "trial": 2}, NEW),
+    "enqueue": ([{"lr": 0.2}], NEW),
+    "history": (["monday"], NEW),
+    "reuse": ({"steps": "epochs"}, NEW),
+    "duplicates": ("redraw", NEW),
+    "avoid_oom": (["lr"], NEW),
+}
+
+
+@pytest.mark.parametrize("field", kinds.CLASSES["hpo"].model_fields)
+def test_each_field_is_listed_at_the_time_at_which_it_can_change(field: str) -> None:
+    value, expected = CHANGES[field]
+    fields = {**STUDY, "script": "main.py"} if field in ("arguments", "cwd", "metrics") else STUDY
+    changed = {**fields, field: value}
+    if field == "kind":
+        changed = TRAINING
+    old, new = kinds.read(fields), kinds.read(changed)
+    groups = changes.changes_by_time(old, new, 3)
+    lines = {line: moment for moment, group in groups.items() for line in group}
+    own = {moment for line, moment in lines.items() if line.startswith((f"{field}: ", f"{field}."))}
+    assert own == ({expected} - {None}), lines
+    if own and field != "kind":
+        resumable = not changes.resume_issues(old, new)
+        assert resumable == (expected in (LIVE, RESUME)), "as the resume judges"
+
+
+def test_fewer_trials_than_have_started_need_a_new_run() -> None:
+    old, new = kinds.read({**STUDY, "trials": 20}), kinds.read({**STUDY, "trials": 16})
+    assert changes.changes_by_time(old, new, 20)[NEW] == ["trials: 20 → 16"]
+    assert changes.changes_by_time(old, new, 16)[RESUME] == ["trials: 20 → 16"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "lines"),
+    [
+        ({"keep": {"best": 2}}, ["keep.best: (not set) → 2", "keep.files: (not set) → []"]),
+        ({"enqueue": [{"lr": 0.2}]}, ["enqueue.0.lr: (not set) → 0.2"]),
+        ({"space": "space:define"}, None),
+    ],
+    ids=str,
+)
+def test_a_section_that_was_not_set_is_no_line_beside_its_fields(fields: dict[str, Any], lines: list[str] | None) -> None:
+    found = changes.changed_fields(kinds.read(STUDY), kinds.read({**STUDY, **fields}))
+    back = changes.changed_fields(kinds.read({**STUDY, **fields}), kinds.read(STUDY))
+    if lines is None:
+        assert 'space: (not set) → "space:define"' in found
+    else:
+        assert found == lines
+        assert len(back) == len(lines)
 
 
 def test_another_kind_is_an_issue_of_a_resume() -> None:

@@ -86,10 +86,11 @@ def diff_command(
     run = run or next((name for name in target.runs() if target.job(name).name == plan.job.name), None)
     if run is None:
         raise InputError(f"no run of {plan.job.name} in {target.location()}; name one: platform diff {job} RUN")
-    old_job = platform.get(run).job
+    handle = platform.get(run)
+    old_job = handle.job
     if old_job.kind != plan.job.kind:
         raise InputError(f"{run} is a {old_job.title}, and {job} is a {plan.job.title}, which always needs a new run")
-    groups = changes.changes_by_time(old_job, plan.job)
+    groups = changes.changes_by_time(old_job, plan.job, started=len({row.trial for row in handle.attempts()}))
     differences = target.differences(dataclasses.replace(plan, run=run)) or []
     # The other differences are fields of the job, which `groups` has already.
     groups["in a new run"] += [difference for difference in differences if difference.startswith("code: ")]

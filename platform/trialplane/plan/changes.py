@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +60,18 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
         edited.set(draft.path(field, fixed_params.parameter_names(edited.data)), value, Origin(source))
     judgment = verdict.judge(edited)
     issues += judgment.issues
-    if judgment.job is not None and judgment.job.trials != old.trials and judgment.job.trials < started:
-        flag = f"--{old.count_field.rpartition('.')[2]}"
-        issues.append(Issue((old.count_field,), f"{started} have already started; set at least this number", flag))
     if judgment.job is not None:
-        issues += judgment.job.resume_issues(old)
+        issues += [*_count_issues(old, judgment.job, started), *judgment.job.resume_issues(old)]
     if issues or judgment.job is None:
         raise SpecError(issues)
     return judgment.job
+
+
+def _count_issues(old: Job, new: Job, started: int) -> Iterator[Issue]:
+    """Yield the issue of a changed number of trials that is lower than the number of those that have already started."""
+    if new.trials != old.trials and new.trials < started:
+        flag = f"--{old.count_field.rpartition('.')[2]}"
+        yield Issue((old.count_field,), f"{started} have already started; set at least this number", flag)
 
 
 def _unchangeable_message(old: Job) -> str:
@@ -89,18 +93,19 @@ def resume_issues(old: Job, new: Job) -> list[Issue]:
     return [*issues, *new.resume_issues(old)] if new.kind == old.kind else issues
 
 
-def changes_by_time(old: Job, new: Job) -> dict[str, list[str]]:
+def changes_by_time(old: Job, new: Job, started: int) -> dict[str, list[str]]:
     """Return a line for each changed field, grouped by the time at which it can change.
 
     Args:
         old: Job of the run.
         new: Job with the changes.
+        started: Number of trials that the run has started.
 
     Returns:
         Lines as of `changed_fields`, by the time in words: "while it runs", "when it is resumed", "in a new run".
     """
     groups: dict[str, list[str]] = {"while it runs": [], "when it is resumed": [], "in a new run": []}
-    refused = {issue.field for issue in resume_issues(old, new)}
+    refused = {issue.field for issue in (*resume_issues(old, new), *_count_issues(old, new, started))}
     for line in changed_fields(old, new):
         field = line.partition(": ")[0]
         if field == old.width_field:
@@ -287,8 +292,16 @@ def changed_fields(old: Job, new: Job) -> list[str]:
     return [
         f"{field}: {_value_text(old_fields, field)} → {_value_text(new_fields, field)}"
         for field in dict.fromkeys([*old_fields, *new_fields])
-        if field not in old_fields or field not in new_fields or not space.is_same(old_fields[field], new_fields[field])
+        if not _is_same(field, old_fields, new_fields)
     ]
+
+
+def _is_same(field: str, old_fields: Mapping[str, Any], new_fields: Mapping[str, Any]) -> bool:
+    """Return whether no line is needed for a field: it has the same value, or the lines of the fields in it say all."""
+    if field in old_fields and field in new_fields:
+        return space.is_same(old_fields[field], new_fields[field])
+    value, others = (old_fields[field], new_fields) if field in old_fields else (new_fields[field], old_fields)
+    return not value and any(_is_at_or_below(other, field) for other in others)  # such as `keep: null` and `keep.best: 2`
 
 
 def _flatten(job: Job) -> dict[str, Any]:
