@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,53 @@ def test_history_travels_with_the_code(runs: Runs) -> None:
             shown = ledger._study.get_trials(deepcopy=False)
         assert sorted(trial.number for trial in shown) == list(range(-6, 0))
         assert not ledger._study.get_trials(), "pruners, counts and results have only the study's own"
+
+
+def killed(request: TrialRequest) -> TrialOutcome:
+    """The outcome of a trial that was out of memory on every second point: of the GPU, or killed."""
+    if request.trial % 2 == 0:
+        return complete(request)
+    if request.trial == 1:
+        return failed(request, FailureClass.OOM)
+    return dataclasses.replace(failed(request, FailureClass.CRASHED), exit_code=-signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("fields", "counted"),
+    [
+        ({"seed": 9, "trials": 40}, 3),
+        ({"resources.memory": "2Mi"}, 0),
+        ({"params.layers": 3}, 0),
+        ({"avoid_oom": []}, None),
+    ],
+    ids=str,
+)
+def test_points_of_history_that_were_out_of_memory_are_avoided(
+    runs: Runs, fields: dict[str, Any], counted: int | None
+) -> None:
+    job = runs.jobs / "demo" / "job.yaml"
+    job.write_text(f"{job.read_text()}\nparams: {{layers: 2}}\navoid_oom: [lr]\n")
+    runs.drive(made(runs, "first"), killed)
+    fields = {"history": ["first"], "sampler": "tpe", **fields}
+    notes_of_memory = [text for text in prepared(runs, "second", **fields).warnings if text.startswith("avoid_oom")]
+    others = "; the others had other code, fields or parameters"
+    expected = f"avoid_oom: {counted} of 3 trials of first out of memory count{'' if counted else others}"
+    assert notes_of_memory == ([] if counted is None else [expected])
+    lowest: dict[str, float] = {}
+    for row in runs.target.rows("first"):
+        if row.trial % 2:
+            lowest[row.params["name"]] = min(row.params["lr"], lowest.get(row.params["name"], 1.0))
+    requests, _ = driven(made(runs, "second", **fields))
+    above = [request for request in requests if request.params["lr"] >= lowest.get(request.params["name"], 1.0)]
+    assert bool(above) is (not counted), above
+
+
+def test_points_out_of_memory_do_not_count_for_other_code(runs: Runs) -> None:
+    runs.make("first", tell=killed)
+    code = runs.jobs / "demo" / "train.py"
+    code.write_text(f"{code.read_text()}\n# needs less memory\n")
+    texts = prepared(runs, "second", history=["first"], sampler="tpe", avoid_oom=["lr"]).warnings
+    assert any(text.startswith("avoid_oom: 0 of ") for text in texts), texts
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from tests.controller.trainings import Opened, asked, job
 
 from trialplane.controller import samplers
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.memory_frontier import MemoryFrontier, is_out_of_memory
+from trialplane.controller.memory_frontier import MemoryFrontier
+from trialplane.wire import rows
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -146,7 +147,7 @@ def test_the_sampler_draws_again_before_chance_does(
     ids=str,
 )
 def test_what_counts_as_out_of_memory(fields: dict[str, Any], counts: bool) -> None:
-    assert is_out_of_memory(TrialOutcome(1, TrialState.FAILED, **fields)) is counts
+    assert rows.is_out_of_memory(TrialOutcome(1, TrialState.FAILED, **fields)) is counts
 
 
 def test_a_killed_controller_draws_the_same_points(tmp_path: Path) -> None:

@@ -38,13 +38,25 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
     issues: list[Issue] = []
     notes: list[str] = []
     history: list[EarlierTrial] = []
+    training_digest = earlier.training_digest(job)
     for index, run in enumerate(job.history):
         mapper: earlier.HistoryMapper | None = None
         try:
             old_job = target.job(run)
             reason = earlier.refusal(old_job, job)
             if not reason:
-                mapper = earlier.HistoryMapper(run, old_job, job, rows.newest_attempts(target.rows(run)))
+                trains_alike = (
+                    target.submission(run).get("identity") == plan.pack.identity
+                    and earlier.training_digest(old_job.model_copy(update={"seed": job.seed})) == training_digest
+                )
+                mapper = earlier.HistoryMapper(
+                    run,
+                    old_job,
+                    job,
+                    rows.newest_attempts(target.rows(run)),
+                    _out_of_memory(target, run) if job.avoid_oom else (),
+                    trains_alike,
+                )
         except (RunNotFound, RunDamaged, LedgerError) as error:
             reason = str(error)
         if mapper is None:
@@ -57,6 +69,13 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
         issues.append(Issue(("history",), f"has {len(history):,} trials, and {MAX_TRIALS:,} are the most; name fewer runs"))
     results, beginnings = _reusable(target, plan, job, notes) if job.reuse else ([], [])
     return Earlier(tuple(history), tuple(results), tuple(beginnings)), issues, notes
+
+
+def _out_of_memory(target: Target, run: str) -> set[int]:
+    """Return the trials of a run that had an attempt out of memory."""
+    attempts, _ = target.attempts(run, 0)
+    ends = ((attempt.request.trial, attempt.outcome) for attempt in attempts)
+    return {trial for trial, outcome in ends if outcome is not None and rows.is_out_of_memory(outcome)}
 
 
 def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple[list[EarlierTrial], list[Beginning]]:

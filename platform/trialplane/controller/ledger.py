@@ -35,7 +35,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
-from trialplane.controller import history, memory_frontier, points, replaying, samplers, suggesting
+from trialplane.controller import history, points, replaying, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats, SavedCheckpoints
 from trialplane.controller.curves import Curves
 from trialplane.controller.hours import Hours
@@ -180,6 +180,9 @@ class Ledger:
         self._beginnings = {earlier.key(beginning.params): beginning for beginning in reversed(beginnings)}
         self.spared_steps: dict[int, int] = {}
         self._memory_frontier = MemoryFrontier(self._search)
+        for trial in earlier_trials.history:
+            if trial.out_of_memory:
+                self._memory_frontier.add(trial.params)
         self._points: set[str] = set()  # parameters of all trials if none may repeat another, see `_point`
         self._memory = history.History(job, self._earlier)
         self.pruning = Pruning(job, self._code)
@@ -901,7 +904,7 @@ class Ledger:
         """Count the end of an attempt. It has ended now, or under an earlier controller when the ledger is opened."""
         if outcome.checkpoints is not None:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
-        if memory_frontier.is_out_of_memory(outcome):
+        if rows.is_out_of_memory(outcome):
             self._memory_frontier.add(sampled)
         if outcome.begun_from:
             self.spared_steps[request.trial] = outcome.spared_steps

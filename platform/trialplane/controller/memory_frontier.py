@@ -7,15 +7,12 @@ point that fits is excluded.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from typing import Any
 
 from trialplane.job import space
 from trialplane.job.search import Search
 from trialplane.wire import earlier
-from trialplane.wire.records import TrialOutcome
-from trialplane.wire.states import FailureClass
 
 Values = tuple[float, ...]  # of the listed parameters that a point has
 
@@ -60,15 +57,6 @@ class MemoryFrontier:
         choices = {name: params[name] for name in self._choices if name in params}
         group = earlier.key({**choices, "": names})  # no parameter has the name ""
         return group, tuple(float(params[name]) for name in names)
-
-
-def is_out_of_memory(outcome: TrialOutcome) -> bool:
-    """Return whether an attempt has ended out of memory: of the GPU, or killed as by its limit of memory or the kernel.
-
-    An attempt that will be retried does not count, as other processes may have used the memory.
-    """
-    was_killed = outcome.failure is FailureClass.CRASHED and outcome.exit_code == -signal.SIGKILL
-    return not outcome.retried and (was_killed or outcome.failure is FailureClass.OOM)
 
 
 def _is_at_or_above(values: Values, others: Values) -> bool:

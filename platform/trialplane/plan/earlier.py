@@ -77,14 +77,25 @@ class HistoryMapper:
         old: Job of the earlier study.
         new: The new job.
         rows: Newest attempt of each trial of the earlier study.
+        out_of_memory: Numbers of its trials that were out of memory, for a job with `avoid_oom`.
+        trains_alike: Whether both studies have the same code and fields, so that equal trials need the same memory.
 
     Attributes:
         trials: Trials from which the sampler learns.
     """
 
-    def __init__(self, run: str, old: Job, new: Job, rows: Iterable[TrialRow]) -> None:
+    def __init__(
+        self,
+        run: str,
+        old: Job,
+        new: Job,
+        rows: Iterable[TrialRow],
+        out_of_memory: Collection[int] = (),
+        trains_alike: bool = False,
+    ) -> None:
         self.trials: list[EarlierTrial] = []
         self._run, self._old, self._new = run, old, new
+        self._out_of_memory, self._trains_alike = out_of_memory, trains_alike
         self._omitted = collections.Counter[str]()  # reason → number of trials
         self._ignored: dict[str, None] = {}  # names of parameters that the new study does not search
         for row in rows:
@@ -106,6 +117,10 @@ class HistoryMapper:
         yield text
         for reason, number in self._omitted.items():
             yield f"history: {errors.counted(number, 'trial')} of {self._run} left out: {reason}"
+        if total := len(self._out_of_memory):
+            number = sum(trial.out_of_memory for trial in self.trials)
+            others = "" if number == total else "; the others had other code, fields or parameters"
+            yield f"avoid_oom: {number} of {errors.counted(total, 'trial')} of {self._run} out of memory count{others}"
 
     def _trial(self, row: TrialRow) -> EarlierTrial | None:
         """Return a trial in the new space. None if it is left out.
@@ -147,6 +162,11 @@ class HistoryMapper:
             metrics={metric: row.metrics[metric] for metric in self._new.required_metrics if metric in row.metrics},
             step=row.step or 0,
             pruned=row.state is TrialState.PRUNED,
+            out_of_memory=is_bad
+            and row.trial in self._out_of_memory
+            and self._trains_alike
+            and old_params.keys() <= {*self._new.params, *self._new.search.names}
+            and _has_fixed_params(old_params, self._new),
         )
 
 

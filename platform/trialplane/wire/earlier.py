@@ -31,6 +31,7 @@ class EarlierTrial:
         step: Last step that it reported. 0 if it reported none.
         pruned: Whether it was pruned.
         returned: Other values that it returned.
+        out_of_memory: Whether it was out of memory, and trials of the new run with these parameters would be, too.
     """
 
     run: str
@@ -41,6 +42,7 @@ class EarlierTrial:
     step: int = 0
     pruned: bool = False
     returned: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    out_of_memory: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

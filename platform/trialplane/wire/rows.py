@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import operator
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,15 @@ def _limit_items(values: Mapping[str, Any]) -> dict[str, Any]:
             break
         first_items[name] = value
     return first_items
+
+
+def is_out_of_memory(outcome: TrialOutcome) -> bool:
+    """Return whether an attempt has ended out of memory: of the GPU, or killed as by its limit of memory or the kernel.
+
+    An attempt that will be retried does not count, as other processes may have used the memory.
+    """
+    was_killed = outcome.failure is FailureClass.CRASHED and outcome.exit_code == -signal.SIGKILL
+    return not outcome.retried and (was_killed or outcome.failure is FailureClass.OOM)
 
 
 def displayed_state(outcome: TrialOutcome) -> TrialState:
