@@ -328,8 +328,9 @@ class History(optuna.storages.InMemoryStorage):
         candidates = sorted((self._losses.keys() | self._sort_keys.keys()).difference(best))
         sample_size = LIMIT - BEST
         sample = [candidates[index * len(candidates) // sample_size] for index in range(sample_size)]
+        # Before a trial of this study has ended, Optuna takes the space from trial -1, see `samplers.earlier_trials`.
         if -1 in candidates and -1 not in sample:
-            sample[0] = -1  # before a trial of this study has ended, it defines the space, see `samplers.earlier_trials`
+            sample[0] = -1
         return best + sample
 
 

@@ -290,6 +290,26 @@ def _build(
         arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
     if "search_space" in choice.platform:
         arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
+    _adjust_arguments(name, arguments, job, seed, earlier)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna warns of experimental and deprecated options, which the job has chosen
+            cls = _OWN_CLASSES.get(choice.cls) or getattr(_MODULES[kind], choice.cls)
+            return cls(**arguments)
+    except (ValueError, TypeError) as error:
+        raise errors.InputError(f"{kind.name.lower()} {name}: {error}") from error
+
+
+def _adjust_arguments(name: str, arguments: dict[str, Any], job: Job, seed: int, earlier: Sequence[FrozenTrial]) -> None:
+    """Set or change arguments of a few samplers and of the pruner `threshold`, for which Optuna's defaults do not fit.
+
+    Args:
+        name: Name of the sampler or pruner in the job.
+        arguments: Arguments of its class so far, which are changed.
+        job: The job.
+        seed: Seed of the trial for which it is built.
+        earlier: Trials of earlier studies.
+    """
     if name == "qmc" and arguments.get("independent_sampler") is None:
         # Without this, Optuna would build one with the seed of the sequence, which draws the same numbers in every trial.
         arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
@@ -303,18 +323,11 @@ def _build(
         ]
         if len(finite_trials) >= _MIN_EARLIER:
             arguments["source_trials"] = finite_trials
-    if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):
+    if name == "threshold" and job.search.opposes(job.objectives[0]):
         # Reports are negated, see `Pruning.sign`. So are the limits, and the lower one becomes the upper one.
         lower, upper = arguments.get("lower"), arguments.get("upper")
         arguments["lower"] = None if upper is None else -upper
         arguments["upper"] = None if lower is None else -lower
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Optuna warns of experimental and deprecated options, which the job has chosen
-            cls = _OWN_CLASSES.get(choice.cls) or getattr(_MODULES[kind], choice.cls)
-            return cls(**arguments)
-    except (ValueError, TypeError) as error:
-        raise errors.InputError(f"{kind.name.lower()} {name}: {error}") from error
 
 
 def _option_value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
@@ -348,8 +361,7 @@ def earlier_trials(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial
     """Return trials of earlier studies in Optuna's form. Their numbers are negative, and the last one is -1.
 
     They are sorted so that the last ones are complete and have the most parameters: of trials with negative numbers, Optuna
-    takes the space that it draws from trial -1 alone. For a genetic sampler the best ones are
-    the first generation.
+    takes the space that it draws from trial -1 alone. For a genetic sampler the best ones are the first generation.
     """
     distribution_of = {name: points.distribution(parameter) for name, parameter in job.search.parameters.items()}
     signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in job.objectives]
