@@ -202,18 +202,22 @@ class ExporterProcess:
             return
         data = os.read(stdout.fileno(), 65536)
         if not data:
-            try:
-                exit_code: int | None = self.process.wait(timeout=END_WAIT)
-            except subprocess.TimeoutExpired:
-                exit_code = None
-                self._kill()
-            is_finished = exit_code == errors.EXIT_OK and self._end is not None  # everything is in MLflow
-            if not is_finished:
-                self._restart()
+            self._handle_exit()
             return
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             self.progress = records.from_dict(Progress, json.loads(line))
+
+    def _handle_exit(self) -> None:
+        """Restart an exporter that has closed its output, unless it has exited because everything is in MLflow."""
+        try:
+            exit_code: int | None = self.process.wait(timeout=END_WAIT)
+        except subprocess.TimeoutExpired:
+            exit_code = None
+            self._kill()
+        is_finished = exit_code == errors.EXIT_OK and self._end is not None
+        if not is_finished:
+            self._restart()
 
 
 def _begin() -> None:

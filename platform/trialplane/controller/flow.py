@@ -72,23 +72,23 @@ class Flow:
         Returns:
             Units whose fetch is granted, by worker.
         """
-        blocked = {transfer.worker for transfer in self._moving.values()}
-        granted: dict[int, list[Transfer]] = collections.defaultdict(list)
-        deferred: collections.deque[Transfer] = collections.deque()
+        blocked = {transfer.worker for transfer in self._moving.values()}  # workers that get no further grant now
+        granted: dict[int, list[Transfer]] = {}
+        deferred: collections.deque[Transfer] = collections.deque()  # offers that wait, although later ones may be granted
         while self._offered:
             transfer = self._offered[0]
-            if transfer.worker in blocked or not self._may_join(granted[transfer.worker], transfer):
-                blocked.add(transfer.worker)  # a later offer of this worker must not overtake this one
+            worker = transfer.worker
+            if worker in blocked or not self._may_join(granted.get(worker, []), transfer):
+                blocked.add(worker)  # a later offer of this worker must not overtake this one
                 deferred.append(self._offered.popleft())
             elif self.in_flight + transfer.bytes > self.limit:
                 break  # smaller offers after it must wait too, or this one might wait forever
             else:
                 self.in_flight += transfer.bytes
                 self._moving[transfer.unit] = transfer
-                granted[transfer.worker].append(self._offered.popleft())
+                granted.setdefault(worker, []).append(self._offered.popleft())
         self._offered.extendleft(reversed(deferred))
-        # `granted` also has an empty list for each worker that was considered and got no grant.
-        return {worker: tuple(transfer.unit for transfer in transfers) for worker, transfers in granted.items() if transfers}
+        return {worker: tuple(transfer.unit for transfer in transfers) for worker, transfers in granted.items()}
 
     def withdraw(self, worker: int) -> list[int]:
         """Remove the offers of a worker that has ended, unless their fetch is granted; return their units."""
