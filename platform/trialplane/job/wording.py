@@ -44,15 +44,15 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
     unknown_fields = [issue.field_path for issue in issues if issue.message.startswith(_UNKNOWN)]
     unfounded_fields = _unfounded_fields(issues, unknown_fields)
     lists_with_invalid_items = {issue.field_path[:1] for issue in issues if len(issue.field_path) > 1}
-    kept: list[Issue] = []
+    reported: list[Issue] = []
     for issue in issues:
         # A required field that is misspelt is both unknown and missing. It is reported once, as unknown.
         is_misspelt = issue.message == _MISSING and _is_misspelt(issue.field_path, unknown_fields)
         # Pydantic does not count invalid items of a list, and so also reports the list as too short.
         is_consequence = issue.field_path in lists_with_invalid_items and issue.message.startswith("needs at least")
         if not (is_misspelt or is_consequence or issue.field_path in unfounded_fields):
-            kept.append(issue)
-    return kept
+            reported.append(issue)
+    return reported
 
 
 def _unfounded_fields(issues: Collection[Issue], unknown_fields: Collection[Place]) -> set[Place]:
