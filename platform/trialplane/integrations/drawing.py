@@ -41,7 +41,7 @@ def value(trial: Any, name: str, domain: Any) -> Any:
     choices = getattr(domain, "choices", None) or getattr(domain, "categories", None)  # of Optuna, or scikit-optimize
     if choices is not None:
         return choice(trial, name, choices)
-    if hasattr(domain, "low") and hasattr(domain, "high"):  # of the same two
+    if hasattr(domain, "low") and hasattr(domain, "high"):  # numbers of these two libraries
         is_integer = type(domain).__name__.startswith("Int")
         is_log = bool(getattr(domain, "log", False)) or getattr(domain, "prior", "") == "log-uniform"
         return number(

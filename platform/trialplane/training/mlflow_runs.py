@@ -412,7 +412,8 @@ def _replace_start_functions(module: Any) -> None:
         if _trial is not None:
             _trial.find_run()
         # The trial's run keeps the name from the exporter; the name that the job gives it becomes a tag.
-        if run_name and _trial is not None and (run_id or os.environ.get(env.MLFLOW_RUN_ID)) == _trial.run:
+        is_own_run = _trial is not None and (run_id or os.environ.get(env.MLFLOW_RUN_ID)) == _trial.run
+        if run_name and is_own_run:
             tags, run_name = {**(tags or {}), labels.RUN_NAME: run_name}, None
         return original_start_run(run_id, experiment_id, run_name, nested, parent_run_id, tags, *rest, **options)
 

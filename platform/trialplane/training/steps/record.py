@@ -167,13 +167,13 @@ class Rules:
         retained_steps = set(steps[-self.keep_last :])
         if self.keep_every is not None:
             retained_steps.update(step for step in steps if step % self.keep_every == 0)
-        sign = 1.0 if self.direction == "minimize" else -1.0
-        ranking: list[tuple[float, int]] = []  # best metric first, and of equal metrics the newest step first
-        for step, checkpoint in last_of_step.items():
-            if checkpoint.metric is not None and not math.isnan(checkpoint.metric):
-                ranking.append((sign * checkpoint.metric, -step))
-        ranking.sort()
-        retained_steps.update(-negative_step for _, negative_step in ranking[: self.keep_best])
+        losses = {  # smaller is better
+            step: checkpoint.metric if self.direction == "minimize" else -checkpoint.metric
+            for step, checkpoint in last_of_step.items()
+            if checkpoint.metric is not None and not math.isnan(checkpoint.metric)
+        }
+        best_first = sorted(losses, key=lambda step: (losses[step], -step))  # of equal metrics, the newest step first
+        retained_steps.update(best_first[: self.keep_best])
         retained_names = {last_of_step[step].name for step in retained_steps}
         return [checkpoint for checkpoint in saved if checkpoint.name not in retained_names]
 

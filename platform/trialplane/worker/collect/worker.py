@@ -133,12 +133,7 @@ class WorkerUnits:
         """
         self._receive(wait=False)
         count = min(count, MAX_UNITS)
-        # Requesting ahead means a whole batch at least. With fewer units the next batch would be incomplete.
-        ahead_count = max(self._ahead_count, count) if self._ahead_count else 0
-        missing_count = count + ahead_count - len(self._ready) - self._owed_count
-        if missing_count > 0 and not self._is_last:
-            self._line.send(messages.UnitsWanted(missing_count))
-            self._owed_count += missing_count
+        self._request_missing(count)
         while wait and not self._ready and not self._is_last:
             self._receive(wait=True)
         taken = tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
@@ -148,6 +143,15 @@ class WorkerUnits:
             held_count = len(self._taken) + len(taken)  # they share the worker's time, see `give`
             self._taken.update({unit.number: (now, held_count) for unit in taken})
         return taken
+
+    def _request_missing(self, count: int) -> None:
+        """Request the units that are missing for a batch of `count`, and for the next batches ahead."""
+        # Requesting ahead means a whole batch at least. With fewer units the next batch would be incomplete.
+        ahead_count = max(self._ahead_count, count) if self._ahead_count else 0
+        missing_count = count + ahead_count - len(self._ready) - self._owed_count
+        if missing_count > 0 and not self._is_last:
+            self._line.send(messages.UnitsWanted(missing_count))
+            self._owed_count += missing_count
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
         """Offer the result of a unit. If too many results are on offer, first wait until some of them are fetched.

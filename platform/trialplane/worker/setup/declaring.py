@@ -477,12 +477,6 @@ class _Parsers:
             self._left_out.append(f"{flag or name}: is on in the command or its file, and cannot be switched off")
             return
         default = False if style == "switch" else self._plain_default(value, action.type)
-        if isinstance(action, argparse._AppendAction):
-            lists = "repeat"
-        elif action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0):
-            lists = "spread"
-        else:
-            lists = ""
         self._options.append(
             Option(
                 name=name,
@@ -492,7 +486,7 @@ class _Parsers:
                 choices=_choices(action.choices),
                 style=style,
                 required=action.required and action.nargs not in ("?", "*"),
-                lists=lists,
+                lists=_list_form(action),
                 aliases=tuple(action.option_strings) if len(action.option_strings) > 1 else (),
             )
         )
@@ -861,6 +855,14 @@ def _style(action: argparse.Action) -> str:
     if is_boolean and action.nargs == "?" and action.const and not action.default and not _reads_booleans(action):
         return "switch"  # without a value it is `const`
     return "value" if is_boolean else ""
+
+
+def _list_form(action: argparse.Action) -> str:
+    """Return the form of an argument with a list (`Option.lists`); "" for an argument with a single value."""
+    if isinstance(action, argparse._AppendAction):
+        return "repeat"
+    takes_several = action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0)
+    return "spread" if takes_several else ""
 
 
 def _reads_booleans(action: argparse.Action) -> bool:
