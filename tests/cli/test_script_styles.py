@@ -550,6 +550,36 @@ def test_an_objective_of_optuna_is_the_entrypoint(platform, written: Path) -> No
     assert [(one.metric, one.direction) for one in job.objectives] == [("value_0", "minimize"), ("value_1", "maximize")]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "asks", "pruner"),
+    [
+        ("", True, "asha"),
+        ("pruner=None", True, "asha"),
+        ("pruner=optuna.pruners.MedianPruner()", True, "median"),
+        ("pruner=optuna.pruners.NopPruner()", True, "none"),
+        ("", False, "none"),
+    ],
+    ids=str,
+)
+def test_a_study_without_a_pruner_has_asha_if_trials_ask(
+    platform, written: Path, arguments: str, asks: bool, pruner: str
+) -> None:
+    text = f"""
+        import optuna
+        def objective(trial):
+            x = trial.suggest_float("x", -1, 1)
+            trial.report(x, 1)
+            if {"trial.should_prune()" if asks else "x > 2"}:
+                raise optuna.TrialPruned
+            return x
+        if __name__ == "__main__":
+            optuna.create_study({arguments}).optimize(objective, n_trials=3)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
+    assert made().pruner.name == pruner
+
+
 STUDY_WITH_ARGUMENTS = """
 import argparse
 import optuna

@@ -300,8 +300,8 @@ def _study_job(
         "kind": "hpo",
         "entrypoint": f"optuna:{stem}:{ast.unparse(function)}" if is_importable and function else "",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
-        # A study without a pruner of its own has Optuna's default one, and it matters only if trials ask it.
-        **({"pruner": "median"} if any(_is_method(call, "should_prune") for call in calls) else {}),
+        # A pruner matters only if trials ask it. Without one of the script's own, it is asha: Optuna's default finds less.
+        **({"pruner": "asha"} if any(_is_method(call, "should_prune") for call in calls) else {}),
         "trials": trials,
     }
     for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
