@@ -176,6 +176,26 @@ def test_the_run_shown_is_the_one_that_is_named_or_the_newest(runs):
         ui.run_to_show("c", HERE)
 
 
+def test_the_page_of_the_first_run_is_shown_before_mlflow_has_a_database(platform, runs, monkeypatch):
+    addresses: list[str] = []
+    seen: list[Any] = []
+
+    def serve(command, environ, server):
+        page = Browser(addresses[0]).open("/-/report").read().decode()  # MLflow does not answer here
+        seen.append((page, command))
+        return 0
+
+    runs.make("a")
+    monkeypatch.setattr(ui, "_print_addresses", lambda pages, _: addresses.append(pages.page("/-/report")))
+    monkeypatch.setattr(ui, "_serve", serve)
+    assert not paths.mlflow_db(paths.home()).exists()
+    result = platform("ui", "--local")
+    assert result.exit_code == 0, result.stderr
+    ((page, command),) = seen
+    assert "<title>a" in page
+    assert command[2:5] == ["-m", "trialplane.exporter.store", str(paths.mlflow_db(paths.home()))], "creates it first"
+
+
 class Dashboard:
     """`platform ui --dashboard` as a process, and its API."""
 

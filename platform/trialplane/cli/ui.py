@@ -61,7 +61,8 @@ def ui_command(run: str | None, target_name: TargetName, dashboard: bool, port: 
 
         with folder.explain_read_errors(home):
             has_records = paths.mlflow_db(home).exists()
-        if not has_records:
+        # MLflow's database is missing until the first run has created it. The page of that run does not need it.
+        if not has_records and run_to_show(run, target_name) is None:
             raise InputError(f"nothing is recorded in {home} yet; `platform submit hpo NAME --local` starts a run")
         if importlib.util.find_spec("mlflow") is None:
             raise InputError("mlflow is not installed; pip install 'trialplane[local]'")
@@ -87,7 +88,9 @@ def _serve_local(target_name: TargetName, home: Path, run: str | None, listener:
     # MLflow's runner of evaluation jobs would need as much memory as the server. Its telemetry sends data to the vendor.
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     environ = {**protobuf.controller_env(os.environ), **settings}
-    command = [sys.executable, "-P", "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
+    # MLflow itself would create the database in the file, which would be useless if this command ended meanwhile.
+    command = [sys.executable, "-P", "-m", "trialplane.exporter.store", str(paths.mlflow_db(home))]
+    command += [sys.executable, "-P", "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     command += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
     # uvicorn inherits only the standard descriptors from MLflow, so the socket is its standard input.
     command += ["--uvicorn-opts", "--fd 0 --log-level warning"]

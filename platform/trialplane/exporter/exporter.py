@@ -30,7 +30,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
-from trialplane.exporter import adoption, projection, run_page
+from trialplane.exporter import adoption, projection, run_page, store
 from trialplane.exporter.batch import MAX_TAGS, Artifact, Batch, Sender, describe, is_refusal, milliseconds, write_log
 from trialplane.exporter.files import Files
 from trialplane.exporter.projection import Ends
@@ -90,6 +90,7 @@ class Exporter:
         self._submission: dict[str, Any] = json.loads(run_paths.submission.read_text())
         self._identity = labels.identity(run_paths.root.name, self._submission)
         self._uri = uri
+        store.ensure(uri)
         mlflow.set_tracking_uri(uri)
         self.client = MlflowClient(uri)
         self.sender = Sender(self.client)

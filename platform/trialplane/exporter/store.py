@@ -1,0 +1,97 @@
+"""The SQLite database of MLflow, created whole or not at all.
+
+MLflow needs seconds for its tables, minutes on a slow machine. If it is killed meanwhile, it can never continue: it fails
+at the tables that it has created. So the tables are created in another folder, and the finished file is moved.
+
+`python -m trialplane.exporter.store FILE COMMAND...` creates FILE if it is missing, and then becomes COMMAND.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+from trialplane import errors
+from trialplane.training import building
+from trialplane.wire import paths
+
+_SCHEME = "sqlite:///"
+
+
+def ensure(uri: str) -> None:
+    """Create the database of a tracking URI, if it is a file that is missing; see `create`.
+
+    Args:
+        uri: Tracking URI of MLflow.
+
+    Raises:
+        Exception: The database cannot be created.
+    """
+    file = uri.removeprefix(_SCHEME)
+    if file not in ("", ":memory:", uri) and "?" not in file:
+        create(Path(file))
+
+
+def create(file: Path) -> None:
+    """Create a database of MLflow, unless it exists. If another process creates it, wait for that process instead.
+
+    A database that a killed MLflow has left incomplete has no records. It is renamed and replaced.
+
+    Args:
+        file: Path of the database.
+
+    Raises:
+        Exception: The database cannot be created.
+    """
+    if file.exists() and not _is_incomplete(file):
+        return
+    with building.lock(file):
+        if file.exists():
+            if not _is_incomplete(file):  # another process has created it meanwhile
+                return
+            file.replace(file.with_name(f"{file.name}.incomplete"))
+        for left in file.parent.glob(f"{glob.escape(file.name)}.*{building.PART}"):  # by a killed process
+            shutil.rmtree(left, ignore_errors=True)
+        # A new folder each time, as MLflow keeps connections to a file whose tables it failed to create.
+        folder = Path(tempfile.mkdtemp(building.PART, f"{file.name}.", file.parent))
+        part = folder / file.name
+        _create_tables(part, paths.mlflow_artifacts(file.parent))
+        part.replace(file)
+        folder.rmdir()
+
+
+def _create_tables(file: Path, artifacts: Path) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # takes seconds, and is rarely needed
+
+    store = SqlAlchemyStore(f"{_SCHEME}{file}", str(artifacts))
+    store.engine.dispose()
+
+
+def _is_incomplete(file: Path) -> bool:
+    """Whether a file has tables of MLflow without the experiment that MLflow creates after the last table."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT 1 FROM experiments LIMIT 1").fetchone() is None
+    except sqlite3.Error:  # no database of MLflow, so not ours to replace; MLflow will say what is wrong
+        return False
+
+
+def main() -> int:
+    """Create the database, and then become the command; return an exit code of `errors` if that fails."""
+    file, *command = sys.argv[1:]
+    try:
+        create(Path(file))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user needs one line
+        sys.stderr.write(f"MLflow's database {file} cannot be created: {errors.first_line(error)}\n")
+        return errors.EXIT_PLATFORM
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
