@@ -90,7 +90,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, the user needs one line
         sys.stderr.write(f"MLflow's database {file} cannot be created: {errors.first_line(error)}\n")
         return errors.EXIT_PLATFORM
-    os.execv(command[0], command)
+    return os.execv(command[0], command)  # it does not return
 
 
 if __name__ == "__main__":
