@@ -265,6 +265,7 @@ def test_a_frozen_stage_does_not_run() -> None:
             "depend on each other: a → b → a",
         ),
         (train("x" * 100_001), "more than 100,000 characters of commands"),
+        (train("run " + "${train.lr} " * 20_001), "more than 20,000 interpolations"),
         (
             train("run " + "${text}" * 100, "", f"vars: [{{text: {'x' * 1_001}}}]\n").replace(
                 "cmd:", "deps: ['${text}']\n    cmd:"

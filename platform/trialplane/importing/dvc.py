@@ -34,6 +34,7 @@ _TRAINS = re.compile(r"train(?!_?test)|fit|eval|(?<!train_)(?<!train)test|valid|
 _NEEDS_SUBSHELL = re.compile(r"[|&;<#\n]|^\s*(?:cd|export|set|source|\.)\s")
 _LONGEST_COMMAND = 100_000  # characters; Linux allows 131,072 bytes in an argument
 _MOST_STAGES, _MOST_VARIABLES = 1_000, 100
+_MOST_INTERPOLATIONS = 20_000
 _MOST_CHARACTERS = 2**18  # characters of a pipeline; aliases can repeat parts of it for each stage
 _MOST_LEVELS = 50  # folders above a path that count
 _MOST_CANDIDATES = 1_000  # names that are compared with an unknown one
@@ -220,6 +221,7 @@ class _Pipeline:
         self._source = document.parse(text, name)
         self._text, self._files, self._command = text, files, command
         self._issues: list[Issue] = []
+        self._interpolations = 0  # that were read so far
         self._notes: list[str] = []
         self._data: dict[str, dict[str, Any]] = {}  # of each file of parameters that was read
         self._path_names: set[str] = set()  # parameters that are parts of paths
@@ -417,7 +419,7 @@ class _Pipeline:
 
         def value_of(match: re.Match[str]) -> str:
             """Return the text of a value."""
-            name = _parameter(match[1])
+            name = self._name(match)
             value = _find(available, name)
             if value is _MISSING or isinstance(value, (dict, list)) or len(str(value)) > _LONGEST_VALUE:
                 return match[0]
@@ -425,6 +427,18 @@ class _Pipeline:
             return number if number and _is_number(value) else _text(value)
 
         return _INTERPOLATION.sub(value_of, text).replace(r"\${", "${")
+
+    def _name(self, match: re.Match[str]) -> str:
+        """Return the dotted name in an interpolation: layers.0 of `layers[0]`.
+
+        Raises:
+            SpecError: There are too many interpolations, as aliases of YAML can repeat some for each stage.
+        """
+        self._interpolations += 1
+        if self._interpolations > _MOST_INTERPOLATIONS:
+            self._refuse(f"have more than {_MOST_INTERPOLATIONS:,} interpolations", "stages")
+            self._raise()
+        return _INDEX.sub(r".\1", match[1].strip())
 
     def _targets(self) -> list[str]:
         """Return the names of the stages that the user's command runs, or else the last one with metrics."""
@@ -501,7 +515,7 @@ class _Pipeline:
                         self._refuse(f"{file} has no {name}; {hint}".rstrip("; "), "stages", stage.name, "params")
                 sections.setdefault(file, []).extend(names or [""])
             for match in _INTERPOLATION.finditer("\n".join(stage.commands)):
-                name = _parameter(match[1])
+                name = self._name(match)
                 for file, data in self._data.items():
                     if _look(data, name) is not _MISSING:
                         sections.setdefault(file, []).append(name)
@@ -561,7 +575,7 @@ class _Pipeline:
         """
         pieces, copied, length = [], 0, 0  # pieces of the text, which stand for `command` up to the index `copied`
         for match in _INTERPOLATION.finditer(command):
-            name = _parameter(match[1])
+            name = self._name(match)
             value = _find(stage.values, name)
             if value is _MISSING or isinstance(value, list):
                 reason = "has no value" if value is _MISSING else "is a list, which a command cannot have"
@@ -654,11 +668,6 @@ def _parents(path: str, separator: str = "/") -> Iterator[str]:
         if not has_parent:
             return
         yield path
-
-
-def _parameter(interpolated: str) -> str:
-    """Return the dotted name in an interpolation: layers.0 of `layers[0]`."""
-    return _INDEX.sub(r".\1", interpolated.strip())
 
 
 def _look(data: Any, name: str) -> Any:
