@@ -35,6 +35,7 @@ from trialplane.wire.declared import Declared, Option
 # Styles of scripts that may have a settings file, too.
 _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
 _INIT = "platform init --from"
+_SOURCES = "src"  # folder with the packages of a project, whose modules a command finds only if they are installed
 _INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)[ \t]*$", re.MULTILINE)  # of a Makefile
 _LONGEST_TITLE = 50  # characters of a command in a message
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
@@ -204,9 +205,8 @@ def _read_python(
         given_arguments: Arguments of the script in the user's command.
     """
     real = file.resolve()
-    modules = script_folder.modules(real, notebook_code)
-    text, _ = modules[Path(real.name)]
-    module_text = "\n".join([*(module_text for module_text, _ in modules.values()), script_folder.package_text(real)])
+    text = script_folder.source(real) if notebook_code is None else notebook_code
+    module_text = script_folder.module_text(real, notebook_code)
     parsed_script = script.read(text, str(file), module_text, requested=requested, given_arguments=given_arguments)
     if requested and parsed_script.style in (Style.STUDY, Style.WANDB):
         without_search = script.read(text, str(file), module_text, with_search=False, requested=requested)
@@ -288,8 +288,14 @@ def make_of_command(text: str, request: Request) -> int:
         output.note(_secrets_message(list(secrets)))
     if (dvc_command := dvc.find_command(text)) is not None:
         return _make_of_pipeline(dvc_command, request)
+    call = launcher.find_call(text)
+    existing_call = _existing_call(call) if call is not None else None
     if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
+        script_file = existing_call.script if existing_call is not None else script_file
         return make(Path(script_file), request, script.Call(script_file, ".", "", (), 0))
+    if existing_call is not None and (path := _python_path(text, existing_call)):
+        is_simple = text.startswith("python") and not set(text) & set("&|;")
+        return make_of_command(f"PYTHONPATH={path} {text}" if is_simple else f"export PYTHONPATH={path} && {text}", request)
     if notebook_file := launcher.executed_notebook(text):
         return make(Path(notebook_file), request)
     makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
@@ -299,7 +305,7 @@ def make_of_command(text: str, request: Request) -> int:
         if remark:
             output.note(remark)
         return make_of_command(made_command, request)
-    call, words, folder = launcher.find_call(text), text, "."
+    words, folder = text, "."
     started_commands: Callable[[], Sequence[str]] = tuple
     shell_call = _existing_shell_call(text) if call is None else None
     if shell_call is not None:
@@ -310,16 +316,13 @@ def make_of_command(text: str, request: Request) -> int:
             with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
                 return make(Path(shell_call.folder, shell_call.script), request)
         started_commands = functools.partial(_started_commands, shell_text, shell_call, request)
-    if call is not None:
-        call = _existing_call(call)
+    call = existing_call if shell_call is None or call is None else _existing_call(call)
     if call is not None and not request.space and shell_call is None and _starts_study(call):
         return make(Path(call.folder, call.script), request, call)
     # The words that may name files, and the folder from which they do: of a call, its arguments and its own folder.
     if call is not None:
         words, folder = shlex.join(call.arguments), call.folder
     _refuse_files_above(text, words, folder)
-    if call is not None:
-        _refuse_modules_above(text, call)
     is_of_hydra = call is not None and "hydra" in script_folder.source(Path(call.folder, call.script))  # which has groups
     by_stem = call is not None and not is_of_hydra
     config, values = settings_file.named(words, Path(folder), request.space, by_stem=by_stem)
@@ -381,16 +384,17 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
             )
 
 
-def _refuse_modules_above(text: str, call: script.Call) -> None:
-    """Check that the script of a command imports no module above the working directory, as `_refuse_files_above` does.
+def _python_path(text: str, call: script.Call) -> str:
+    """Return the PYTHONPATH that the script of a command needs for its modules; "" if it needs none, or the command sets it.
 
     Raises:
-        InputError: It does. The message has the command for the folder that has both.
+        InputError: It imports a module above the working directory, see `_refuse_files_above`. The message has the command
+            for the folder that has both.
     """
     file = Path(call.folder, call.script).resolve()
     working_directory = Path.cwd()
     if "PYTHONPATH" in call.variables or not file.is_relative_to(working_directory):
-        return
+        return ""
     text_of_script = script_folder.source(file)
     roots = script_folder.start(file, script.read(text_of_script, call.script), text_of_script).roots
     if root := next((root for root in roots if root != working_directory and working_directory.is_relative_to(root)), None):
@@ -402,6 +406,12 @@ def _refuse_modules_above(text: str, call: script.Call) -> None:
             f"the command in the folder that has both: `cd {shlex.quote(str(root))} && {_INIT} {command}`; "
             "nothing was changed"
         )
+    if call.module and call.script.startswith(f"{_SOURCES}/"):
+        roots.append(Path(call.folder, _SOURCES).resolve())
+    # Python imports from the folder of a script, or from the working directory for a module.
+    known_root = Path(call.folder).resolve() if call.module else file.parent
+    paths = dict.fromkeys(os.path.relpath(root, Path(call.folder).resolve()) for root in roots if root != known_root)
+    return os.pathsep.join(map(shlex.quote, paths))
 
 
 def _existing_shell_call(text: str) -> script.Call | None:
@@ -424,9 +434,13 @@ def _secrets_message(variables: Sequence[str]) -> str:
 def _existing_call(call: script.Call) -> script.Call | None:
     """Return a call with the path at which its script exists; None if it is not at or below the working directory.
 
-    For a module, this may be the `__main__.py` of a package.
+    For a module, this may be the `__main__.py` of a package, in a folder of PYTHONPATH or in `src`.
     """
-    names = [call.script, f"{call.script.removesuffix('.py')}/__main__.py"] if call.module else [call.script]
+    names = [call.script]
+    if call.module:
+        roots = [".", *call.variables.get("PYTHONPATH", "").split(os.pathsep), _SOURCES]
+        files = (call.script, f"{call.script.removesuffix('.py')}/__main__.py")
+        names = [os.path.normpath(Path(root, file)) for root in filter(None, roots) for file in files]
     for name in names:
         path = Path(os.path.normpath(Path(call.folder, name)))
         if not path.is_absolute() and os.pardir not in path.parts and path.is_file():
@@ -630,7 +644,9 @@ def _find_parameters(
         parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
     else:
         parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space)
-    file_with_values, declared = _pass_by_argument(file_with_values, declared)
+    is_imported = file_with_values is not None and file_with_values.name in parsed_script.config_modules
+    if not is_imported:
+        file_with_values, declared = _pass_by_argument(file_with_values, declared)
     is_declared_of_use = _has_searchable(declared) or _has_required(declared)
     is_search = parsed_script.style is Style.SEARCHES and not request.space  # whose values are often settings of the search
     if file_with_values is None and not is_declared_of_use and not is_search and guess.space(parsed_script.values):
@@ -639,7 +655,8 @@ def _find_parameters(
     # Numbers that the script declares are better than those of the file, and required arguments need a value.
     if file_with_values is None or _has_searchable_numbers(declared.options) or _has_required(declared):
         return parsed_script, declared, None
-    return parsed_script, Declared(file_with_values.options), file_with_values
+    options = (*file_with_values.options, *file_with_values.required)
+    return parsed_script, Declared(options), file_with_values
 
 
 def _run_smoke(
@@ -953,7 +970,7 @@ def _pass_by_argument(
     """Let a script's argument for a settings file, such as `--config`, name the file, if it has no default.
 
     If some of the other arguments are numbers that are worth a search, these are the parameters: the argument gets the name
-    of the file as its default. Otherwise the values in the file are: the file gets the argument.
+    of the file as its default. Otherwise the values in the file are: the file gets the argument, and the required ones.
 
     Returns:
         The settings file, None if the arguments are the parameters, and the script's arguments. Both are unchanged without
@@ -968,7 +985,10 @@ def _pass_by_argument(
         file_option = dataclasses.replace(file_option, default=file.name, required=True)
         return None, dataclasses.replace(declared, options=(file_option, *others))
     words = (file_option.flag, file.name) if file_option.flag else (file.name,)
-    return dataclasses.replace(file, arguments=words), dataclasses.replace(declared, options=others)
+    if declared.overrides:  # config=FILE
+        words = ("=".join(words),)
+    required = tuple(option for option in others if option.required)
+    return dataclasses.replace(file, arguments=words, required=required), dataclasses.replace(declared, options=())
 
 
 def _has_searchable(declared: Declared) -> bool:

@@ -99,10 +99,12 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
     module = _module_name(file)
     if not parsed_script.is_module and module.partition(".")[0] not in imported:
         module = ""  # it imports nothing from its package, so it can run as a file
-    roots = _import_roots(file, module, imported, above)
+    roots = _import_roots(file, module, sorted({*parsed_script.top, *parsed_script.late}), above)
     # Hydra finds its folder of configurations from any working directory, so this path does not count.
     config_folder = os.path.normpath(Path(parsed_script.config).parent) if parsed_script.config else None
-    paths = [path for path in parsed_script.paths if os.path.normpath(path) != config_folder]
+    module_texts = (source(file) for file in _imported_files([home, *roots], parsed_script))
+    module_paths = (path for module_text in module_texts for path in script.path_texts(module_text))
+    paths = [path for path in (*parsed_script.paths, *module_paths) if os.path.normpath(path) != config_folder]
     upward_paths = [(home / path).resolve() for path in paths if path.startswith("../")]
     upward_paths = [path for path in upward_paths if exists(path) and _is_below(path, above)]
     upward_folders = [path if path.is_dir() else path.parent for path in upward_paths]
@@ -200,20 +202,33 @@ def _import_roots(file: Path, module: str, imported: Sequence[str], above: Seque
     Args:
         file: Path of the script.
         module: Name of the script as a module; "" if it is run as a script.
-        imported: Names of the modules and packages that it imports.
+        imported: Dotted names of the modules that it imports.
         above: Folders above the script's, in which modules are looked for.
     """
     home = file.parent
     roots = [file.parents[module.count(".")]] if module else []
     candidates = [root for folder in above for root in (folder, folder / "src")]
-    for name in imported:
+    for dotted_name in imported:
+        name = dotted_name.partition(".")[0]
         if any(has_module(folder, name) for folder in (home, *roots)) or is_installed(name):
             continue
-        # A folder that contains the script is not the module, even if it has its name.
-        matches = (root for root in candidates if has_module(root, name) and not home.is_relative_to(root / name))
+
+        def is_root(root: Path, name: str = name, dotted_name: str = dotted_name) -> bool:
+            """Return whether a folder has the module. One that contains the script may only have the module's name."""
+            is_above_script = home.is_relative_to(root / name)
+            return has_module(root, dotted_name.replace(".", "/")) if is_above_script else has_module(root, name)
+
+        matches = filter(is_root, candidates)
         if (root := next(matches, None)) is not None:
             roots.append(root)
     return roots
+
+
+def _imported_files(roots: Sequence[Path], parsed_script: Script) -> list[Path]:
+    """Return the files of the modules that a script imports from its own folder and from others."""
+    names = (module.replace(".", "/") for module in (*parsed_script.top, *parsed_script.late))
+    candidates = [root / f"{name}{suffix}" for name in names for root in roots for suffix in (".py", "/__init__.py")]
+    return [file for file in dict.fromkeys(candidates) if file.is_file()][:_MOST_FILES]
 
 
 def _is_below(path: Path, folders: Sequence[Path]) -> bool:
@@ -272,6 +287,22 @@ def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str,
 def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, tuple[str, Script]]:
     """Read the modules of a folder with these names, and those in it that they import, as `modules` does."""
     return _read_files(folder, [path for name in names for path in _module_files(folder, name)], {})
+
+
+def module_text(file: Path, script_text: str | None = None) -> str:
+    """Return the text of a script and of the modules that it imports, in which its parser may be.
+
+    The modules are those in its own folder, in its package, and in the folders above that it imports from.
+
+    Args:
+        file: Path of the script.
+        script_text: See `modules`.
+    """
+    files = modules(file, script_text)
+    text, parsed_script = files[Path(file.name)]
+    names = [*parsed_script.top, *parsed_script.late]
+    above = [module for root in start(file, parsed_script, text).roots for module in modules_of(root, names).values()]
+    return "\n".join([*(module for module, _ in (*files.values(), *above)), package_text(file)])
 
 
 def _read_files(home: Path, files: Sequence[Path], texts: Mapping[Path, str]) -> dict[Path, tuple[str, Script]]:

@@ -223,8 +223,9 @@ def build_with_file(
     """Return the job of a script whose parameters are the values in a settings file. See `build` for the other arguments."""
     parsed_script = dataclasses.replace(parsed_script, style=Style.SETTINGS, config=file.name)
     items = [arguments.escaped(text) for text in file.arguments or ()]
+    items += [item for option in file.required for item in _option_items(option, arguments.FLAGS, "", lacks_value=True)]
     field = {"items": items, "file": file.name} if items else file.name
-    job = build(name, parsed_script, Declared(file.options), start, requested_space)
+    job = build(name, parsed_script, Declared((*file.options, *file.required)), start, requested_space)
     return dataclasses.replace(job, arguments=field)
 
 

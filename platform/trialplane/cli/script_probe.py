@@ -129,7 +129,7 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
     declared, log_clause = _probe_arguments(copy)
     if declared.overrides:
         return dataclasses.replace(parsed_script, style=Style.HYDRA), declared
-    constants = _constants(parsed_script, requested, {option.name for option in declared.options})
+    constants = _constants(parsed_script, requested, _spellings(declared.options))
     if constants and not declared.failure:
         passed = [option for option in declared.options if option.required or option.name in requested]
         return as_globals(parsed_script), dataclasses.replace(declared, options=(*passed, *constants.values()))
@@ -188,7 +188,8 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     called_script = _read_called_script(path, call, command, requested)
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
     declared, appended = _called_parameters(called_copy, called_script, call)
-    command = launcher.with_positions(command, _positions(called_script, declared, call, requested))
+    positions = _positions(called_script, declared, call, requested) | _attached_values(declared, call)
+    command = launcher.with_names(launcher.with_positions(command, positions), _short_names(command, declared))
     known_names = {option.name for option in (*command.options, *declared.options)}
     variables = [option for option in called_script.variables if option.name in set(requested) - known_names]
     command = launcher.with_variables(command, variables)
@@ -197,11 +198,20 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     in_file = {option.name: option for option in command.options if option.name not in in_command}
     if called_script.style is Style.CONFIGURATOR:  # its arguments override the file, so only they are set
         in_file = {}
-    has_parameters = in_command or appended or guess.space([*in_file.values(), *declared.options])
-    if not has_parameters:
-        in_file = {option.name: option for option in called_script.values}
-        command = dataclasses.replace(command, config=called_copy.name)
-    constants = _constants(called_script, requested, [*in_command, *in_file, *(option.name for option in declared.options)])
+    # The same for a flag of ml_collections, whose values have the name of the flag before those in the file.
+    flags = [word.lstrip("-").partition("=")[0] for word in call.arguments if word.startswith("-")]
+    nested = {option.name for option in declared.options} & {f"{flag}.{key}" for flag in flags for key in in_file}
+    in_file = {} if nested else in_file
+    known_options = [*in_command.values(), *in_file.values(), *declared.options]
+    has_parameters = in_command or appended or guess.space(known_options)
+    is_of_no_use = not (requested or declared.failure or guess.space(known_options) or guess.any_float(known_options))
+    if not has_parameters or (appended and is_of_no_use):
+        text_values = {called_copy.name: called_script.values, **_module_values(called_copy, called_script)}
+        config = next((name for name, values in text_values.items() if guess.space(values)), called_copy.name)
+        if not has_parameters or guess.space(text_values[config]):
+            in_file = {option.name: option for option in text_values[config]}
+            command = dataclasses.replace(command, config=config)
+    constants = _constants(called_script, requested, [*in_command, *in_file, *_spellings(declared.options)])
     if constants and not set(requested) & set(in_file):  # a trial can replace the values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
@@ -265,6 +275,42 @@ def _positions(
     return values
 
 
+def _module_values(copy: ScriptCopy, parsed_script: Script) -> dict[str, Sequence[Option]]:
+    """Return the values in the modules with settings that a script imports, by the path of the module in the copy."""
+    files = [path for name in parsed_script.config_modules if (path := copy.path.parent / name).is_file()]
+    return {
+        file.relative_to(copy.folder).as_posix(): script.settings_options(script_folder.source(file), file.name)
+        for file in files
+    }
+
+
+def _attached_values(declared: Declared, call: script.Call) -> dict[int, Option]:
+    """Return the parameters whose numbers follow a short flag without a space, as in `-b16`, by their index in a call."""
+    numbers = {flag: option for option in declared.options for flag in (option.flag, *option.aliases)}
+    matches = {index: re.fullmatch(rf"(-\w)({settings.NUMBER})", word) for index, word in enumerate(call.arguments)}
+    return {
+        index: launcher.typed_value(dataclasses.replace(numbers[match[1]], flag=match[1]), match[2])
+        for index, match in matches.items()
+        if match is not None and match[1] in numbers and match[0] not in numbers and not numbers[match[1]].style
+    }
+
+
+def _short_names(command: Script, declared: Declared) -> dict[str, Option]:
+    """Return the options that short flags of a command stand for, by the names that the command gives to their values.
+
+    The `epochs` of a script is `n` in `-n 5`, and `vn` in `-vn 5` with a switch `-v`.
+    """
+    names = {option.name for option in command.options}
+    assert command.call is not None
+    typed_flags = {word.partition("=")[0] for word in command.call.arguments}
+    options = {
+        name: option
+        for name in names
+        if f"-{name}" in typed_flags and (option := _typed_option(name, command, declared)) is not None
+    }
+    return {name: option for name, option in options.items() if option.name not in names}
+
+
 def _positional_indices(declared: Declared, call: script.Call) -> list[int]:
     """Return the indices of the arguments of a call that are neither flags nor values of flags.
 
@@ -297,12 +343,16 @@ def _typed_option(name: str, command: Script, declared: Declared) -> Option | No
     """Return the option that a name in a command line stands for, by one of its flags; None without one.
 
     A typed flag may be the beginning of one, as argparse takes `--batch` for `--batch-size`, if no other option begins so.
+    Short flags may be one word.
     """
+    short_flags = {flag for option in declared.options for flag in (option.flag, *option.aliases)}
     options_by_flag = {
         flag.lstrip("-"): option for option in declared.options for flag in (option.name, option.flag, *option.aliases)
     }
     if name in options_by_flag:
         return options_by_flag[name]
+    if all(f"-{letter}" in declared.switches for letter in name[:-1]) and f"-{name[-1]}" in short_flags:  # as in -vn 5
+        return options_by_flag[name[-1]]
     is_flag = command.call is not None and f"--{name}" in {word.partition("=")[0] for word in command.call.arguments}
     options = {option.name: option for flag, option in options_by_flag.items() if is_flag and flag.startswith(name)}
     return next(iter(options.values())) if len(options) == 1 else None
@@ -321,9 +371,7 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
         InputError: The script has a search of its own, and the command no parameter to search.
         SpecError: A file is not Python.
     """
-    modules = script_folder.modules(path)
-    script_text, _ = modules[Path(path.name)]
-    module_text = "\n".join(text for text, _ in modules.values())
+    script_text, module_text = script_folder.source(path), script_folder.module_text(path)
     called_script = script.read(script_text, call.script, module_text, requested=requested)
     if called_script.style not in script.OWN_SEARCHES:
         return called_script
@@ -371,6 +419,11 @@ def _constants(parsed_script: Script, requested: Collection[str], declared_names
     spellings = {name.replace("-", "_") for name in declared_names}  # tyro takes learning_rate for learning-rate
     options = (option for option in parsed_script.values if option.name.replace("-", "_") not in spellings)
     return {option.name: option for option in options if option.name in requested}
+
+
+def _spellings(options: Sequence[Option]) -> list[str]:
+    """Return the names of options, and their flags without dashes."""
+    return [text.lstrip("-") for option in options for text in (option.name, option.flag, *option.aliases)]
 
 
 def _print_search(call: script.Call, called_script: Script, command: Script, *, is_chosen: bool) -> None:
@@ -757,21 +810,20 @@ def declared_space(space: Mapping[str, Any], declared: Declared) -> dict[str, An
     """
     similar_names: dict[str, set[str]] = {}
     for option in declared.options:
-        for spelling in (option.name, *(alias.lstrip("-") for alias in option.aliases)):
+        for spelling in _spellings([option]):
             similar_names.setdefault(spelling.replace("-", "_"), set()).add(option.name)
     names = {option.name for option in declared.options}
-    values = [option for option in declared.options if not option.flag.startswith("-")]  # in a text or a file
     floats = {option.name for option in declared.options if option.kind == "float" or isinstance(option.default, float)}
 
     def spelled(name: str) -> str:
         """Return the name of the argument that a name of the space means."""
         candidates = similar_names.get(name.replace("-", "_"), set())
         is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)
-        # `net.Model.hidden` of a text whose only `hidden` is one of `Model`, and `lr` of a file with `optim.lr`.
+        # `net.Model.hidden` of a text whose only `hidden` is one of `Model`, and `lr` for `optim.lr`.
         if not candidates and not is_left_out:
             candidates = {
                 option.name
-                for option in values
+                for option in declared.options
                 if option.name.endswith(f".{name}")
                 or any("." in key and name.endswith(f".{key}") for key in (option.name, *option.aliases))
             }

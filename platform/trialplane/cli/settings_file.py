@@ -44,6 +44,7 @@ class SettingsFile:
         options: Its values.
         arguments: Arguments that the script gets, from DVC's pipeline, or to name the file; None otherwise.
         others: Names of other files that could be the settings file.
+        required: Arguments of the script without a default, which it needs besides the file.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class SettingsFile:
     options: tuple[Option, ...]
     arguments: tuple[str, ...] | None = None
     others: tuple[str, ...] = ()
+    required: tuple[Option, ...] = ()
 
     def below(self, folder: Path) -> SettingsFile | None:
         """Return this file for a script that is started in `folder` instead; None if the file is not below `folder`."""
@@ -146,7 +148,7 @@ def named(command: str, folder: Path, requested: Collection[str] = (), *, by_ste
 
 
 def named_in_script(file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:
-    """Return the settings file that a script or its modules name, with a parameter that the user wants to search.
+    """Return the settings file that a script or its modules name or import, with a parameter that the user wants to search.
 
     Args:
         file: The script.
@@ -156,8 +158,12 @@ def named_in_script(file: Path, folder: Path, requested: Collection[str]) -> tup
     Returns:
         The name of the file and its values, see `named`.
     """
-    texts = [text for text, _ in script_folder.modules(file.resolve()).values()]
-    name, values = named(" ".join(re.findall(r"[\w./-]+", "\n".join(texts))), folder, requested, by_stem=False)
+    modules = script_folder.modules(file.resolve())
+    words = [word for text, _ in modules.values() for word in re.findall(r"[\w./-]+", text)]
+    imported = [
+        os.path.relpath(file.parent / name, folder) for _, module in modules.values() for name in module.config_modules
+    ]
+    name, values = named(" ".join([*words, *imported]), folder, requested, by_stem=False)
     return (name, values) if _has_requested(values, requested) else ("", [])
 
 

@@ -343,7 +343,8 @@ def with_positions(command: Script, options: Mapping[int, Option]) -> Script:
 
     Args:
         command: The command, with a call.
-        options: The parameters, by the index of the argument. An index beyond the last argument appends one.
+        options: The parameters, by the index of the argument. An index beyond the last argument appends one. The flag of an
+            option, as the `-b` of `-b16`, stays before its value.
     """
     assert command.call is not None
     count, words = len(command.call.arguments), list(command.command)
@@ -354,7 +355,7 @@ def with_positions(command: Script, options: Mapping[int, Option]) -> Script:
     else:
         spans = [(index, index + 1) for index in range(len(words) - count, len(words))]
     for index in sorted(options, reverse=True):
-        placeholder = f"{{{options[index].name}}}"
+        placeholder = f"{options[index].flag}{{{options[index].name}}}"
         if in_shell and index < count:
             head = head[: spans[index][0]] + placeholder + head[spans[index][1] :]
         elif in_shell:
@@ -368,6 +369,14 @@ def with_positions(command: Script, options: Mapping[int, Option]) -> Script:
     names = {option.name for option in options.values()}
     others = [option for option in command.options if option.name not in names]
     return dataclasses.replace(command, command=tuple(words), options=(*others, *options.values()))
+
+
+def with_names(command: Script, options: Mapping[str, Option]) -> Script:
+    """Return a command with other parameters in place of some of its own, by their names; their values stay as typed."""
+    names = {name: option.name for name, option in options.items()}
+    words = tuple(arguments.renamed(word, names) for word in command.command)
+    renamed = [dataclasses.replace(option, name=names.get(option.name, option.name)) for option in command.options]
+    return dataclasses.replace(command, command=words, options=tuple(renamed))
 
 
 def with_variables(command: Script, options: Sequence[Option]) -> Script:

@@ -46,12 +46,13 @@ OWN_SEARCHES = (Style.TUNE, Style.STUDY, Style.WANDB)  # those of scripts whose 
 _WITHOUT_ARGUMENTS = (Style.UNKNOWN, Style.GLOBALS)
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|from_cli|"
-    r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|CliApp|Fire|"
-    r"DEFINE_\w+)\b"
+    r"pyrallis|draccus|click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|"
+    r"CliApp|Fire|DEFINE_\w+)\b"
 )
 # Text that shows that a script reads arguments, also by a parser that is none of these.
 ARGUMENTS = re.compile(
-    r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred|\bplac\b"
+    r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|pyrallis|draccus|docopt|"
+    r"getopt|sacred|\bplac\b"
 )
 _SETTINGS_NAME = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg|conf|gin)\b")
 # Text before a name that starts with a slash, if the name is only the rest of a path: f"{root}/a.yaml", root + "/a.yaml".
@@ -137,6 +138,7 @@ class Script:
         returned: With HYDRA and SACRED, expression that the decorated function returns, or "".
         is_module: Whether it imports from its own package, as in `from .model import Model`.
         settings: Names in its text, or patterns of names, of settings files that may have its parameters.
+        config_modules: Those of them that are modules which it imports.
         takes_file: Whether `sys.argv[1]` may name such a file.
         command: With COMMAND, words of the command line that starts it, with {NAME} for the values of its options.
         values: Values in its text that parameters can replace, with any style.
@@ -166,6 +168,7 @@ class Script:
     returned: str = ""
     is_module: bool = False
     settings: tuple[str, ...] = ()
+    config_modules: tuple[str, ...] = ()
     takes_file: bool = False
     command: tuple[str, ...] = ()
     values: tuple[Option, ...] = ()
@@ -257,7 +260,7 @@ def read(
     takes_file = style is Style.UNKNOWN and "sys.argv[1]" in text
     has_config_argument = style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(all_text))
     settings_files = _settings_files(all_text, by_argument=takes_file or has_config_argument)
-    settings_files += tuple(_config_module_files(tree))
+    config_modules = tuple(_config_module_files(tree))
     return Script(
         style,
         options,
@@ -268,7 +271,8 @@ def read(
         notes=tuple(notes),
         returned=returned,
         is_module=is_module,
-        settings=settings_files,
+        settings=(*settings_files, *config_modules),
+        config_modules=config_modules,
         takes_file=takes_file,
         values=values,
         searcher=searcher,
@@ -419,6 +423,14 @@ def _without_remark(text: ast.JoinedStr) -> ast.JoinedStr:
             return ast.JoinedStr([*parts, ast.Constant(str(part.value).partition("(")[0])])
         parts.append(part)
     return ast.JoinedStr(parts)
+
+
+def path_texts(text: str) -> list[str]:
+    """Return the texts of a Python file that may be relative paths; [] if it is not Python."""
+    try:
+        return list(_path_texts(_parse(text, "")))
+    except SpecError:
+        return []
 
 
 def _path_texts(tree: ast.Module) -> Iterator[str]:

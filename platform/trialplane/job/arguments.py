@@ -47,6 +47,11 @@ def placeholders(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
                 yield index, match[1]
 
 
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Return an argument with other names in its placeholders."""
+    return _PLACEHOLDER.sub(lambda match: f"{{{names[match[1]]}}}" if match[1] in names else match[0], text)
+
+
 def escaped(text: str) -> str:
     """Return a text with its braces doubled, so that an argument has the text unchanged, and no placeholder."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -1,8 +1,8 @@
 """Find the arguments that a script declares to a parser, by running it up to the point where it reads them.
 
 Supported are argparse, click and libraries based on them (typer, simple-parsing, transformers, plac, pydantic-settings),
-optparse, tyro, absl with ml_collections, docopt, fire, jsonargparse with LightningCLI, OmegaConf, yacs, and a function or
-method of the script's own that merges `sys.argv[1:]` into a configuration.
+optparse, tyro, pyrallis, draccus, absl with ml_collections, docopt, fire, jsonargparse with LightningCLI, OmegaConf, yacs,
+and a function or method of the script's own that merges `sys.argv[1:]` into a configuration.
 
 `python -m trialplane.worker.setup.declaring SCRIPT FILE MODULE [ARGUMENT ...]` is started in the folder in which the script
 runs, and writes FILE, a `Declared` in JSON. MODULE is "" for a script that is run as a file. The process ends when the
@@ -71,6 +71,7 @@ class _Parsers:
         self._switches: list[str] = []
         self._words_before_pairs: list[str] = []
         self._takes_overrides = False
+        self._missing_key = ""  # of the arguments that OmegaConf reads, such as `config`
         self.function = ""
         self._typed_words = {word.partition("=")[0] for word in sys.argv[1:]}  # arguments, without values after =
         self._is_parsing = False  # whether argparse reads the typed arguments, for their values
@@ -91,6 +92,9 @@ class _Parsers:
         if _is_installed("tyro"):
             tyro: Any = importlib.import_module("tyro")
             tyro.cli = lambda component, **kwargs: self._end_at_tyro(tyro, component, kwargs)
+        for name in ("pyrallis", "draccus"):
+            if _is_installed(name):
+                self._watch_dataclasses(importlib.import_module(f"{name}.argparsing").ArgumentParser)
         if _is_installed("jsonargparse"):
             importlib.import_module("jsonargparse").ArgumentParser.parse_args = lambda parser, *args, **kwargs: (
                 self._end_at_jsonargparse(parser)
@@ -104,7 +108,7 @@ class _Parsers:
             flags.FlagValues.__call__ = lambda values, *args, **kwargs: self._end_at_absl(parse, values)
         if _is_installed("docopt"):
             docopt: Any = importlib.import_module("docopt")
-            docopt.docopt = lambda doc="", *args, **kwargs: self._end_at_docopt(docopt.parse_defaults(doc))
+            docopt.docopt = lambda doc="", *args, **kwargs: self._end_at_docopt(docopt, doc)
         if _is_installed("omegaconf"):
             self._watch_omegaconf(importlib.import_module("omegaconf").OmegaConf)
 
@@ -119,22 +123,23 @@ class _Parsers:
             if args is not None and not args and self._is_called_with_empty_list():
                 return self.end("it reads none, as it calls `parse_args([])`")
             words = sys.argv[1:] if args is None else list(args)
-            values = self._typed_values(lambda: parse_known(parser, words)) if words else {}
+            values = self._typed_values(lambda: vars(parse_known(parser, words)[0])) if words else {}
             self._add_argparse(parser, values)
             # Let a small parser read its arguments. It is recognized because it has no --help and is not the main one.
             is_called_by_parse_args = sys._getframe(1).f_code.co_name == "parse_args"
-            if self._calls_parse_args and not parser.add_help and not is_called_by_parse_args:
+            is_small = self._calls_parse_args and not parser.add_help
+            if not is_called_by_parse_args and (is_small or _parses_again(sys._getframe(1))):
                 return parse_known(parser, args, *others, **kwargs)
             return self.end()
 
         argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[assignment]
 
-    def _typed_values(self, parse: Callable[[], tuple[argparse.Namespace, list[str]]]) -> dict[str, Any]:
-        """Return the values that argparse reads from typed arguments, by destination; {} if it refuses them."""
+    def _typed_values(self, parse: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the values that a parser reads from typed arguments, by destination; {} if it refuses them."""
         self._is_parsing = True
         try:
             with Path(os.devnull).open("w") as nothing, contextlib.redirect_stderr(nothing):
-                return vars(parse()[0])
+                return parse()
         except (SystemExit, Exception):  # noqa: BLE001  a type of the script's may raise anything
             return {}
         finally:
@@ -212,8 +217,15 @@ class _Parsers:
         command_line_configs: list[Any] = []
 
         def record_command_line(*args: Any) -> Any:
-            command_line_configs.append(from_cli([]))
+            command_line_configs.append(from_cli(*args))
             return command_line_configs[-1]
+
+        def look_up(config: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+            """Return a value, and remember a key that the arguments lack."""
+            node = get_node(config, key, *args, **kwargs)
+            if node is None and any(config is recorded for recorded in command_line_configs):
+                self._missing_key = self._missing_key or str(key)
+            return node
 
         def merge_until_command_line(*configs: Any) -> Any:
             """Merge configurations; if one is of the command line, add the values of the result and end."""
@@ -227,7 +239,16 @@ class _Parsers:
                     self._options.append(_key_option(name, default))
             return self.end()
 
+        dict_config = importlib.import_module("omegaconf").DictConfig
+        get_node, dict_config._get_node = dict_config._get_node, look_up
         omegaconf.from_cli, omegaconf.merge = record_command_line, merge_until_command_line
+
+    def fail(self, failure: str) -> NoReturn:
+        """End with a failure, or with the key without which the script has ended, such as OmegaConf's `config=FILE`."""
+        if self._missing_key:
+            self._takes_overrides = True
+            self._options.append(Option(self._missing_key, flag=self._missing_key, required=True))
+        self.end("" if self._missing_key else failure)
 
     def _end_at_optparse(self, parser: Any) -> NoReturn:
         """Add the options of an optparse parser that take one value, or that are switched on by their flag, and end."""
@@ -243,7 +264,8 @@ class _Parsers:
                 default = self._plain_default(parser.defaults.get(option.dest), {"int": int, "float": float}.get(kind))
             flag = (option._long_opts or option._short_opts)[0]
             style = "switch" if is_switch else ""
-            self._options.append(Option(flag.lstrip("-"), default, kind, flag, _choices(option.choices), style))
+            name = _parameter_name(flag, (), option.dest)
+            self._options.append(Option(name, default, kind, flag, _choices(option.choices), style))
         self.end()
 
     def _end_at_click(self, command: Any) -> NoReturn:
@@ -281,6 +303,29 @@ class _Parsers:
         self._add_argparse(parser)
         self.end()
 
+    def _watch_dataclasses(self, parser_class: Any) -> None:
+        """Replace the function by which a parser of pyrallis or draccus fills a dataclass: add its fields, and end."""
+        parse = parser_class.parse_args
+
+        def parse_args(parser: Any, args: Any = None, *others: Any) -> NoReturn:
+            """Add the fields of the dataclass, and end."""
+            actions = getattr(parser, "parser", parser)._actions
+            fields = {action.dest: (action.type, action.default) for action in actions}  # which a parse changes
+            words = sys.argv[1:] if args is None else list(args)
+            values = self._typed_values(lambda: dict(_object_leaves(parse(parser, words))))
+            for name, (type_, value) in fields.items():
+                value = values.get(name, value)
+                # The libraries read members of an enum by their names, and a list as one literal.
+                choices = tuple(type(value).__members__) if isinstance(value, enum.Enum) else ()
+                default = self._plain_default(value.name if isinstance(value, enum.Enum) else value, type_)
+                kind = _KINDS.get(type_, "") or _kind(default)
+                style, lists = "value" if kind == "bool" else "", "literal" if isinstance(default, list) else ""
+                if name != "help":
+                    self._options.append(Option(name, default, kind, f"--{name}", choices, style, lists=lists))
+            self.end()
+
+        parser_class.parse_args = parse_args
+
     def _end_at_jsonargparse(self, parser: Any) -> NoReturn:
         """Add the plain arguments of a jsonargparse parser, of LightningCLI only those of the script's classes, and end."""
         subcommands = getattr(parser._subcommands_action, "choices", None) or {}
@@ -315,6 +360,8 @@ class _Parsers:
                 pairs = _leaves(flag.value.to_dict(), flag.name) if is_nested else [(flag.name, flag.value)]
                 for name, value in pairs:
                     kind = _KINDS.get(type(value), "") if is_nested else _ABSL.get(flag.flag_type(), "")
+                    if flag.flag_type() == "config object" and value is None:  # of ml_collections, without a file
+                        kind = "str"
                     if kind:
                         self._add_absl_flag(flag, name, value, kind, is_required=flag.name in missing_flags)
         self.end()
@@ -383,8 +430,23 @@ class _Parsers:
             functions.append(commands[name])
         return functions
 
-    def _end_at_docopt(self, options: Any) -> NoReturn:
-        """Add the options in a docstring that docopt has parsed, and end."""
+    def _end_at_docopt(self, docopt: Any, doc: str) -> NoReturn:
+        """Add the options in a docstring, and the words and arguments that its first usage needs, and end.
+
+        Args:
+            docopt: docopt's module.
+            doc: The docstring.
+        """
+        options = docopt.parse_defaults(doc)
+        with contextlib.suppress(AttributeError):  # other versions have other functions
+            usage = docopt.parse_pattern(docopt.formal_usage(docopt.printable_usage(doc)), list(options))
+            while len(usage.children) == 1 or isinstance(usage, docopt.Either):  # of which the first is the way to train
+                usage = usage.children[0]
+            for part in usage.children:
+                if isinstance(part, docopt.Command):
+                    self._subcommands.append(part.name)
+                elif isinstance(part, docopt.Argument):
+                    self._options.append(Option(part.name.strip("<>"), required=True))
         for option in options:
             name = (option.long or option.short).lstrip("-")
             if name not in ("help", "version"):
@@ -427,7 +489,7 @@ class _Parsers:
             destinations.add(action.dest)
             _set_default_in_help(action)
             flag = self._preferred_flag(action.option_strings)
-            name = flag.lstrip("-") or action.dest
+            name = _parameter_name(flag, action.option_strings, action.dest)
             if name in names:
                 continue
             names.add(name)
@@ -527,7 +589,7 @@ class _Parsers:
         """Add a parameter of a click command, or record it as left out if a job cannot set it."""
         is_option = parameter.param_type_name == "option"
         flag = self._click_flag(parameter) if is_option else ""
-        name = flag.lstrip("-") if is_option else parameter.name
+        name = _parameter_name(flag, parameter.opts, parameter.name)
         is_flag, is_counter = getattr(parameter, "is_flag", False), getattr(parameter, "count", False)
         if is_flag or is_counter:
             self._switches += [*parameter.opts, *parameter.secondary_opts]
@@ -589,6 +651,19 @@ class _Parsers:
         if value == argparse.SUPPRESS:
             return None
         return float(value) if type_ is float else value
+
+
+def _parameter_name(flag: str, flags: Sequence[str], destination: str) -> str:
+    """Return the name of an argument: its flag without dashes, in place of one letter its long flag or the destination.
+
+    Args:
+        flag: Flag that a command uses; "" for a positional argument.
+        flags: All flags of the argument.
+        destination: Name of its value in the script.
+    """
+    if re.fullmatch(r"-\w", flag):
+        flag = next((long_flag for long_flag in flags if long_flag.startswith("--")), "")
+    return flag.lstrip("-") or destination
 
 
 def _key_option(name: str, default: Any) -> Option:
@@ -751,6 +826,16 @@ def _is_own_class(class_: type) -> bool:
     """Return whether a class is one of the script's, or a namespace."""
     file = getattr(sys.modules.get(class_.__module__), "__file__", None)
     return class_.__name__ == "SimpleNamespace" or (file is not None and _is_own_file(Path(file)))
+
+
+def _parses_again(frame: FrameType) -> bool:
+    """Return whether a function calls a parser behind its current line, as it does if it adds arguments between calls."""
+    if frame.f_code.co_name == "<module>":
+        return False
+    with contextlib.suppress(OSError):
+        lines, first = inspect.getsourcelines(frame.f_code)
+        return re.search(r"\.parse_(?:known_)?args\(", "".join(lines[frame.f_lineno - first + 1 :])) is not None
+    return False
 
 
 def _subcommand(names: Iterable[str]) -> str:
@@ -920,9 +1005,9 @@ def main() -> None:
                 script_globals[name]()
                 break
     except SystemExit as error:
-        parsers.end(f"it exited with {error.code!r} before that")
+        parsers.fail(f"it exited with {error.code!r} before that")
     except BaseException as error:  # noqa: BLE001  the script's error is the result
-        parsers.end(f"{type(error).__name__}: {error}")
+        parsers.fail(f"{type(error).__name__}: {error}")
     parsers.end("it ended without reading any")
 
 

@@ -1,0 +1,279 @@
+"""`platform init --from` for parsers and configurations that are beside the script, and for short flags in commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import given, made, write
+
+# A double of pyrallis: an argparse parser that fills a dataclass, and forgets the types and defaults when it parses.
+PYRALLIS = """
+    import argparse, dataclasses, yaml
+    class ArgumentParser(argparse.ArgumentParser):
+        def __init__(self, config_class):
+            super().__init__()
+            self.config_class = config_class
+            for field in dataclasses.fields(config_class):
+                for inner in dataclasses.fields(field.type) if dataclasses.is_dataclass(field.type) else [None]:
+                    shown, name = (inner, f"{field.name}.{inner.name}") if inner else (field, field.name)
+                    self.add_argument(f"--{name}", type=shown.type, default=shown.default)
+        def parse_args(self, args=None, namespace=None):
+            for action in self._actions:
+                action.type, action.default = str, argparse.SUPPRESS
+            config = self.config_class()
+            for name, text in vars(super().parse_args(args)).items():
+                *sections, last = name.split(".")
+                owner = getattr(config, sections[0]) if sections else config
+                kind = type(getattr(owner, last))
+                setattr(owner, last, kind[text] if hasattr(kind, "__members__") else yaml.safe_load(text))
+            return config
+"""
+FIELDS = """
+    import dataclasses, enum
+    class Act(enum.Enum):
+        RELU = 1
+        GELU = 2
+    @dataclasses.dataclass
+    class Optim:
+        lr: float = 0.1
+    @dataclasses.dataclass
+    class Config:
+        optim: Optim = dataclasses.field(default_factory=Optim)
+        act: Act = Act.RELU
+        shuffle: bool = True
+        sizes: list = dataclasses.field(default_factory=lambda: [4, 8])
+"""
+TINY = """
+    class Config(dict):  # as ml_collections' is
+        def to_dict(self): return dict(self)
+    def get_config(): return Config(lr=0.1)
+"""
+CONFIG_FILE = """
+    import importlib.util, sys
+    from absl import flags
+    class Parser(flags.ArgumentParser):
+        def parse(self, path):
+            spec = importlib.util.spec_from_file_location("config", path)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module.get_config()
+        def flag_type(self): return "config object"
+    flags.DEFINE(Parser(), "config", None, "The configuration.")
+    flags.DEFINE_string("workdir", None, "")
+    flags.mark_flags_as_required(["config", "workdir"])
+    flags.FLAGS([word for word in sys.argv if not word.startswith("--config.")])  # the double reads no nested ones
+    print("loss=", flags.FLAGS.config["lr"])
+"""
+SHORT = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-v", action="store_true")
+    parser.add_argument("-t", action="store_true")
+    parser.add_argument("-n", dest="epochs", type=int, default=2)
+    parser.add_argument("-l", dest="lr", type=float, default=0.1)
+    parser.add_argument("-b", "--batch-size", type=int, default=8)
+    args = parser.parse_args()
+    print("loss=", args.lr * args.epochs)
+"""
+PARSER = """
+    import argparse
+    def get_parser():
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=0.1)
+        return parser
+"""
+PARSE = "print('loss=', get_parser().parse_args().lr)\n"
+# Files, words after `init --from`, searched parameters, and words of a trial's arguments or of the job's command.
+FORMS: dict[str, tuple[dict[str, str], list[str], set[str], list[str]]] = {
+    "dataclass of pyrallis in a module": (
+        {
+            "pyrallis/__init__.py": "",
+            "pyrallis/argparsing.py": PYRALLIS,
+            "conf_types/config.py": FIELDS,
+            "fit.py": """
+                from conf_types.config import Act, Config
+                from pyrallis.argparsing import ArgumentParser
+                config = ArgumentParser(config_class=Config).parse_args()
+                assert (config.act, config.shuffle, config.sizes) == (Act.RELU, True, [4, 8])
+                print("loss=", config.optim.lr)
+            """,
+        },
+        ["fit.py"],
+        {"optim.lr", "act", "shuffle"},
+        ["--optim.lr=0.1", "--act=RELU", "--shuffle=True", "--sizes=[4, 8]"],
+    ),
+    "last part of a flag's name": (
+        {
+            "fit.py": """
+                import argparse
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--optim.lr", type=float, default=0.1)
+                print("loss=", getattr(parser.parse_args(), "optim.lr"))
+            """,
+        },
+        ["fit.py", "--space", "lr=0.01..0.1"],
+        {"optim.lr"},
+        [],
+    ),
+    "flag of ml_collections without a file": (
+        {"configs/tiny.py": TINY, "fit.py": CONFIG_FILE},
+        ["fit.py"],
+        {"lr"},
+        ["--config", "configs/tiny.py", "--workdir", "out"],
+    ),
+    "flag of ml_collections in a command": (
+        {"configs/tiny.py": TINY, "fit.py": CONFIG_FILE},
+        ["python fit.py --config configs/tiny.py --workdir out"],
+        {"config.lr"},
+        ["--config.lr=0.1"],
+    ),
+    "file that OmegaConf's arguments must name": (
+        {
+            "configs/tiny.yaml": "optimizer: {lr: 0.1}\n",
+            "fit.py": """
+                import sys
+                from omegaconf import OmegaConf
+                cli = OmegaConf.from_cli()
+                if "config" not in cli:
+                    sys.exit("Usage: python fit.py config=FILE")
+                config = OmegaConf.merge(OmegaConf.load(cli.config), cli)
+                print("loss=", config.optimizer.lr)
+            """,
+        },
+        ["fit.py"],
+        {"optimizer.lr"},
+        ["config=configs/tiny.yaml"],
+    ),
+    "file that OmegaConf's arguments name": (
+        {
+            "configs/tiny.yaml": "optimizer: {lr: 0.1}\n",
+            "fit.py": """
+                from omegaconf import OmegaConf
+                cli = OmegaConf.from_cli()
+                config = OmegaConf.merge(OmegaConf.load(cli.config), cli)
+                print("loss=", config.optimizer.lr)
+            """,
+        },
+        ["python fit.py config=configs/tiny.yaml"],
+        {"optimizer.lr"},
+        ["config=configs/tiny.yaml"],
+    ),
+    "constants of a module, and a command": (
+        {
+            "config.py": "LEARNING_RATE = 0.1\n",
+            "fit.py": """
+                import argparse, config
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--seed", type=int, default=0)
+                parser.parse_args()
+                print("loss=", config.LEARNING_RATE)
+            """,
+        },
+        ["python fit.py --seed 1"],
+        {"LEARNING_RATE"},
+        [],
+    ),
+    "requested constants of a module, and a command": (
+        {
+            "config.py": "WARMUP = 0.1\n",
+            "fit.py": """
+                import argparse, config
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--lr", type=float, default=0.1)
+                parser.parse_args()
+                print("loss=", config.WARMUP)
+            """,
+        },
+        ["python fit.py --lr 0.1", "--space", "WARMUP=0.1..0.2"],
+        {"WARMUP"},
+        [],
+    ),
+    "destinations of short flags": (
+        {"fit.py": SHORT},
+        ["fit.py"],
+        {"lr", "batch-size"},
+        ["-n", "2", "-l", "0.1", "--batch-size=8"],
+    ),
+    "short flags in one word": (
+        {"fit.py": SHORT},
+        ["python fit.py -vtn 5 -l.2 -b16"],
+        {"lr", "batch-size"},
+        ["-vtn", "{epochs}", "-l{lr}", "-b{batch-size}"],
+    ),
+    "short name of a parameter": (
+        {"fit.py": SHORT},
+        ["python fit.py -n 5", "--space", "l=0.1..0.2"],
+        {"lr"},
+        ["-n", "{epochs}"],
+    ),
+    "parser in a folder above": (
+        {"lib/options.py": PARSER, "tools/fit.py": "from lib.options import get_parser\n" + PARSE},
+        ["tools/fit.py"],
+        {"lr"},
+        ["--lr=0.1"],
+    ),
+    "modules of the folder in which the command is typed": (
+        {"lib/options.py": PARSER, "tools/fit.py": "from lib.options import get_parser\n" + PARSE},
+        ["python tools/fit.py --lr 0.2"],
+        {"lr"},
+        ["PYTHONPATH=."],
+    ),
+    "path of data in a module": (
+        {
+            "data/rate.txt": "0.5",
+            "toy/__init__.py": "",
+            "toy/options.py": PARSER,
+            "toy/data.py": "def rate(): return float(open('../data/rate.txt').read())\n",
+            "toy/fit.py": "from toy.data import rate\nfrom toy.options import get_parser\nrate()\n" + PARSE,
+        },
+        ["toy/fit.py"],
+        {"lr"},
+        ["-C", "toy", "PYTHONPATH=.."],
+    ),
+    "module of a package in src": (
+        {"src/toy/options.py": PARSER, "src/toy/fit.py": "from toy.options import get_parser\n" + PARSE},
+        ["python -m toy.fit"],
+        {"lr"},
+        ["PYTHONPATH=src"],
+    ),
+    "package that is run, and its parser": (
+        {
+            "toy/__init__.py": "",
+            "toy/options.py": PARSER,
+            "toy/__main__.py": "from .options import get_parser\n" + PARSE,
+        },
+        ["python -m toy"],
+        {"lr"},
+        ["toy.__main__"],
+    ),
+    "parser that reads the arguments twice": (
+        {
+            "fit.py": """
+                import argparse
+                def options():
+                    parser = argparse.ArgumentParser()
+                    parser.add_argument("--model", default="small")
+                    model = parser.parse_known_args()[0].model
+                    parser.add_argument(f"--{model}-dropout", type=float, default=0.1)
+                    return parser.parse_args()
+                print("loss=", options().small_dropout)
+            """,
+        },
+        ["fit.py"],
+        {"small-dropout"},
+        ["--small-dropout=0.1"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    files, words, searched, expected = FORMS[form]
+    monkeypatch.chdir(write(workplace / "src", files))
+    result = platform("init", "--from", *words)
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    monkeypatch.chdir(workplace)
+    job = made()
+    assert set(job.search.parameters) == searched
+    assert set(expected) <= {*given(job), *(job.command or ())}, (job.command, given(job))
