@@ -1191,11 +1191,11 @@ def test_arguments_that_a_typed_command_does_not_name_are_appended_to_it(
     assert result.exit_code == 0 and "--use_bias: is on in the command or its file" in result.stderr, result.output
     monkeypatch.chdir(workplace)
     job = made()
-    assert set(job.search.parameters) == {"lrate", "netwidth"} and job.params == {"e": 2}
+    assert set(job.search.parameters) == {"lrate", "netwidth"} and job.params == {"epochs": 2}
     assert (job.search.parameters["netwidth"].low, job.search.parameters["netwidth"].high) == (32, 128), "by the file"
     assert set(given(job)) >= {"--lrate=0.0005", "--netwidth=64"}
-    shell = ("bash", "-c", 'cd run && python fit.py --config lego.txt -e {e} "$@" 2>&1 | cat', "bash")
-    assert job.command == (shell if is_in_folder else ("python", "fit.py", "--config", "lego.txt", "-e", "{e}"))
+    shell = ("bash", "-c", 'cd run && python fit.py --config lego.txt -e {epochs} "$@" 2>&1 | cat', "bash")
+    assert job.command == (shell if is_in_folder else ("python", "fit.py", "--config", "lego.txt", "-e", "{epochs}"))
     assert job.objectives[0].metric == "val_loss" and "its metrics: val_loss" in result.stderr
 
 
