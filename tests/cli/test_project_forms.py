@@ -76,6 +76,25 @@ SHORT = """
     args = parser.parse_args()
     print("loss=", args.lr * args.epochs)
 """
+# A double of docopt, and of its result for `fit.py train --data=<file> [--lr=<lr>] <out>` or `fit.py test`.
+DOCOPT = """
+    import sys
+    class Node:
+        def __init__(self, *children, name="", long="", value=None):
+            self.children, self.name, self.long, self.short = children, name or long, long, None
+            self.argcount, self.value = 1, value
+    class Command(Node): ...
+    class Argument(Node): ...
+    class Option(Node): ...
+    class Either(Node): ...
+    def parse_defaults(doc): return [Option(long="--data"), Option(long="--lr", value="0.1")]
+    def printable_usage(doc): return doc
+    formal_usage = printable_usage
+    def parse_pattern(usage, options):
+        train = Node(Command(name="train"), options[0], Node(options[1]), Argument(name="<out>"))
+        return Node(Either(train, Node(Command(name="test"))))
+    def docopt(doc): return sys.argv[1:]
+"""
 PARSER = """
     import argparse
     def get_parser():
@@ -206,6 +225,16 @@ FORMS: dict[str, tuple[dict[str, str], list[str], set[str], list[str]]] = {
         ["python fit.py -n 5", "--space", "l=0.1..0.2"],
         {"lr"},
         ["-n", "{epochs}"],
+    ),
+    "words and arguments that a usage of docopt needs": (
+        {
+            "docopt.py": DOCOPT,
+            "table.csv": "a",
+            "fit.py": "import docopt\nassert len(docopt.docopt('')) == 4\nprint('loss=0.5')\n",
+        },
+        ["fit.py"],
+        {"lr"},
+        ["train", "out", "--data=table.csv", "--lr=0.1"],
     ),
     "parser in a folder above": (
         {"lib/options.py": PARSER, "tools/fit.py": "from lib.options import get_parser\n" + PARSE},

@@ -438,6 +438,7 @@ class _Parsers:
             doc: The docstring.
         """
         options = docopt.parse_defaults(doc)
+        required_flags: set[str] = set()
         with contextlib.suppress(AttributeError):  # other versions have other functions
             usage = docopt.parse_pattern(docopt.formal_usage(docopt.printable_usage(doc)), list(options))
             while len(usage.children) == 1 or isinstance(usage, docopt.Either):  # of which the first is the way to train
@@ -447,12 +448,16 @@ class _Parsers:
                     self._subcommands.append(part.name)
                 elif isinstance(part, docopt.Argument):
                     self._options.append(Option(part.name.strip("<>"), required=True))
+                elif isinstance(part, docopt.Option):
+                    required_flags.add(part.name)
         for option in options:
             name = (option.long or option.short).lstrip("-")
             if name not in ("help", "version"):
                 default = _scalar(option.value) if option.argcount else False
                 style = "" if option.argcount else "switch"
-                self._options.append(Option(name, default, _kind(default), option.long or option.short, style=style))
+                flag = option.long or option.short
+                required = flag in required_flags and default is None
+                self._options.append(Option(name, default, _kind(default), flag, style=style, required=required))
         self.end()
 
     def end(self, failure: str = "") -> NoReturn:
