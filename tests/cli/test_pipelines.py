@@ -137,6 +137,16 @@ def test_a_pipeline_with_calls_of_dvc_gets_a_repository(platform: Callable[..., 
     assert result.exit_code == 0 and "its metrics: error" in result.stderr, result.output
 
 
+def test_other_files_of_a_pipeline_are_no_metrics(platform: Callable[..., Result], pipeline: Path) -> None:
+    evaluate = (pipeline / "src" / "evaluate.py").read_text().replace('"error"', '"size"')
+    (pipeline / "src" / "evaluate.py").write_text(f"{evaluate}Path('curve.json').write_text('{{\"precision\": 0.5}}')\n")
+    (pipeline / "src" / "train.py").write_text(TRAIN.replace("loss: 0.125", ""))
+    (pipeline / "scores.json").unlink()
+    result = platform("init", "--from", "dvc.yaml")
+    assert result.exit_code == 0 and "its metrics: size" in result.stderr, result.output
+    assert [(source.source, source.path) for source in made(pipeline).metrics or ()] == [("file", "scores.json")]
+
+
 def test_a_requested_metric_may_be_a_printed_one(platform: Callable[..., Result], pipeline: Path) -> None:
     result = platform("init", "--from", "dvc.yaml", "--objective", "loss:min")
     assert result.exit_code == 0, result.output

@@ -13,7 +13,7 @@ import re
 import sqlite3
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,11 +114,18 @@ def run(
         metrics_by_source[MetricSource("wandb")] = summary
     if mlflow_metrics := _mlflow_metrics(database):
         metrics_by_source[MLFLOW] = mlflow_metrics
-    for source, file_metrics in _file_metrics(folder, names, old_files, options, declared):
+    files_metrics = _file_metrics(folder, names, lambda file: old_files.get(file) != _file_version(file), options, declared)
+    for source, file_metrics in files_metrics:
         metrics_by_source[source] = {**metrics_by_source.get(source, {}), **file_metrics}
     declared_metrics = {source: values for source, values in metrics_by_source.items() if source.path in declared}
     if any(set(requested) & set(values) if requested else guess.objective(values) for values in declared_metrics.values()):
         metrics_by_source = declared_metrics
+    elif declared and not requested:  # other files are plots, for example
+        metrics_by_source = {
+            source: values
+            for source, values in metrics_by_source.items()
+            if source.source != "file" or source.path in declared
+        }
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep_log(name))))
@@ -149,7 +156,12 @@ def declared_metrics(folder: Path, declared: Sequence[str]) -> dict[MetricSource
         folder: Folder in which the script has run earlier.
         declared: See `run`.
     """
-    metrics = {source: values for source, values in _file_metrics(folder, (), {}, (), declared) if source.path in declared}
+
+    def is_declared(file: Path) -> bool:
+        """Return whether a file is one of those that the script declares."""
+        return any(fnmatch.fnmatchcase(file.relative_to(folder).as_posix(), pattern) for pattern in declared)
+
+    metrics = dict(_file_metrics(folder, (), is_declared, (), declared))
     return metrics if any(map(guess.objective, metrics.values())) else {}
 
 
@@ -196,7 +208,7 @@ def _printed_metrics(
 def _file_metrics(
     folder: Path,
     names: Collection[str],
-    old_files: Mapping[Path, tuple[int, int]],
+    is_written: Callable[[Path], bool],
     options: Collection[str],
     declared: Sequence[str],
 ) -> Iterator[tuple[MetricSource, dict[str, float]]]:
@@ -207,14 +219,14 @@ def _file_metrics(
     Args:
         folder: Working directory of the script, with its code.
         names: Names of losses and scores that are read in any spelling.
-        old_files: Version of each file before the run.
+        is_written: Function that returns whether the script may have written a file.
         options: Names of the script's options.
         declared: See `run`. The source of such a file has this path.
     """
 
     def is_new(file: Path) -> bool:
         is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
-        return not is_of_wandb and file.is_file() and old_files.get(file) != _file_version(file)
+        return not is_of_wandb and file.is_file() and is_written(file)
 
     files = list(elsewhere.metric_files(folder, names, is_new, lambda _: b""))
     file_counts = collections.Counter(file.source for file in files)
