@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from trialplane.cli import main
+from trialplane.job import document, fields, kinds
 
 
 def explain(*arguments: str) -> Result:
@@ -39,6 +41,24 @@ def test_programs_can_read_it() -> None:
     assert (field["field"], field["type"], field["default"], field["kinds"]) == ("trials", "integer", "20", ["hpo"])
     assert field["example"]["trials"] > 0
     assert "studies" in field["pages"] or len(field["pages"]) == 3
+
+
+@pytest.mark.parametrize("field", [field.path for field in fields.explain("").fields])
+def test_the_loader_reads_each_example_as_it_is(field: str) -> None:
+    example = json.loads(explain(field, "-o", "json").output)["example"]
+    _, _, text = explain(field).output.partition("\nExample:\n")
+    assert document.parse(text.partition("\n\n")[0], "job.yaml").data == example
+
+
+def test_the_example_of_notifications_is_valid() -> None:
+    job = {
+        "name": "toy",
+        "kind": "hpo",
+        "entrypoint": "train:run",
+        "objectives": [{"metric": "loss", "direction": "minimize"}],
+    }
+    example = json.loads(explain("notify", "-o", "json").output)["example"]
+    assert kinds.read({**job, "space": {"x": {"type": "float", "low": 0, "high": 1}}, **example}).notify
 
 
 def test_an_unknown_field_says_what_there_is() -> None:

@@ -128,6 +128,14 @@ def test_savings_of_pruning_are_the_steps_that_were_not_run():
     assert savings.lost([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)]) == Busy(5)
 
 
+def test_an_attempt_that_runs_is_used_time_up_to_now():
+    record = studies.study(20)
+    running = TrialRow(20, TrialState.RUNNING, 1, 20, started=studies.AROUND.now - 7200)
+    later = dataclasses.replace(record, attempts=[*record.attempts, running])
+    used, more = (unpacked(each)[0]["costs"]["used"]["slot_hours"] for each in (record, later))
+    assert more - used == pytest.approx(2)
+
+
 def test_costs_have_the_prices_of_the_run_unless_others_are_given():
     record = studies.study(20)
     priced = dataclasses.replace(record, status=dataclasses.replace(record.status, prices=Prices(cpu_hour=2.0)))

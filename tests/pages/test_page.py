@@ -226,6 +226,12 @@ def test_the_table_sorts_filters_and_is_usable_by_keyboard(opened: Opened) -> No
     shown.page.get_by_role("columnheader", name="loss").click()
     falling = [float(text) for text in cells(shown, loss)]
     assert falling == sorted(falling, reverse=True)
+    shown.page.locator("#trials .grid").focus()
+    for _ in header[: loss + 1]:
+        shown.page.keyboard.press("Tab")
+    shown.page.keyboard.press("Enter")
+    assert [float(text) for text in cells(shown, loss)] == sorted(map(float, cells(shown, loss))), "also by keys"
+    assert shown.read("document.querySelector('#trials [aria-selected=true]')") is None, "no row was selected"
     box = shown.page.locator("#trials input")
     box.fill("loss < 0.2, optimizer = sgd")
     rows = [row for row in recorded.attempts if row.state is not TrialState.LOST]

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import yaml
 
 from trialplane.cli import docs, output
-from trialplane.errors import EXIT_OK
-from trialplane.job import fields
+from trialplane.errors import EXIT_OK, InputError
+from trialplane.job import document, fields
 from trialplane.job.fields import Field
 
 _YAML = re.compile(r"^```yaml[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -102,8 +101,8 @@ def _uses(path: str) -> Iterator[Use]:
     for page, file in docs.pages().items():
         for block in _YAML.findall(file.read_text(encoding="utf-8")):
             try:
-                job = yaml.safe_load(block)
-            except yaml.YAMLError:
+                job = document.parse(block, page).data  # as job.yaml is read: by YAML 1.2, `on` is a text
+            except InputError:  # it is no job
                 continue
             if (example := _extract_field(job, path.split("."))) is not None:
                 yield Use(page, example)

@@ -95,7 +95,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
         "curve_metrics": metrics,
         "failures": _failures(record.attempts),
         "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
-        "costs": _costs(record, trials, _trained_steps(last_steps, reports), context.prices or status.prices),
+        "costs": _costs(record, trials, _trained_steps(last_steps, reports), context),
         "stragglers": [dataclasses.asdict(straggler) for straggler in ranks.stragglers(record.reports)],
         "workers": records.to_dict(getattr(status.progress, "workers", ())),
     }
@@ -313,21 +313,23 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
     ]
 
 
-def _costs(record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], prices: Prices) -> dict[str, Any]:
+def _costs(
+    record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], context: PageContext
+) -> dict[str, Any]:
     """Return the costs of a run: the usage that was used, lost and saved, and the share of time in which slots were idle.
 
     Args:
         record: Record of the run.
         trials: Newest attempt of each trial.
         trained_steps: Number of steps that each attempt has trained, by its number.
-        prices: Prices for the cost.
+        context: Prices for the cost, and the current time.
     """
     times = {
-        "used": savings.busy(record.attempts),
+        "used": savings.busy(record.attempts, context.now),
         "lost": savings.lost(record.attempts),
         "saved": Busy(savings.saved_seconds(trials, trained_steps, record.status.state.is_active)),
     }
-    demand = JobDemand.of(record.job)
+    demand, prices = JobDemand.of(record.job), context.prices or record.status.prices
     uses = {name: Usage.of(busy, demand, prices) for name, busy in times.items()}
     busy_hours, available_hours = uses["used"].slot_hours, record.status.worked * record.status.slots / 3600
     return {

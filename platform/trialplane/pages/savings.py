@@ -16,11 +16,18 @@ METHOD = (
 )
 
 
-def busy(attempts: Iterable[TrialRow]) -> Busy:
-    """Return the time that attempts have taken, of themselves and of their workers. An attempt that runs counts as 0."""
+def busy(attempts: Iterable[TrialRow], now: float) -> Busy:
+    """Return the time that attempts have taken, of themselves and of their workers.
+
+    Args:
+        attempts: Attempts. One that runs counts up to now. The number of its workers is unknown and counts as 0.
+        now: Current time, in seconds since the epoch.
+    """
     total = Busy()
     for attempt in attempts:
         seconds = attempt.seconds or 0.0
+        if attempt.state is TrialState.RUNNING and attempt.started is not None:
+            seconds = max(0.0, now - attempt.started)
         total += Busy(seconds, seconds * attempt.workers)
     return total
 
@@ -56,4 +63,6 @@ def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active:
 
 def lost(attempts: Iterable[TrialRow]) -> Busy:
     """Return the time of the attempts that failed or were lost."""
-    return busy(attempt for attempt in attempts if attempt.state in (TrialState.FAILED, TrialState.LOST))
+    return busy(
+        [attempt for attempt in attempts if attempt.state in (TrialState.FAILED, TrialState.LOST)], now=0.0
+    )  # none runs

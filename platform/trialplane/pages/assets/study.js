@@ -308,10 +308,12 @@ function pareto(run) {
   let [a, b] = run.objectives;
   const chart = new Chart("Two objectives, and the Pareto front", 440, () => {
     const front = run.column("trials", "front").data;
-    const rest = run.complete.filter((row) => !front[row]);
+    const rest = run.feasible.filter((row) => !front[row]);
+    const feasible = new Set(run.feasible), infeasible = run.complete.filter((row) => !feasible.has(row));
     const best = Uint32Array.from(run.complete.filter((row) => front[row])).sort((p, q) => a.column.data[p] - a.column.data[q]);
     const dots = (name, rows, more) => scatter({ name, x: pick(a.column, rows), y: pick(b.column, rows), text: hovers(run, rows), mode: "markers", ...more });
     return { data: [dots("dominated", rest, { marker: { color: "#999999", size: rest.length > 5000 ? 3 : 6, opacity: 0.6 } }),
+      ...(infeasible.length ? [dots("infeasible", infeasible, { marker: { color: shade(STATES.LOST.color), symbol: "x-thin-open", size: infeasible.length > 5000 ? 3 : 6, opacity: 0.6 } })] : []),
       { ...dots("Pareto front", best, { type: "scatter", mode: run.objectives.length === 2 ? "lines+markers" : "markers", line: { color: shade(OKABE_ITO[3]), width: 1, shape: a.sign === b.sign ? (a.sign > 0 ? "hv" : "vh") : (a.sign > 0 ? "hv" : "vh") }, marker: { color: shade(OKABE_ITO[3]), size: 9, symbol: "diamond" } }) }],
       layout: layout({ xaxis: { title: titleOf(a) }, yaxis: { title: titleOf(b) } }) };
   });

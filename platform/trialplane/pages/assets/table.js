@@ -44,7 +44,7 @@ class Trials {
   }
 
   heading(column) {
-    const heading = el("button", { type: "button", class: column.texts ? "" : "number", role: "columnheader", tabindex: "-1", "aria-sort": "none",
+    const heading = el("button", { type: "button", class: column.texts ? "" : "number", role: "columnheader", "aria-sort": "none",
       onclick: () => this.sort(column) }, column.title);
     heading.title = column.title;
     column.heading = heading;
@@ -131,6 +131,7 @@ class Trials {
   }
 
   key(event) {
+    if (event.target !== this.grid) return; // a heading, which sorts
     const page = Math.floor(this.grid.clientHeight / ROW) - 2;
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.key === "Enter" || event.key === " ") {
