@@ -63,6 +63,17 @@ def undisturbed_run(study: Study) -> tuple[Path, dict, dict]:
     return hold, curves, values
 
 
+@pytest.mark.services
+def test_an_answered_trial_names_its_origin_in_mlflow(study: Study) -> None:
+    for name, reuse in (("first", False), ("second", True)):
+        status = study.submit(name, trials=2, reuse=reuse).wait(300)
+        assert (status.state, status.complete) == (RunState.SUCCEEDED, 2), status.reason
+    tags = [one["tags"] for one in study.mlflow_runs("second")]
+    answers = {one["trialplane.trial"]: one["trialplane.answered_by"] for one in tags}
+    assert answers == {"0": "first:0", "1": "first:1"}
+    assert not any("trialplane.answered_by" in one["tags"] for one in study.mlflow_runs("first"))
+
+
 @pytest.mark.slow
 def test_trials_continue_shorter_ones(study: Study) -> None:
     _, undisturbed, losses = undisturbed_run(study)
