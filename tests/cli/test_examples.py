@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from trialplane.cli import examples
 from trialplane.job import load
@@ -31,9 +32,12 @@ def test_it_is_printed_and_written_as_a_job_that_loads(platform, name):
     for file in Path("jobs", name).iterdir():
         assert file.read_text() in printed
     job = load.load_job(Path("jobs", name))
+    for profile in yaml.safe_load(Path("jobs", name, "job.yaml").read_text()).get("profiles", {}):
+        load.load_job(Path("jobs", name), profile=profile)
     command = printed.splitlines()[-1].removeprefix("# ")
     assert f"`{command}` runs it" in done.stderr
-    assert shlex.split(command)[:4] == ["platform", "submit", job.kind, name]
+    words = [word for word in shlex.split(command) if not word.startswith("TRIALPLANE_")]  # variables before the command
+    assert words[:4] == ["platform", "submit", job.kind, name]
 
 
 def test_all_commands_of_an_example_name_the_new_folder(platform):

@@ -24,7 +24,8 @@ PRINTED = {
     "examples": [
         rf"{name}\S* SUCCEEDED"
         for name in (
-            *("study", "objectives", "population", "promotion", "earlier-1", "earlier", "sampler", "budget", "share"),
+            *("study", "objectives", "population", "promotion", "earlier-1", "earlier", "longer-1"),
+            *("reuse: 2 checkpoints(?s:.*?)longer", "refit-1", "refit", "sampler", "budget", "cost", "memory", "share"),
             *("script", "command", "capture", "optuna", "ray", "training", "collection"),
         )
     ],
