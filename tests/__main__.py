@@ -1,4 +1,4 @@
-"""`python -m tests`: everything that must hold before a change lands, cheapest first; stops at the first that fails.
+"""`python -m tests`: all checks that a change must pass before it lands, cheapest first. The first that fails ends it.
 
 `--quick` leaves out the tests that need Ray, MLflow, PostgreSQL or a cluster. Other arguments go to pytest:
 `python -m tests -k ledger`, `python -m tests -n 0` for one test at a time. Benchmarks: `python -m tests.benchmarks`.
@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
-# A third process for two cores, as many tests wait. Each begins with a part of the tests in their order, so those of a
-# file share what it sets up; one that has nothing left to do takes over from another.
-# Without --quick all tests run as well, in two parts, so that those of --quick are always run without Ray and MLflow.
+# Three processes for two cores, as many tests wait. Each begins with a part of the tests in their order, so that the tests
+# of a file share its fixtures; a process that has nothing left to do takes tests from another.
+# Without --quick, the quick tests run first, alone and without Ray and MLflow, and then the others.
 TESTS = ["python", "-m", "pytest", "-n", "3", "--dist", "worksteal"]
 STEPS = {
     "lint": ["ruff", "check", "."],
@@ -28,17 +28,17 @@ STEPS = {
     "quick tests": [*TESTS, "-p", "tests.quick"],
     "other tests": [*TESTS, "-p", "tests.rest"],
 }
-NO_TESTS = 5  # pytest's code where its arguments select nothing, as of one of the two parts
+NO_TESTS = 5  # pytest's exit code if its arguments select no test, perhaps only in one of the two steps
 
 
 def main() -> int:
-    """Runs the steps in order and returns the first exit code that is not 0."""
+    """Run the steps in order, and return the exit code of the first that fails; 0 if all pass."""
     pytest_arguments = [argument for argument in sys.argv[1:] if argument != "--quick"]
     steps = {name: [*step, *pytest_arguments] if name.endswith("tests") else step for name, step in STEPS.items()}
     if "--quick" in sys.argv:
         del steps["other tests"]
-    # Tests of Ray set this themselves; one that forgets must not write a token into the home folder.
-    # Hundreds of processes import this project, and three of pytest's its tests: compiled once, whatever the shell prefers.
+    # Tests of Ray set the first one themselves; a test that forgets it must not write a token into the home folder.
+    # The second lets Python store bytecode, even if the shell forbids it: hundreds of processes import this project.
     environ = {"RAY_AUTH_MODE": "disabled", **os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     for name, (script, *arguments) in steps.items():
         print(f"── {name}: {script} {' '.join(arguments)}", flush=True)  # noqa: T201

@@ -1,4 +1,4 @@
-"""A browser, which opens the address that `platform ui` prints: it follows the redirect, and keeps the cookie."""
+"""A client that opens the address that `platform ui` prints, as a browser does: it follows redirects and keeps cookies."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 class Browser:
-    """Opens a page.
+    """A browser that has opened a page.
 
     Args:
-        address: of the page.
+        address: Address of the page.
 
     Attributes:
-        page: the address that it leads to.
-        cookie: as a request sends it.
+        page: Address to which the page redirects.
+        cookie: Cookies of the site, as a request sends them.
     """
 
     def __init__(self, address: str) -> None:
@@ -29,11 +29,11 @@ class Browser:
         self.cookie = "; ".join(f"{cookie.name}={cookie.value}" for cookie in cookies)
 
     def open(self, path: str) -> Any:
-        """The reply to a request for a path of the same site."""
+        """Return the reply to a request for a path of the same site."""
         return self._opener.open(urllib.parse.urljoin(self.page, path), timeout=120)
 
     def get(self, path: str, body: Any = None, method: str | None = None) -> Any:
-        """The JSON at a path of the same site; with a body it is a POST unless a method is given."""
+        """Return the JSON at a path of the same site. With a body, the default method is POST, otherwise GET."""
         data = None if body is None else json.dumps(body).encode()
         url = urllib.parse.urljoin(self.page, path)
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)

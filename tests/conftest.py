@@ -11,14 +11,14 @@ import hypothesis
 import pytest
 
 # The same commit gives the same result each time. `pytest --hypothesis-profile=default` looks for new examples.
-# How long an example takes is the machine's matter: a busy one makes none of them wrong.
+# There is no limit of an example's time, because it depends on how busy the machine is.
 hypothesis.settings.register_profile(
     "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("repeatable")
 # Ray reads it when it is imported, and would otherwise ask for a token in the home folder.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-# A user's own stores and limits are none of the tests' business; which cluster the tests may use is.
+# The tests use none of the user's own stores and limits, but the cluster that the user names for them.
 for _name in [name for name in os.environ if name.startswith(("TRIALPLANE_", "MLFLOW_"))]:
     if not _name.startswith("TRIALPLANE_E2E_"):
         del os.environ[_name]
@@ -26,9 +26,9 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests with the fixture `services`, and puts whole runs first.
+    """Mark the tests that use the fixture `services`, and put whole runs first.
 
-    What takes a minute is not to be begun last, when the other processes have nothing left.
+    A test of a minute must not begin last, when the other processes have nothing left to do.
     """
     for item in items:
         if "services" in getattr(item, "fixturenames", ()):
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_store_of_another_test() -> Iterator[None]:
-    """MLflow keeps where it logs to for the whole process, and in its environment."""
+    """Reset MLflow's tracking URI after each test: MLflow keeps it for the whole process, and in its environment."""
     yield
     mlflow = sys.modules.get("mlflow")
     if mlflow is not None:
@@ -50,7 +50,7 @@ def _no_store_of_another_test() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_artifacts_here() -> Iterator[None]:
-    """Artifacts go beside the store they belong to; without a location MLflow puts them into the current folder."""
+    """Check that a test has stored no artifacts in the current folder, where MLflow puts those without a location."""
     folder = Path.cwd() / "mlruns"
     existed = folder.exists()
     yield
@@ -59,13 +59,13 @@ def _no_artifacts_here() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def services() -> None:
-    """Requested where Ray, MLflow, PostgreSQL or a cluster is used; `python -m tests --quick` leaves those tests out."""
+    """Mark a test that uses Ray, MLflow, PostgreSQL or a cluster; `python -m tests --quick` leaves it out."""
 
 
 @pytest.fixture(scope="session")
 def mlflow_tables(tmp_path_factory: pytest.TempPathFactory, services: None) -> Path:
-    """An empty MLflow store to be copied; making one takes seconds."""
-    from mlflow.tracking import MlflowClient  # most tests need none of it
+    """Return the file of an empty MLflow store, to be copied, because its creation takes seconds."""
+    from mlflow.tracking import MlflowClient  # imported here, because most tests do not need it
 
     file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     MlflowClient(f"sqlite:///{file}").search_experiments()

@@ -1,7 +1,7 @@
 """Plugin of `python -m tests --quick`: tests that need neither Ray, MLflow, PostgreSQL nor a cluster, and are not slow.
 
-Left out are the modules that import Ray or MLflow, directly or not, and the tests that are marked `services` or `slow` or
-have a fixture `services`. A quick test that imports Ray or MLflow fails, also where one of its processes does.
+It leaves out modules that import Ray or MLflow, directly or indirectly, and tests that are marked `services` or `slow` or
+use the fixture `services`. A quick test fails if it or one of its processes imports Ray or MLflow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Do not even import what is in a slow folder."""
+    """Leave out the slow folders without importing their modules."""
     return True if collection_path.parent == TESTS and collection_path.name in SLOW else None
 
 
@@ -47,11 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the slow tests and those that need services."""
     others = [item for item in items if item.get_closest_marker("services") or item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=others)
-    partly = {item.path for item in others}
+    paths_with_others = {item.path for item in others}
     items[:] = [item for item in items if item not in set(others)]
-    worker = getattr(config, "workerinput", {"workerid": "gw0"})["workerid"]
+    worker = getattr(config, "workerinput", {"workerid": "gw0"})["workerid"]  # of pytest-xdist; all collect the same tests
     if worker == "gw0" and getattr(config, "cache", None) is not None:
-        modules = sorted({str(item.path) for item in items if item.path not in partly})
+        modules = sorted({str(item.path) for item in items if item.path not in paths_with_others})
         config.cache.set(SELECTED, {"tests": [item.nodeid for item in items], "modules": modules})
 
 

@@ -1,4 +1,4 @@
-"""Plugin of `python -m tests`: the tests that the run with `tests.quick` before it has left out."""
+"""Plugin of `python -m tests`: runs the tests that the step before, with `tests.quick`, has left out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from tests import quick
 
 
 def _selected(config: pytest.Config) -> dict[str, list[str]]:
+    """Return the ids of the quick tests, and the paths of the modules that have no others, from pytest's cache."""
     assert config.cache is not None
     return config.cache.get(quick.SELECTED, {"tests": [], "modules": []})
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import a module whose tests are all quick."""
+    """Leave out a module whose tests are all quick without importing it."""
     return True if str(collection_path) in _selected(config)["modules"] else None
 
 

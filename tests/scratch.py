@@ -1,4 +1,4 @@
-"""A folder of each test process in memory, which goes with it however it ends."""
+"""A folder in memory for each test process, which is removed after the end of the process, even if that is killed."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from pathlib import Path
 
 @functools.cache
 def scratch() -> Path:
-    """This process's own folder, in memory where there is one: hundreds of studies wait long for a busy disk.
+    """Return the folder of this process. It is in memory if the system has /dev/shm, as hundreds of studies wait for a disk.
 
-    It is locked while the process lives and removed at its end. A process that is killed removes nothing, and memory on
-    Linux is not given back before somebody does: whoever comes next removes the folders that nobody has locked.
+    The process locks its folder while it lives, and removes it at its end. A process that is killed removes nothing, so each
+    process first removes the folders that no process has locked.
     """
     memory = Path("/dev/shm")
-    place = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / f"trialplane-tests-{os.getuid()}"
-    place.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL runs as somebody else
-    everyone = os.open(place, os.O_RDONLY)
+    parent = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / f"trialplane-tests-{os.getuid()}"
+    parent.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL runs as another user
+    parent_lock = os.open(parent, os.O_RDONLY)
     try:
-        fcntl.flock(everyone, fcntl.LOCK_EX)  # a folder that is made at this moment is not locked yet
-        for folder in place.iterdir():
-            _remove_if_left(folder)
-        made = Path(tempfile.mkdtemp(dir=place, prefix=""))
-        made.chmod(0o711)
-        fcntl.flock(os.open(made, os.O_RDONLY), fcntl.LOCK_EX)  # held until this process and what it forked have ended
+        fcntl.flock(parent_lock, fcntl.LOCK_EX)  # a folder that another process is just creating is not locked yet
+        for other_folder in parent.iterdir():
+            _remove_if_unlocked(other_folder)
+        folder = Path(tempfile.mkdtemp(dir=parent, prefix=""))
+        folder.chmod(0o711)
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # until this process and those that it forks have ended
     finally:
-        os.close(everyone)
-    atexit.register(_remove, made, os.getpid())
-    return made
+        os.close(parent_lock)
+    atexit.register(_remove, folder, os.getpid())
+    return folder
 
 
-def _remove_if_left(folder: Path) -> None:
-    held = os.open(folder, os.O_RDONLY)
+def _remove_if_unlocked(folder: Path) -> None:
+    """Remove a folder unless a process has locked it."""
+    lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
     finally:
-        os.close(held)
+        os.close(lock)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # what a test forks may end as Python does
+    """Remove a folder, if this process is the owner: a forked process runs the functions of `atexit`, too."""
+    if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

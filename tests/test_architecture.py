@@ -1,7 +1,7 @@
-"""The architecture of platform/docs/how-it-works, checked: who may import whom, and that `import platform` is
-the standard library's everywhere.
+"""Checks of the architecture in platform/docs/how-it-works: which package may import which, which module may import a heavy
+library, and that `import platform` is the standard library's module everywhere.
 
-Not checked here: how long the command line takes to start (tests/cli).
+The time that the command line takes to start is checked in tests/cli.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ PLUGINS = sorted((ROOT / "platform" / "hydra_plugins").rglob("*.py"))
 
 
 def run(*command: str, cwd: Path = ROOT, **env: str) -> str:
-    done = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """Run a command, which must succeed, and return its output."""
+    process = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def name_of(file: Path) -> str:
@@ -48,26 +49,27 @@ def docstring_of(file: Path) -> str:
 
 @functools.cache
 def imports_of(file: Path) -> set[str]:
-    """Top-level names of everything a module imports, wherever in it the import stands."""
-    found = set()
+    """Return the top-level names of all modules that a file imports, also in its functions."""
+    names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 def importers(library: str) -> set[str]:
+    """Return the paths of the modules that import a library."""
     return {str(file.relative_to(PACKAGE)) for file in MODULES if library in imports_of(file)}
 
 
-def test_rooms_are_layered() -> None:
-    """The contracts of pyproject.toml, by import-linter."""
+def test_packages_are_layered() -> None:
+    """Check the import contracts of pyproject.toml with import-linter."""
     program = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
-    said = run(sys.executable, "-c", program, "--no-cache", PYTHONPATH=str(ROOT / "platform"))
-    assert "0 broken" in said
-    assert "10 kept" in said
+    output = run(sys.executable, "-c", program, "--no-cache", PYTHONPATH=str(ROOT / "platform"))
+    assert "0 broken" in output
+    assert "10 kept" in output
 
 
 def test_every_file_says_what_it_is_for() -> None:
@@ -107,10 +109,10 @@ def test_no_module_is_named_like_one_of_the_standard_library() -> None:
     assert not names & sys.stdlib_module_names
 
 
-def test_no_module_is_a_drawer() -> None:
-    """`job/kinds/base.py` is none: it is what the three kinds of job have in common, which is one type."""
-    drawers = {"utils", "util", "common", "helpers", "base", "misc"}
-    assert [file for file in (*MODULES, *TEXTJOBS) if file.stem in drawers] == [PACKAGE / "job" / "kinds" / "base.py"]
+def test_no_module_has_a_name_for_anything() -> None:
+    """`job/kinds/base.py` is allowed: it has the base class of the three kinds of job."""
+    vague_names = {"utils", "util", "common", "helpers", "base", "misc"}
+    assert [file for file in (*MODULES, *TEXTJOBS) if file.stem in vague_names] == [PACKAGE / "job" / "kinds" / "base.py"]
 
 
 def test_the_source_root_is_no_package() -> None:

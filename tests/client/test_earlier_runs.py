@@ -41,7 +41,7 @@ def driven(run: RunPaths) -> tuple[list[TrialRequest], list[str]]:
     trained, answered = [], []
     with Ledger(f"sqlite:///{run.ledger}", folder.load_job(run), run.root.name, run.code, run.lock) as ledger:
         while request := ledger.ask():
-            if answer := ledger.answer(request):
+            if answer := ledger.reused_outcome(request):
                 answered.append(answer.message)
             else:
                 trained.append(request)
@@ -333,7 +333,7 @@ def test_what_has_begun_is_the_same_after_a_kill(runs: Runs) -> None:
         for _ in range(2):
             request = ledger.ask()
             assert request is not None
-            if answer := ledger.answer(request):
+            if answer := ledger.reused_outcome(request):
                 ledger.tell(answer)
         first = request
         assert first.start is not None

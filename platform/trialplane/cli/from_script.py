@@ -136,19 +136,7 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
         new_files = (_notebook_code(file),)
         file = new_files[0].path
     elif not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
-        if file.suffix.lower() in _DATA_SUFFIXES:
-            raise InputError(
-                f"{file} is no search that can be read, which are those of {', '.join(importing.SOURCES)}; give the "
-                f"command that you type today, in quotes, with its numbers: `{_INIT} 'python train.py --lr 0.1'`; nothing "
-                "was changed"
-            )
-        runner = _RUNNERS.get(file.suffix.lower(), "./{name}").format(name=file.name)
-        raise InputError(
-            f"{file} is not a Python script, a notebook, a shell script, a Makefile, an MLproject or a {dvc.FILE}; for "
-            "another program, give the command that you type today, in quotes, with its numbers, in its folder: "
-            f"`{_INIT} '{runner} --lr 0.1'`, or with names for those without: `{_INIT} '{runner} {{lr=0.1}}'`; "
-            "nothing was changed"
-        )
+        raise _unusable_error(file)
     real = file.resolve()  # Python imports from the folder of a link's target
     if file.suffix == ".py":
         notebook_code = new_files[0].text if new_files else None
@@ -156,13 +144,7 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
         if parsed_script.style is Style.TUNE:
             return _import_tune(file, request, is_notebook=bool(new_files))
     else:
-        text = script_folder.source(real)
-        if launcher.is_makefile(real):
-            text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
-        shell_call = script.Call(file.name, os.path.relpath(file.parent), "", (), 0)
-        is_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder
-        started_commands = functools.partial(_started_commands, text, shell_call, request) if is_below else tuple
-        parsed_script = launcher.read(text, str(file), started_commands)
+        text, parsed_script = _read_launcher(file, request)
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
     return _write_job(_Origin(file, real, text, file.name, new_files, call), parsed_script, request)
@@ -191,6 +173,35 @@ def _make_of_pipeline(command: dvc.Command, request: Request) -> int:
     if any(_USES_REPOSITORY.search(python_text) for python_text in smoke.python_texts(file.parent)):
         parsed_script = dvc.with_repository(parsed_script)
     return _write_job(_Origin(file, file.resolve(), text, file.name), parsed_script, request)
+
+
+def _unusable_error(file: Path) -> InputError:
+    """Return the error for a file of which no job can be made, with the command to type in its place."""
+    if file.suffix.lower() in _DATA_SUFFIXES:
+        return InputError(
+            f"{file} is no search that can be read, which are those of {', '.join(importing.SOURCES)}; give the "
+            f"command that you type today, in quotes, with its numbers: `{_INIT} 'python train.py --lr 0.1'`; nothing "
+            "was changed"
+        )
+    runner = _RUNNERS.get(file.suffix.lower(), "./{name}").format(name=file.name)
+    return InputError(
+        f"{file} is not a Python script, a notebook, a shell script, a Makefile, an MLproject or a {dvc.FILE}; for "
+        "another program, give the command that you type today, in quotes, with its numbers, in its folder: "
+        f"`{_INIT} '{runner} --lr 0.1'`, or with names for those without: `{_INIT} '{runner} {{lr=0.1}}'`; "
+        "nothing was changed"
+    )
+
+
+def _read_launcher(file: Path, request: Request) -> tuple[str, Script]:
+    """Return the text of a shell script, a Makefile or an MLproject, and the command that it starts."""
+    real = file.resolve()
+    text = script_folder.source(real)
+    if launcher.is_makefile(real):
+        text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
+    shell_call = script.Call(file.name, os.path.relpath(file.parent), "", (), 0)
+    is_shell_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder  # below the working directory
+    started_commands = functools.partial(_started_commands, text, shell_call, request) if is_shell_below else tuple
+    return text, launcher.read(text, str(file), started_commands)
 
 
 def _read_python(
@@ -290,6 +301,81 @@ def make_of_command(text: str, request: Request) -> int:
         return _make_of_pipeline(dvc_command, request)
     call = launcher.find_call(text)
     existing_call = _existing_call(call) if call is not None else None
+    exit_code = _make_of_other_form(text, existing_call, request)
+    if exit_code is not None:
+        return exit_code
+    if call is None and (shell_call := _existing_shell_call(text)) is not None:
+        return _make_of_shell_command(text, shell_call, request)
+    if existing_call is not None and not request.space and _starts_study(existing_call):
+        return make(Path(existing_call.folder, existing_call.script), request, existing_call)
+    return _write_command_job(text, existing_call, text, ".", tuple, request)
+
+
+def _make_of_shell_command(text: str, shell_call: script.Call, request: Request) -> int:
+    """Write the job of a command that calls a shell script, and return the exit code.
+
+    Args:
+        text: Command line.
+        shell_call: Its call of the shell script.
+        request: Options of the user.
+
+    Raises:
+        InputError, SpecError: See `make`.
+    """
+    shell_text = script_folder.source(Path(shell_call.folder, shell_call.script))
+    call = wrapper.wrapped_call(shell_text, shell_call)  # of a Python script, to which the shell script passes its arguments
+    if call is None and not shell_call.arguments and not shell_call.variables:  # the same as its script
+        with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
+            return make(Path(shell_call.folder, shell_call.script), request)
+    call = None if call is None else _existing_call(call)
+    words = shlex.join([shell_call.script, *shell_call.arguments])
+    started_commands = functools.partial(_started_commands, shell_text, shell_call, request)
+    return _write_command_job(text, call, words, shell_call.folder, started_commands, request)
+
+
+def _write_command_job(
+    text: str,
+    call: script.Call | None,
+    words: str,
+    folder: str,
+    started_commands: Callable[[], Sequence[str]],
+    request: Request,
+) -> int:
+    """Write the job of a command line, and return the exit code.
+
+    Args:
+        text: Command line.
+        call: Call of a Python script in it; None without one.
+        words: Words of the command that may name files, if it calls no Python script. Otherwise these are its arguments.
+        folder: Folder to which these words are relative.
+        started_commands: Function that returns the commands of a shell script that the command calls, for a message.
+        request: Options of the user.
+
+    Raises:
+        InputError, SpecError: See `make`.
+    """
+    if call is not None:
+        words, folder = shlex.join(call.arguments), call.folder
+    _refuse_files_above(text, words, folder)
+    config, values = _named_settings(words, folder, call, request.space)
+    parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
+    origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
+    return _write_job(origin, parsed_script, request)
+
+
+def _make_of_other_form(text: str, existing_call: script.Call | None, request: Request) -> int | None:
+    """Write the job of a command by what it means, such as its script, notebook or Makefile; return the exit code.
+
+    None, and nothing is written, for a command that is taken as it is.
+
+    Args:
+        text: Command line.
+        existing_call: Its call of a Python script; None without one that exists.
+        request: Options of the user.
+
+    Raises:
+        InputError, SpecError: See `make`.
+    """
     if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
         script_file = existing_call.script if existing_call is not None else script_file
         return make(Path(script_file), request, script.Call(script_file, ".", "", (), 0))
@@ -300,38 +386,33 @@ def make_of_command(text: str, request: Request) -> int:
         return make(Path(notebook_file), request)
     makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
     made_command, remark = launcher.made_command(text, makefile_text)
-    if made_command:
-        output.note(f"`{text}` runs `{credentials.extract(made_command)[0]}`, which is the command of the job")
-        if remark:
-            output.note(remark)
-        return make_of_command(made_command, request)
-    words, folder = text, "."
-    started_commands: Callable[[], Sequence[str]] = tuple
-    shell_call = _existing_shell_call(text) if call is None else None
-    if shell_call is not None:
-        words, folder = shlex.join([shell_call.script, *shell_call.arguments]), shell_call.folder
-        shell_text = script_folder.source(Path(folder, shell_call.script))
-        call = wrapper.wrapped_call(shell_text, shell_call)
-        if call is None and not shell_call.arguments and not shell_call.variables:  # the same as its script
-            with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
-                return make(Path(shell_call.folder, shell_call.script), request)
-        started_commands = functools.partial(_started_commands, shell_text, shell_call, request)
-    call = existing_call if shell_call is None or call is None else _existing_call(call)
-    if call is not None and not request.space and shell_call is None and _starts_study(call):
-        return make(Path(call.folder, call.script), request, call)
-    # The words that may name files, and the folder from which they do: of a call, its arguments and its own folder.
-    if call is not None:
-        words, folder = shlex.join(call.arguments), call.folder
-    _refuse_files_above(text, words, folder)
-    is_of_hydra = call is not None and "hydra" in script_folder.source(Path(call.folder, call.script))  # which has groups
-    by_stem = call is not None and not is_of_hydra
-    config, values = settings_file.named(words, Path(folder), request.space, by_stem=by_stem)
+    if not made_command:
+        return None
+    output.note(f"`{text}` runs `{credentials.extract(made_command)[0]}`, which is the command of the job")
+    if remark:
+        output.note(remark)
+    return make_of_command(made_command, request)
+
+
+def _named_settings(
+    words: str, folder: str, call: script.Call | None, requested: Collection[str]
+) -> tuple[str, list[Option]]:
+    """Return the settings file that a command or its script names, relative to the working directory, and its values.
+
+    The name is "" without such a file.
+
+    Args:
+        words: Words of the command that may name files.
+        folder: Folder to which they are relative.
+        call: Call of a Python script in the command; None without one.
+        requested: Names of the parameters that the user wants to search.
+    """
+    # A script of Hydra has groups of configurations, whose options name no files.
+    by_stem = call is not None and "hydra" not in script_folder.source(Path(call.folder, call.script))
+    config, values = settings_file.named(words, Path(folder), requested, by_stem=by_stem)
     if not config and by_stem and call is not None:
-        config, values = settings_file.named_in_script(Path(folder, call.script), Path(folder), request.space)
-    config = os.path.normpath(Path(folder, config)) if config else ""  # relative to the working directory
-    parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
-    origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
-    return _write_job(origin, parsed_script, request)
+        config, values = settings_file.named_in_script(Path(folder, call.script), Path(folder), requested)
+    return (os.path.normpath(Path(folder, config)) if config else ""), values
 
 
 def _starts_study(call: script.Call) -> bool:
@@ -504,12 +585,46 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     additions = {hidden: (folder / hidden).read_bytes() for hidden in hidden_files}
     packed = packing.pack(folder, additions=additions, ignored=ignored)
     origin = dataclasses.replace(origin, new_files=(*origin.new_files, *_ignore_file(folder, hidden_files, ignored)))
+    job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
+    exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
+    if job.searchable:
+        command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
+        output.note(f"to search another option ({', '.join(job.searchable)}): `{command}`")
+    return exit_code
+
+
+def _make_job(
+    origin: _Origin,
+    parsed_script: Script,
+    start: script_folder.Start,
+    file_with_values: settings_file.SettingsFile | None,
+    packed: bytes,
+    request: Request,
+) -> tuple[ScriptJob, smoke.Smoke | None, str, str]:
+    """Find the parameters of a script in a copy of its folder, run the copy once, and print remarks.
+
+    Args:
+        origin: File from which the job is made.
+        parsed_script: Content of the script.
+        start: Its start in the job's folder.
+        file_with_values: Its settings file; None without one.
+        packed: Packed folder of the job.
+        request: Options of the user.
+
+    Returns:
+        The job; the result of the run, or of an earlier one that wrote the metrics, None without either; a sentence that
+        says what the job searches and optimizes; and the options that `submit` needs.
+
+    Raises:
+        InputError, SpecError: See `make`.
+    """
+    title, job_file = origin.short_title, start.folder / load.FILE
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
-        name = real.relative_to(folder).as_posix()
+        name = origin.real.relative_to(start.folder).as_posix()
         copy = ScriptCopy(origin.file, Path(scratch, "code"), name, start, Path(scratch), request.secrets)
         smoke_folder = Path(scratch, "smoke")
         for target in (copy.folder, smoke_folder):  # two copies, because a probe may change its own
-            _unpack(packed.data, target, origin, copy)
+            _unpack(packed, target, origin, copy)
         parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
         request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title)
@@ -525,15 +640,10 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
             job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request)
     seen_sources = result.metrics if result is not None else ()
     if request.objective is None and not any(source.path in parsed_script.metric_files for source in seen_sources):
-        result = _with_earlier_metrics(result, folder, parsed_script.metric_files)
+        result = _with_earlier_metrics(result, start.folder, parsed_script.metric_files)
     _print_remarks(title, job, declared, file_with_values, job_file)
     _print_missing_values(title, job, job_file)
-    summary, options = _summary(title, job, parsed_script, result, job_file, request)
-    exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
-    if job.searchable:
-        command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
-        output.note(f"to search another option ({', '.join(job.searchable)}): `{command}`")
-    return exit_code
+    return job, result, *_summary(title, job, parsed_script, result, job_file, request)
 
 
 def _print_remarks(
@@ -647,9 +757,10 @@ def _find_parameters(
     is_imported = file_with_values is not None and file_with_values.name in parsed_script.config_modules
     if not is_imported:
         file_with_values, declared = _pass_by_argument(file_with_values, declared)
-    is_declared_of_use = _has_searchable(declared) or _has_required(declared)
-    is_search = parsed_script.style is Style.SEARCHES and not request.space  # whose values are often settings of the search
-    if file_with_values is None and not is_declared_of_use and not is_search and guess.space(parsed_script.values):
+    # The values in the text replace arguments of no use, but those of a script that searches are often settings of that.
+    needs_arguments = _has_searchable(declared) or _has_required(declared)
+    searches_itself = parsed_script.style is Style.SEARCHES and not request.space
+    if file_with_values is None and not (needs_arguments or searches_itself) and guess.space(parsed_script.values):
         parsed_script = script_probe.as_globals(parsed_script)
         declared = Declared(parsed_script.values, declared.left_out, subcommands=declared.subcommands)
     # Numbers that the script declares are better than those of the file, and required arguments need a value.
@@ -858,6 +969,22 @@ def _write_study_job(origin: _Origin, parsed_script: Script, start: script_folde
     target = folder / f"{module}.py"
     if target.is_symlink() or target.exists():
         raise InputError(f"{target} already exists; nothing was changed; remove it")
+    text = _objective_text(name, call, start)
+    new_files = [*origin.new_files, _NewFile(target, text, f"it runs {file.name} up to its search, for the function there")]
+    fields["entrypoint"] = f"optuna:{module}:objective"
+    if issues := _entrypoint_issues(folder, fields, new_files):
+        raise SpecError(issues)
+    return _write_files(folder, heading + output.as_yaml(fields), summary, new_files)
+
+
+def _objective_text(name: str, call: script.Call, start: script_folder.Start) -> str:
+    """Return the text of the module with the objective of a script's search, see `_OBJECTIVE`.
+
+    Args:
+        name: Path of the script in the job's folder.
+        call: Call of the script, with its arguments and environment variables.
+        start: Its start.
+    """
     arguments_text = repr(name)
     arguments_text += f", arguments={list(call.arguments)}" if call.arguments else ""
     arguments_text += f", folder={start.cwd!r}" if start.cwd != (Path(name).parent.as_posix()) else ""
@@ -867,12 +994,7 @@ def _write_study_job(origin: _Origin, parsed_script: Script, start: script_folde
     if variables:  # a value may have `$NAME` of a variable that the trial has, such as a secret
         values = ", ".join(f"{key!r}: os.path.expandvars({value!r})" for key, value in variables.items())
         variables_text = f"import os\n\nos.environ |= {{{values}}}\n\n"
-    text = _OBJECTIVE.format(name=name, arguments=arguments_text, variables=variables_text)
-    new_files = [*origin.new_files, _NewFile(target, text, f"it runs {file.name} up to its search, for the function there")]
-    fields["entrypoint"] = f"optuna:{module}:objective"
-    if issues := _entrypoint_issues(folder, fields, new_files):
-        raise SpecError(issues)
-    return _write_files(folder, heading + output.as_yaml(fields), summary, new_files)
+    return _OBJECTIVE.format(name=name, arguments=arguments_text, variables=variables_text)
 
 
 def _hidden_files(title: str, text: str, folder: Path) -> list[str]:

@@ -279,10 +279,10 @@ def _copy_data(source: Path, target: Path, search_file: Path) -> None:
         output.note(f"not copied, because they may have secrets: {', '.join(secret_names[: errors.MOST_ISSUES])}")
     for name, file in files.items():
         copy = target / name
-        is_of_job = file.is_relative_to(jobs) and jobs != source
-        is_left_out = is_of_job or file.is_relative_to(target.absolute()) or file == search_file.absolute()
-        is_left_out = is_left_out or name in secret_names
-        if not is_left_out and not os.path.lexists(copy):
+        if name in secret_names or file == search_file.absolute() or file.is_relative_to(target.absolute()):
+            continue
+        is_of_other_job = file.is_relative_to(jobs) and jobs != source
+        if not is_of_other_job and not os.path.lexists(copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
 

@@ -1,4 +1,7 @@
-"""The results of a run: `platform results`, `best`, and `export` for Optuna and MLflow."""
+"""The results of a run: `platform results`, `best`, and `export` for Optuna and MLflow.
+
+A segment is the part of a trial's training between two pauses. A trial that is never paused has one segment.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trialplane.errors import InputError, Issue, SpecError
 from trialplane.importing import script
@@ -105,22 +106,16 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
     module_texts = (source(file) for file in _imported_files([home, *roots], parsed_script))
     module_paths = (path for module_text in module_texts for path in script.path_texts(module_text))
     paths = [path for path in (*parsed_script.paths, *module_paths) if os.path.normpath(path) != config_folder]
-    upward_paths = [(home / path).resolve() for path in paths if path.startswith("../")]
-    upward_paths = [path for path in upward_paths if exists(path) and _is_below(path, above)]
-    upward_folders = [path if path.is_dir() else path.parent for path in upward_paths]
-    downward_paths = [path for path in paths if not path.startswith("../")]
-    missing_paths = [path for path in downward_paths if not exists(home / path)]
-    folder_with_missing = next((folder for path in missing_paths for folder in above if exists(folder / path)), None)
+    named = _named_files(home, above, paths)
     # The job's folder has everything that the script imports or names.
-    needed_folders = [roots[0] if module else home, *roots, *upward_folders]
-    if folder_with_missing is not None:
-        needed_folders.append(folder_with_missing)
+    needed_folders = [roots[0] if module else home, *roots, *named.upward]
+    if named.with_missing is not None:
+        needed_folders.append(named.with_missing)
     folder = Path(os.path.commonpath(needed_folders))
     # Files that the script names are relative to its working directory.
-    has_files_at_home = len(missing_paths) < len(downward_paths)
-    if folder_with_missing is not None:
-        cwd = folder_with_missing
-    elif upward_folders or (has_files_at_home and not module):
+    if named.with_missing is not None:
+        cwd = named.with_missing
+    elif named.upward or (named.has_home_files and not module):
         cwd = home
     else:
         cwd = folder
@@ -129,6 +124,37 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
         roots = []
     path = tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
     return Start(folder, os.path.relpath(cwd, folder), path, module)
+
+
+class _NamedFiles(NamedTuple):
+    """The folders with the files that a script names.
+
+    Attributes:
+        upward: Folders with the files of paths that begin with `../`.
+        with_missing: Folder above the script's with a file that the script's folder lacks; None without one.
+        has_home_files: Whether the script's folder has some of the files.
+    """
+
+    upward: list[Path]
+    with_missing: Path | None
+    has_home_files: bool
+
+
+def _named_files(home: Path, above: Sequence[Path], paths: Sequence[str]) -> _NamedFiles:
+    """Find the files that a script names by relative paths.
+
+    Args:
+        home: Folder of the script.
+        above: Folders above it in which the files may be.
+        paths: The paths.
+    """
+    upward_paths = [(home / path).resolve() for path in paths if path.startswith("../")]
+    upward_paths = [path for path in upward_paths if exists(path) and _is_below(path, above)]
+    upward = [path if path.is_dir() else path.parent for path in upward_paths]
+    downward_paths = [path for path in paths if not path.startswith("../")]
+    missing_paths = [path for path in downward_paths if not exists(home / path)]
+    with_missing = next((folder for path in missing_paths for folder in above if exists(folder / path)), None)
+    return _NamedFiles(upward, with_missing, has_home_files=len(missing_paths) < len(downward_paths))
 
 
 def shell_start(file: Path, parsed_script: Script, text: str) -> Start:

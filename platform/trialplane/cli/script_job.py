@@ -166,44 +166,26 @@ def build(
         or option.name in parsed_script.fixed
         or (option.default is not None and writes_defaults)
     }
-    further_space = [
-        _field_line(option.name, likely[option.name][0], f"guessed: {likely[option.name][1]}")
-        for option in other_options
-        if option.name in likely and not option.required
-    ]
-    further_params = [
-        _field_line(option.name, option.default)
-        for option in other_options
-        if option.name not in params and (form != arguments.PAIRS or not option.flag.startswith("-"))  # which need an item
-    ]
     set_options = [option for option in options if option.name in space or option.name in params]
     items = _argument_items(set_options, params, parsed_script, declared, form)
-    # The user can add these to the space. An added parameter gets no item, so an option that needs one must have it already.
-    addable_options = [
-        option
-        for option in options
-        if option in set_options
-        or option.name in parsed_script.in_file
-        or not _option_items(option, form, _boolean_style(declared), lacks_value=False)
-    ]
     field = _arguments_field(parsed_script, declared, space, params, form, items)
     command = _command(name, parsed_script, declared, start, options, items)
-    late = [module for module in parsed_script.late if _is_heavy(module)]
-    top = [module for module in parsed_script.top if _is_heavy(module)]
-    imports_wandb = any(module.partition(".")[0] == "wandb" for module in (*parsed_script.top, *parsed_script.late))
+    addable_options = [
+        option for option in options if option in set_options or not _needs_item(option, parsed_script, declared, form)
+    ]
     return ScriptJob(
         script=name,
         arguments=_own_arguments(name, parsed_script, field, has_command=bool(command)),
         command=command,
         params=params,
         space=space,
-        further_space=further_space,
-        further_params=further_params,
+        further_space=_further_space(other_options, likely),
+        further_params=_further_params([option for option in other_options if option.name not in params], form),
         searchable=[key for key in _number_names(addable_options, list(likely)) if key not in space][:_MOST_SHOWN],
         defaults={option.name: option.default for option in options if option.default is not None and option.name in space},
         comments=_comments(name, parsed_script),
-        preload=[*top, *late] if late else [],
-        uses_wandb=imports_wandb and style not in _BY_COMMAND,
+        preload=_preloaded_modules(parsed_script),
+        uses_wandb=style not in _BY_COMMAND and _imports_wandb(parsed_script),
         in_file=parsed_script.in_file,
         monitored=guess.monitored(declared.options),
         shared_paths=parsed_script.shared_paths,
@@ -211,6 +193,36 @@ def build(
         # No command can report what the function returns.
         returned="" if command and style is Style.HYDRA else parsed_script.returned,
     )
+
+
+def _further_space(options: Sequence[Option], likely: Mapping[str, tuple[dict[str, Any], str]]) -> list[str]:
+    """Return the lines of job.yaml for options that are likely to be searched, but are not.
+
+    Args:
+        options: Options that are not searched.
+        likely: Parameter of each option that is likely to be searched, and the reason for the guess, by name.
+    """
+    return [
+        _field_line(option.name, likely[option.name][0], f"guessed: {likely[option.name][1]}")
+        for option in options
+        if option.name in likely and not option.required
+    ]
+
+
+def _further_params(options: Sequence[Option], form: str) -> list[str]:
+    """Return the lines of job.yaml with the defaults of options that no trial sets, except flags beside pairs.
+
+    A user could not set such a flag by its line alone, because the form PAIRS does not write it.
+    """
+    addable = [option for option in options if form != arguments.PAIRS or not option.flag.startswith("-")]
+    return [_field_line(option.name, option.default) for option in addable]
+
+
+def _needs_item(option: Option, parsed_script: Script, declared: Declared, form: str) -> bool:
+    """Return whether a user who adds an option to the space must also add an item for it to the job's `arguments`."""
+    if option.name in parsed_script.in_file:
+        return False
+    return bool(_option_items(option, form, _boolean_style(declared), lacks_value=False))
 
 
 def build_with_file(
@@ -244,7 +256,7 @@ def _value_and_comment(option: Option, declared: Declared) -> tuple[Any, str]:
     """Return the value of an option that is not searched, and a comment. The value is None if the user must write it."""
     if not option.required:
         return option.default, ""
-    is_guessed = option.default is not None and option not in declared.options  # by `_with_value`
+    is_guessed = option.default is not None and option not in declared.options  # `_with_value` has replaced it
     value = option.choices[0] if option.choices else option.default
     return value, "required; the value is guessed" if is_guessed else "required"
 
@@ -371,12 +383,12 @@ def _arguments_field(
     items = [*first_words, *items, *declared.trailing]
     field: dict[str, Any] = {"items": [*items, f"{{{form}}}"] if items else form}
     boolean_style = _boolean_style(declared)
-    if form == arguments.FLAGS and boolean_style != "switch":  # the default
+    if form == arguments.FLAGS and boolean_style != "switch":  # "switch" is the default
         field["booleans"] = boolean_style
     style_by_list = {option.name: option.lists for option in declared.options if option.lists}
     used_styles = {style for name, style in style_by_list.items() if name in params or name in space}
     # If no trial sets a list, the style of the others is for parameters that the user adds later.
-    list_styles = (used_styles or set(style_by_list.values())) - {"spread"}  # the default
+    list_styles = (used_styles or set(style_by_list.values())) - {"spread"}  # "spread" is the default
     if list_styles:
         field["lists"] = min(list_styles)  # a job has one style for all lists; any one, but always the same
     return field["items"] if len(field) == 1 else field
@@ -462,6 +474,18 @@ def _with_value(option: Option, folder: Path) -> Option:
     files = sorted(file.relative_to(folder).as_posix() for suffix in _DATA_SUFFIXES for file in folder.glob(f"*{suffix}"))
     files += [name for name in _DATA_FOLDERS if (folder / name).is_dir()]
     return dataclasses.replace(option, default=guess.value(option, files))
+
+
+def _preloaded_modules(parsed_script: Script) -> list[str]:
+    """Return the libraries to import once per slot; [] if the script imports all of them at its top, as that is enough."""
+    late = [module for module in parsed_script.late if _is_heavy(module)]
+    top = [module for module in parsed_script.top if _is_heavy(module)]
+    return [*top, *late] if late else []
+
+
+def _imports_wandb(parsed_script: Script) -> bool:
+    """Return whether a script imports W&B."""
+    return any(module.partition(".")[0] == "wandb" for module in (*parsed_script.top, *parsed_script.late))
 
 
 def _is_heavy(module: str) -> bool:

@@ -103,7 +103,7 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
     lacks_options = parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options)
     if parsed_script.style is Style.UNKNOWN or lacks_options:
         advice = _advice(copy)
-        if parsed_script.style is Style.UNKNOWN or "wandb.config" in advice:
+        if parsed_script.style is Style.UNKNOWN or _reads_wandb_config(script_folder.source(copy.path)):
             raise InputError(f"{advice}. Nothing was changed")
         output.note(f"{advice}. Until then, the job is one trial without parameters")
         return dataclasses.replace(parsed_script, style=Style.SEARCHES), Declared()
@@ -193,8 +193,53 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     known_names = {option.name for option in (*command.options, *declared.options)}
     variables = [option for option in called_script.variables if option.name in set(requested) - known_names]
     command = launcher.with_variables(command, variables)
-    # First, the parameters that the command line or a file has: the settings file, or else the script itself.
     in_command = _options_in_command(command, declared)
+    command, in_file = _options_in_file(command, call, called_copy, called_script, declared, in_command, requested, appended)
+    # Then those that further arguments can set. A value in the file that the command's arguments override is no parameter.
+    in_file, left_out = _without_overridden(declared, command, in_file)
+    appendable = _appendable_options(declared, command, in_command, appended)
+    in_file, appendable = _set_in_both(in_file, appendable)
+    # The command runs without them today, so none is required.
+    appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
+    options = (*in_command.values(), *in_file.values(), *appended_options)
+    if not options and declared.failure:
+        reason = f"has no numbers with names, and its script ended before it read its arguments: {declared.failure}"
+        raise InputError(f"{copy.file} {reason}; nothing was changed")
+    if not options:
+        raise launcher.without_parameters(str(copy.file))
+    config = command.config if in_file else ""
+    command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
+    shared_paths = tuple(dict.fromkeys((*script.shared_outputs(call.arguments), *called_script.shared_paths)))
+    command = dataclasses.replace(command, shared_paths=shared_paths)
+    declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
+    return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
+
+
+def _options_in_file(
+    command: Script,
+    call: script.Call,
+    called_copy: ScriptCopy,
+    called_script: Script,
+    declared: Declared,
+    in_command: Mapping[str, Option],
+    requested: Collection[str],
+    appended: str,
+) -> tuple[Script, dict[str, Option]]:
+    """Return a command with the file whose values a trial replaces in a copy, and these values by name.
+
+    The file is the settings file that the command names. It is the called script if the user wants to search values in its
+    text, and that script or a module with its settings if nothing else is a parameter worth a search.
+
+    Args:
+        command: The command.
+        call: Its call of a script.
+        called_copy: Copy of the job's folder with that script.
+        called_script: Content of the script.
+        declared: Its arguments.
+        in_command: Parameters in the command line.
+        requested: Names of the parameters that the user wants to search; none to guess.
+        appended: Form of appended arguments; "" if the script declares none.
+    """
     in_file = {option.name: option for option in command.options if option.name not in in_command}
     if called_script.style is Style.CONFIGURATOR:  # its arguments override the file, so only they are set
         in_file = {}
@@ -215,28 +260,25 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     if constants and not set(requested) & set(in_file):  # a trial can replace the values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
-    # Then those that further arguments can set. A value in the file that the command's arguments override is no parameter.
-    in_file, left_out = _without_overridden(declared, command, in_file)
-    appendable = _appendable_options(declared, command, in_command, appended)
-    for name in list(appendable):
-        key = name if name in in_file else settings.overridden_key(name, in_file)
-        if key:  # a parameter of both, which a trial sets in the file and by the flag
-            argument = appendable.pop(name)
-            in_file[key] = dataclasses.replace(in_file[key], flag=argument.flag, choices=argument.choices)
-    # The command runs without them today, so none is required.
-    appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
-    options = (*in_command.values(), *in_file.values(), *appended_options)
-    if not options and declared.failure:
-        reason = f"has no numbers with names, and its script ended before it read its arguments: {declared.failure}"
-        raise InputError(f"{copy.file} {reason}; nothing was changed")
-    if not options:
-        raise launcher.without_parameters(str(copy.file))
-    config = command.config if in_file else ""
-    command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
-    shared_paths = tuple(dict.fromkeys((*script.shared_outputs(call.arguments), *called_script.shared_paths)))
-    command = dataclasses.replace(command, shared_paths=shared_paths)
-    declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
-    return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
+    return command, in_file
+
+
+def _set_in_both(
+    in_file: Mapping[str, Option], appendable: Mapping[str, Option]
+) -> tuple[dict[str, Option], dict[str, Option]]:
+    """Return the values in a file, those that an argument also sets with its flag, and the arguments without these.
+
+    Args:
+        in_file: Values in the file by their dotted names.
+        appendable: Options that can be appended to the command, by name.
+    """
+    values, others = dict(in_file), dict(appendable)
+    for name, argument in appendable.items():
+        key = name if name in values else settings.overridden_key(name, values)
+        if key:
+            values[key] = dataclasses.replace(values[key], flag=argument.flag, choices=argument.choices)
+            del others[name]
+    return values, others
 
 
 def _options_in_command(command: Script, declared: Declared) -> dict[str, Option]:
@@ -262,16 +304,18 @@ def _positions(
     else:
         indices = _positional_indices(declared, call)
         options = [option for option in declared.options if not option.flag] if not declared.subcommands else []
-    is_variadic = any(option.lists for option in options)
+    if any(option.lists for option in options):  # it takes any number of arguments, so an index is not of one option
+        return {}
     values: dict[int, Option] = {}
-    for option, index in zip(options if not is_variadic else (), indices, strict=False):
+    for option, index in zip(options, indices, strict=False):
         value = launcher.typed_value(option, call.arguments[index])
         if option.name in requested or isinstance(value.default, (int, float)):
             values[index] = value
-    missing_options = options[len(indices) :] if not is_variadic else ()
+    missing_options = options[len(indices) :]
     last = max((number for number, option in enumerate(missing_options, 1) if option.name in requested), default=0)
-    if all(option.default is not None for option in missing_options[:last]):  # those before it need a value
-        values |= dict(enumerate(missing_options[:last], len(call.arguments)))
+    added_options = missing_options[:last]  # up to the last requested one; those before it need a value
+    if all(option.default is not None for option in added_options):
+        values |= dict(enumerate(added_options, len(call.arguments)))
     return values
 
 
@@ -322,20 +366,22 @@ def _positional_indices(declared: Declared, call: script.Call) -> list[int]:
     switches |= {*declared.switches, "--"}
     flags = {*options_by_flag, *switches}
     indices: list[int] = []
-    takes_value = False
+    option: Option | None = None  # of the last flag
+    takes_value = False  # whether the next word may be a value of it
     for index, word in enumerate(call.arguments):
         if word.startswith("-") and not re.fullmatch(settings.NUMBER, word):
-            flag, has_value, _ = word.partition("=")
+            flag, equals_sign, _ = word.partition("=")
             longer_flags = [known_flag for known_flag in flags if known_flag.startswith(flag)]
-            flag = longer_flags[0] if flag not in flags and len(longer_flags) == 1 else flag
+            if flag not in flags and len(longer_flags) == 1:
+                (flag,) = longer_flags
             option = options_by_flag.get(flag)
-            takes_value = not has_value and flag not in switches
-        elif takes_value and option is None:
-            return []
-        elif takes_value:
-            takes_value = option is not None and bool(option.lists)
-        else:
+            takes_value = not equals_sign and flag not in switches
+        elif not takes_value:
             indices.append(index)
+        elif option is None:
+            return []
+        else:
+            takes_value = bool(option.lists)
     return indices
 
 
@@ -622,7 +668,7 @@ def _advice(copy: ScriptCopy) -> str:
         argument = f"--set 'arguments=[\"--{flag[1]}=FUNCTION.NAME={{FUNCTION.NAME}}\"]'"
         command = _submit_command(file, argument, space="FUNCTION.NAME")
         return f"{file.name} is configured by gin; this searches a value: {command}"
-    if "wandb.config" in text and not script.ARGUMENTS.search(text):
+    if _reads_wandb_config(text):
         reason = "reads its parameters from wandb.config, and has no sweep that can be read"
         command = _submit_command(file, "--set arguments=none --set capture=wandb")
         return f"{file.name} {reason}; this searches it: {command}"
@@ -633,6 +679,11 @@ def _advice(copy: ScriptCopy) -> str:
         f"its text, with --set arguments=globals; or {BY_COMMAND}. If none of these holds, write `from trialplane import "
         'params` at its top and `params().get("NAME", VALUE)` in place of a value, and run this with --set arguments=none'
     )
+
+
+def _reads_wandb_config(text: str) -> bool:
+    """Return whether a script has its parameters in wandb.config only: neither arguments nor bindings of gin."""
+    return "wandb.config" in text and not script.ARGUMENTS.search(text) and not _GIN.search(text)
 
 
 def _submit_command(file: Path, further_options: str = "", *, space: str = "NAME") -> str:
@@ -725,23 +776,43 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
     in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
+    names_with_hints = _names_with_hints(unknown_names, known_names, in_files, declared.left_out)
+    remedy = _file_remedy(in_files, declared, folder)
+    raise InputError(f"{title} has no parameter {'; and no '.join(names_with_hints)}{reason}{remedy}; nothing was changed")
+
+
+def _names_with_hints(
+    unknown_names: Sequence[str],
+    known_names: Collection[str],
+    in_files: Mapping[str, tuple[str, str]],
+    left_out: Sequence[str],
+) -> list[str]:
+    """Return unknown names of parameters, each with a hint at the name or the file that the user may mean.
+
+    Args:
+        unknown_names: The names.
+        known_names: Names of the script's parameters.
+        in_files: Settings file and full key of each name that one has.
+        left_out: Remarks on values that are no parameters.
+    """
     names_with_hints: list[str] = []
     for name in unknown_names:
-        left_out = next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
+        remark = next((text for text in left_out if text.startswith(f"{name} of ")), "")
         longer_names = sorted(known_name for known_name in known_names if known_name.endswith(f".{name}"))
         similar = errors.nearest(name, known_names)  # if no name is similar, it is the list of all, which is printed once
         is_printed = any(similar in text for text in names_with_hints)
         if name in in_files:
             file, key = in_files[name]
             names_with_hints.append(f"{name}; {file} has {key}")
-        elif left_out:
-            names_with_hints.append(left_out)
+        elif remark:
+            names_with_hints.append(remark)
         elif longer_names:
             names_with_hints.append(f"{name}, but several: {' or '.join(longer_names)}")
+        elif is_printed or not similar:
+            names_with_hints.append(name)
         else:
-            names_with_hints.append(name if is_printed or not similar else f"{name}; {similar}")
-    remedy = _file_remedy(in_files, declared, folder)
-    raise InputError(f"{title} has no parameter {'; and no '.join(names_with_hints)}{reason}{remedy}; nothing was changed")
+            names_with_hints.append(f"{name}; {similar}")
+    return names_with_hints
 
 
 def _override_error(names: Collection[str], copy: ScriptCopy) -> str | None:
@@ -818,9 +889,9 @@ def declared_space(space: Mapping[str, Any], declared: Declared) -> dict[str, An
     def spelled(name: str) -> str:
         """Return the name of the argument that a name of the space means."""
         candidates = similar_names.get(name.replace("-", "_"), set())
-        is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)
-        # `net.Model.hidden` of a text whose only `hidden` is one of `Model`, and `lr` for `optim.lr`.
+        is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)  # with the reason
         if not candidates and not is_left_out:
+            # `lr` may mean `optim.lr` of a file, and `net.Model.hidden` may mean `Model.hidden` of the script's text.
             candidates = {
                 option.name
                 for option in declared.options

@@ -83,12 +83,14 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = ()) -> 
         if stage is None and parsed_script.style is Style.PARSED and not is_home:
             # Above its folder, such a script reads a file only if an argument names it.
             patterns = [pattern for pattern in patterns if parsed_script.needs_file and pattern.startswith("*")]
-        names = dict.fromkeys(name for pattern in patterns for name in _files(folder, pattern, is_home))
+        searched = set(requested) - {option.name for option in parsed_script.values}
         options_by_name: dict[str, tuple[Option, ...]] = {}
-        for name in names:
+        for name in dict.fromkeys(name for pattern in patterns for name in _files(folder, pattern, is_home)):
             options = _section_options(folder / name, sections)
-            has_requested = _has_requested(options, set(requested) - {option.name for option in parsed_script.values})
-            if options and (stage is not None or has_requested or _is_worth_search(name, options, parsed_script)):
+            is_relevant = (
+                stage is not None or _has_requested(options, searched) or _is_worth_search(name, options, parsed_script)
+            )
+            if options and is_relevant:
                 options_by_name[name] = options
         if options_by_name:
             first, *others = sorted(options_by_name, key=lambda name: not _has_requested(options_by_name[name], requested))
@@ -188,13 +190,16 @@ def _named_by_stem(words: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 def _configurations(folder: Path) -> Iterator[PurePath]:
-    """Yield the settings files in folders of configurations, the highest first, relative to the folder above all."""
+    """Yield the settings files in folders of configurations below a folder, by relative path, those nearest to it first.
+
+    Of many files and folders, only the first `_MOST_ENTRIES` are searched.
+    """
     files: list[PurePath] = []
     entries_left = _MOST_ENTRIES
     for directory, names, file_names in os.walk(folder):
         names[:] = sorted(
             (name for name in names if not name.startswith(".")),
-            key=lambda name: (_CONFIG_FOLDER.search(name) is None, name),  # before a large folder of data, for example
+            key=lambda name: (_CONFIG_FOLDER.search(name) is None, name),  # those of configurations before those of data
         )
         path = PurePath(directory).relative_to(folder)
         if any(map(_CONFIG_FOLDER.search, path.parts)):

@@ -69,7 +69,7 @@ def run(
     name: str,
     folder: Path,
     scratch: Path,
-    unnamed: str,
+    default_name: str,
     secrets: Mapping[str, str],
     options: Collection[str],
     limit: float,
@@ -81,7 +81,7 @@ def run(
     Args:
         command: Program and arguments.
         name: Name of the script, for the file with its output.
-        unnamed: Name for the metric of a script that prints a number without a name.
+        default_name: Name for the metric of a script that prints a number without a name.
         folder: Working directory, to which the script may write.
         scratch: Another folder, for the output of the script.
         secrets: Secrets of the user's command, by the name of the environment variable that the command reads.
@@ -107,9 +107,9 @@ def run(
     names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:]))))
     values, series = _printed_metrics(own_output, names, scratch / "printed.log", folder, options, requested)
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
-    if guess.objective(values) is None and (unnamed_metric := _unnamed_metric(own_output, unnamed)) is not None:
+    if guess.objective(values) is None and (unnamed_metric := _unnamed_metric(own_output, default_name)) is not None:
         source, value = unnamed_metric
-        metrics_by_source[source] = {unnamed: value}
+        metrics_by_source[source] = {default_name: value}
     if summary := dict(_wandb_summary(text)):
         metrics_by_source[MetricSource("wandb")] = summary
     if mlflow_metrics := _mlflow_metrics(database):
@@ -331,9 +331,11 @@ def _result_names(
 ) -> tuple[set[str], set[str]]:
     """Return the names of metrics in an output that are results, not settings, and those of them that have a step.
 
-    Results are metrics in a line with a step, and those named as a loss or a score; in a crowded line, only if they name
-    their data, as `val_loss` does. So are others that change, or that a print of the code names, unless they are settings:
-    words of an option, the last word of a longer name, or names that occur only early. See `_Occurrences`.
+    Results are, in the terms of `_Occurrences`:
+        - metrics in a line with a step;
+        - those named as a loss or a score; in a crowded line, only if they name their data, as `val_loss` does;
+        - others that change, or that a print of the code names, unless they are settings: names of an option, the last word
+          of a longer name, or names that occur only early.
 
     Args:
         log: File with the output.

@@ -145,26 +145,27 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
     # Read before the start of the server, so that an error ends the command.
     first_changes, start_position = exporting.changes_line(handle.target, handle.name, job, exporting.Position())
 
-    def feed(stdin: IO[bytes]) -> None:
-        """Write the order and then the changes of the run to the server, until the server ends."""
-        text, position, last_message = order + first_changes, start_position, ""
-        with contextlib.suppress(OSError):  # raised when the server has ended
-            while True:
-                stdin.write(text.encode())
-                stdin.flush()
-                time.sleep(_UPDATE_PAUSE)
-                try:
-                    text, position = exporting.changes_line(handle.target, handle.name, job, position)
-                    message = ""
-                except errors.TrialplaneError as error:
-                    text = "\n"  # changes nothing, but writing it fails if the server has ended
-                    message = errors.first_line(error)
-                if message not in ("", last_message):  # a lasting error is printed once
-                    output.note(f"the copy is not up to date: {message}")
-                last_message = message
-
     with PrivateServer(listener.getsockname()) as server:
         order = exporting.order_line(handle.name, job, listener=server.listener.fileno())
+
+        def feed(stdin: IO[bytes]) -> None:
+            """Write the order and then the changes of the run to the server, until the server ends."""
+            text, position, last_message = order + first_changes, start_position, ""
+            with contextlib.suppress(OSError):  # raised when the server has ended
+                while True:
+                    stdin.write(text.encode())
+                    stdin.flush()
+                    time.sleep(_UPDATE_PAUSE)
+                    try:
+                        text, position = exporting.changes_line(handle.target, handle.name, job, position)
+                        message = ""
+                    except errors.TrialplaneError as error:
+                        text = "\n"  # changes nothing, but writing it fails if the server has ended
+                        message = errors.first_line(error)
+                    if message not in ("", last_message):  # a lasting error is printed once
+                        output.note(f"the copy is not up to date: {message}")
+                    last_message = message
+
         source = _with_report_page(server.ask, handle.name, handle.target.name)
         with Pages(source, listener, lambda: f"/dashboard/studies/{_STUDY_ID}", output.note) as pages:
             _print_addresses(pages, has_report=True)

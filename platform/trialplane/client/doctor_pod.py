@@ -24,7 +24,7 @@ from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, ledger, mlflow, records
-from trialplane.wire.findings import Finding
+from trialplane.wire.findings import Finding, Verdict
 
 CONTAINER = "probe"
 _LIFETIME = 900  # seconds after which Kubernetes ends the pod
@@ -152,35 +152,11 @@ def database_address(url: str) -> str:
 
 
 def _pod_findings(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
-    """Wait for the start of the pod, and yield a finding about it and the findings in the pod's log.
-
-    A pod that does not start within `patience` seconds is a failure, and also one that waits for a permanent reason for
-    `_STUCK` seconds: such a reason may disappear in a moment.
-    """
-    begin = time.monotonic()
-    stuck_since: float | None = None
-    while True:
-        pod = cluster.read(kinds.POD, name)
-        if pod is None:
-            yield findings.failed("trial pod", f"{name} was deleted by another user", "try again")
-            return
-        if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
-            break
-        now = time.monotonic()
-        wait = waiting.pod_wait(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
-        if wait is None or not wait.stuck:
-            stuck_since = None
-        elif stuck_since is None:
-            stuck_since = now
-        is_stuck = stuck_since is not None and now - stuck_since > min(_STUCK, patience)
-        if is_stuck or now - begin > patience:
-            text = wait.text if wait is not None else "does not start"
-            advice = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
-            yield findings.failed("trial pod", f"it {text}", advice)
-            return
-        time.sleep(_POLL)
-    node = pod["spec"].get("nodeName", "")
-    yield findings.passed("trial pod", f"started on {node} after {time.monotonic() - begin:.0f} s")
+    """Wait for the start of the pod, and yield a finding about it and the findings in the pod's log."""
+    start_finding = _wait_for_start(cluster, name, patience)
+    yield start_finding
+    if start_finding.verdict is Verdict.FAIL:
+        return
     count, other_lines = 0, []
     for line in cluster.pod_log(name, container=CONTAINER, follow=True):
         finding = parse_finding(line)
@@ -192,6 +168,35 @@ def _pod_findings(cluster: Cluster, name: str, patience: float) -> Iterator[Find
     last_finding = early_end_finding(_ended_pod(cluster, name), count, other_lines)
     if last_finding is not None:
         yield last_finding
+
+
+def _wait_for_start(cluster: Cluster, name: str, patience: float) -> Finding:
+    """Wait until the pod starts, and return whether it did.
+
+    A pod that does not start within `patience` seconds is a failure, and also one that waits for a permanent reason for
+    `_STUCK` seconds: such a reason may disappear in a moment.
+    """
+    begin = time.monotonic()
+    stuck_since: float | None = None
+    while True:
+        pod = cluster.read(kinds.POD, name)
+        if pod is None:
+            return findings.failed("trial pod", f"{name} was deleted by another user", "try again")
+        if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
+            node = pod["spec"].get("nodeName", "")
+            return findings.passed("trial pod", f"started on {node} after {time.monotonic() - begin:.0f} s")
+        now = time.monotonic()
+        wait = waiting.pod_wait(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
+        if wait is None or not wait.stuck:
+            stuck_since = None
+        elif stuck_since is None:
+            stuck_since = now
+        is_stuck = stuck_since is not None and now - stuck_since > min(_STUCK, patience)
+        if is_stuck or now - begin > patience:
+            text = wait.text if wait is not None else "does not start"
+            advice = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
+            return findings.failed("trial pod", f"it {text}", advice)
+        time.sleep(_POLL)
 
 
 def _ended_pod(cluster: Cluster, name: str) -> dict[str, Any]:

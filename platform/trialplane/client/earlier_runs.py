@@ -40,28 +40,25 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
     history: list[EarlierTrial] = []
     training_digest = earlier.training_digest(job)
     for index, run in enumerate(job.history):
-        mapper: earlier.HistoryMapper | None = None
         try:
             old_job = target.job(run)
-            reason = earlier.refusal(old_job, job)
-            if not reason:
-                trains_alike = (
-                    target.submission(run).get("identity") == plan.pack.identity
-                    and earlier.training_digest(old_job.model_copy(update={"seed": job.seed})) == training_digest
-                )
-                mapper = earlier.HistoryMapper(
-                    run,
-                    old_job,
-                    job,
-                    rows.newest_attempts(target.rows(run)),
-                    _out_of_memory(target, run) if job.avoid_oom else (),
-                    trains_alike,
-                )
+            if reason := earlier.refusal(old_job, job):
+                issues.append(Issue(("history", index), f"{run} {reason}"))
+                continue
+            trains_alike = (
+                target.submission(run).get("identity") == plan.pack.identity
+                and earlier.training_digest(old_job.model_copy(update={"seed": job.seed})) == training_digest
+            )
+            mapper = earlier.HistoryMapper(
+                run,
+                old_job,
+                job,
+                rows.newest_attempts(target.rows(run)),
+                _out_of_memory(target, run) if job.avoid_oom else (),
+                trains_alike,
+            )
         except (RunNotFound, RunDamaged, LedgerError) as error:
-            reason = str(error)
-        if mapper is None:
-            is_sentence = reason.startswith("there is")  # "there is no run …", which names the run itself
-            issues.append(Issue(("history", index), reason if is_sentence else f"{run} {reason}"))
+            issues.append(Issue(("history", index), str(error)))
             continue
         history += mapper.trials
         notes += mapper.notes()

@@ -67,13 +67,13 @@ class FunctionJob:
                     hint = errors.nearest(name, self.arguments) or "it has no arguments"
                     yield Issue((field, name), f"the function has no such argument; {hint}", f"submit({field}=…)")
         for name in self.required:
-            default = f"write a default for it: {name}=…"
+            default_advice = f"write a default for it: {name}=…"
             parameter = space.get(name)
             if isinstance(parameter, Mapping) and parameter.get("when"):
-                reason = f"has no value where its condition does not hold; {default}"
+                reason = f"has no value where its condition does not hold; {default_advice}"
                 yield Issue(("space", name, "when"), reason, "submit(space=…)")
             if name not in space and name not in params:
-                advice = f"put it into space or params, or {default}"
+                advice = f"put it into space or params, or {default_advice}"
                 if name == TRIAL:
                     advice = "an objective of Optuna has it alone; read the others in its body, from trialplane.params()"
                 yield Issue((name,), f"this argument has no value; {advice}", "submit(…)")

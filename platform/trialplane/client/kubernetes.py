@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trialplane.client import remote_log, sources, target
@@ -85,6 +85,7 @@ class KubernetesTarget:
         site = self.objects.site
         if job is None:
             return [], []
+        # The RayCluster of a run without code, whose pods need the same resources.
         plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
         ray_cluster = raycluster.raycluster(plan, site)
         # Objects that this user may not list are not checked. The status of a waiting run shows the reason later.
@@ -287,29 +288,26 @@ class KubernetesTarget:
             raise target.active_run_error(run)
         self.objects.remove(run)
         deadline = time.monotonic() + REMOVAL
-        while describe_obstacle := self._request_removal(run):
+        while True:
+            is_locked = False
+            try:
+                if not self.gateway.forget(run):  # the ledger does not know the run any more
+                    return
+            except LedgerLocked:
+                # A controller may have started just before its pod ended. The database notices a lost controller only after
+                # half a minute.
+                is_locked = True
             if time.monotonic() > deadline:
-                raise TargetError(describe_obstacle())
+                raise TargetError(self._locked_message(run) if is_locked else self._removal_status(run))
             time.sleep(self.poll)
 
-    def _request_removal(self, run: str) -> Callable[[], str] | None:
-        """Request the removal of a run's files and record.
-
-        Returns:
-            None if the removal is complete. Otherwise a function that returns the reason why it is not: only the last reason
-            is needed, and reading it takes requests.
-        """
-        try:
-            is_still_known = self.gateway.forget(run)
-            return (lambda: self._removal_status(run)) if is_still_known else None
-        except LedgerLocked:
-            # A controller may have started just before its pod ended. The database notices a lost controller only after half
-            # a minute.
-            return lambda: (
-                f"the Run {run} in {self.cluster.location} is deleted, but its controller still works on it; repeat "
-                f"`platform delete {run}` once `kubectl --context {self.cluster.context} -n {self.cluster.namespace} "
-                f"get pods -l {names.RUN}={run}` shows none"
-            )
+    def _locked_message(self, run: str) -> str:
+        """Return the message for a deleted run on which a controller still works."""
+        return (
+            f"the Run {run} in {self.cluster.location} is deleted, but its controller still works on it; repeat "
+            f"`platform delete {run}` once `kubectl --context {self.cluster.context} -n {self.cluster.namespace} "
+            f"get pods -l {names.RUN}={run}` shows none"
+        )
 
     def _removal_status(self, run: str) -> str:
         """Return why the files of a deleted run still exist."""

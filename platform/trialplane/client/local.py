@@ -29,6 +29,7 @@ from trialplane.plan import saving
 from trialplane.plan.plan import Plan
 from trialplane.training.steps import record
 from trialplane.wire import earlier, logs, paths, records
+from trialplane.wire.holder import Holder
 from trialplane.wire.logs import Piece
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
@@ -245,7 +246,7 @@ class LocalTarget:
 
     @_map_system_errors
     def changes(self, run: str) -> list[Change]:
-        """See `Target`: the submission, each resume, and the state before it."""
+        """See `Target`: the submission, each resume, and the state before it. Empty before the first resume."""
         files = self._find(run)
         if not files.changes.exists():
             return []
@@ -315,20 +316,36 @@ class LocalTarget:
             advice = f"`platform resume {run} {self.job(run).width_option} {parallel}` continues with that many at a time"
             raise InputError(f"first `platform pause {run}`: {advice}")
         controller = process.active_controller(files)
+        if state is RunState.CANCELLED:
+            self._cancel(files, controller, now=now)
+        elif controller is not None:
+            process.signal_stop(run, controller, now=now)
+
+    def _cancel(self, files: RunPaths, controller: Holder | None, *, now: bool) -> None:
+        """Mark a run as cancelled, and stop its controller.
+
+        Args:
+            files: Paths of the run.
+            controller: Its controller; None if it is not active.
+            now: Whether to kill the controller instead of ending it cleanly.
+        """
+        run = files.root.name
         if controller is not None:
             # Before the mark `cancelled` is written. If the mark stayed although the controller cannot be signaled, a later
             # pause would count as a cancel.
             process.check_reach(run, controller)
-        if state is RunState.CANCELLED:
-            status = self._last_status(files) if controller else self._inactive_status(files, self._last_status(files))
-            with folder.explain_write_errors(files.root, "nothing was changed"):
-                files.cancelled.touch()
+        status = self._last_status(files)
+        if controller is None:
+            status = self._inactive_status(files, status)
+        with folder.explain_write_errors(files.root, "nothing was changed"):
+            files.cancelled.touch()
         if controller is not None:
             process.signal_stop(run, controller, now=now)
-        # A controller that ends cleanly writes its last status itself. A killed or missing one cannot.
-        if state is RunState.CANCELLED and (controller is None or now) and not status.state.is_ended:
+            if not now:
+                return  # a controller that ends cleanly writes its last status itself
+        if not status.state.is_ended:
             with folder.explain_write_errors(files.root, "the run counts as cancelled anyway"):
-                cancelled = LedgerView(dataclasses.replace(status, updated=time.time()), state)
+                cancelled = LedgerView(dataclasses.replace(status, updated=time.time()), RunState.CANCELLED)
                 process.replace(files.status, records.to_json(run_status.current(cancelled)))
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:

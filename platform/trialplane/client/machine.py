@@ -108,7 +108,9 @@ class Machine:
         free_gpus = self.gpus - sum(role.resources.gpus_for(role.pods) for role in others)
         if first.resources.gpus_for(first.pods) <= free_gpus:
             return []
-        possible_replicas = first.resources.most_trials(max(0, free_gpus)) // first.nodes if gpus_of_trial else 0
+        possible_replicas = 0  # of the first role, in the GPUs that the others leave free
+        if gpus_of_trial:
+            possible_replicas = first.resources.most_trials(max(0, free_gpus)) // first.nodes
         required = " and ".join(_request_text(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
         advice = f"{job.width_option} {possible_replicas}" if possible_replicas else job.gpu_advice(first.field, 0)
         suffix = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"

@@ -213,7 +213,7 @@ class PrivateServer:
 
     @contextlib.contextmanager
     def ask(self, method: str, target: str, body: bytes) -> Iterator[Any]:
-        """Yield the response to a request, after the start of the server; see `Source`."""
+        """Yield the response to a request; see `Source`. It waits for a server that still starts."""
         with contextlib.closing(_PrivateConnection(self._path, *self._address)) as connection:
             headers = {"Content-Type": "application/json"} if body else {}
             connection.request(method, target, body or None, headers, preload_content=False)

@@ -62,7 +62,7 @@ def active_controller(run: RunPaths) -> Holder | None:
     """Return the controller that works on a run or is starting, on any machine; None if there is none.
 
     The holder of the run's lock works on the run, even if its process is on another machine. If nobody holds the lock, or if
-    this is unknown, the file with the last controller that was started decides.
+    this is unknown, the file with the last controller that was started decides. A holder without a pid is unknown.
 
     Raises:
         RunDamaged: The lock cannot be checked, and the last controller was on another machine.

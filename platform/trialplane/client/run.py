@@ -60,8 +60,8 @@ def submit(to_target: Target, plan: Plan) -> SubmissionOutcome:
     if existing is None or differences is None:  # there is no such run, or its submission is incomplete
         to_target.apply(plan)
         return SubmissionOutcome.NEW
-    has_trials = bool(existing.is_active or existing.status.ended_trials or to_target.rows(name))
-    if not has_trials:  # it has ended before its first one
+    may_have_trials = bool(existing.is_active or existing.status.ended_trials or to_target.rows(name))
+    if not may_have_trials:  # it has ended before its first one
         to_target.remove(name, forget=True)
         to_target.apply(plan)
         return SubmissionOutcome.REPLACED
@@ -393,7 +393,7 @@ class RunHandle:
             raise TargetError(f"{error}; `platform {verb} {self.name} --now` kills it") from error
         except RunNotFound:
             return dataclasses.replace(derived_status, reason="it had not started; nothing of it remains")
-        except RunDamaged as error:
+        except RunDamaged as error:  # its status cannot be read, but whether it still works can
             if self.is_active():
                 raise
             return dataclasses.replace(derived_status, reason=errors.first_line(error))

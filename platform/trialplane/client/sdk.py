@@ -122,6 +122,7 @@ class Platform:
         with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
             folder = Path(scratch, function_job.name)
             function_job.write(folder)
+            # `params` is one of the fields, because it has values of arguments, and not parameters to remove from a space.
             request = _Request(profile, sets, fields, {}, kind, offline=offline)
             return self._prepare_folder(
                 folder, request, name, _provenance(function_job.origin, command), [*issues, *argument_issues]
@@ -130,7 +131,33 @@ class Platform:
     def _prepare_folder(
         self, folder: Path, request: _Request, name: str | None, provenance: Provenance, issues: Sequence[Issue]
     ) -> PreparedRun:
-        """Prepare a job in a folder; see `prepare`. All issues are collected first, and raised together."""
+        """Prepare a job in a folder; see `prepare`."""
+        job, notes = self._check_folder(folder, request, name, issues)
+        existing_runs = () if request.offline else self.target.runs()
+        run = name or planning.default_name(job.name, existing_runs, time.localtime())
+        plan = planning.plan(job, folder, run, provenance)
+        if not request.offline:
+            earlier, history_issues, earlier_notes = earlier_runs.gather(self.target, plan)
+            if history_issues:
+                raise SpecError(history_issues)
+            plan = planning.add_earlier_trials(plan, folder, earlier)
+            notes += earlier_notes
+        return PreparedRun(plan, (*notes, *job.advice()))
+
+    def _check_folder(
+        self, folder: Path, request: _Request, name: str | None, issues: Sequence[Issue]
+    ) -> tuple[Job, list[str]]:
+        """Return the resolved job of a folder, and warnings for the user.
+
+        Args:
+            folder: Folder of the job.
+            request: Changes of the job, and how it is checked.
+            name: Name of the run; None for a default name.
+            issues: Issues of the caller.
+
+        Raises:
+            SpecError: The caller, the job, its data, the run's name or the target has issues. All are raised together.
+        """
         all_issues, notes = list(issues), list[str]()
         resolved_job: Job | None = None
         try:
@@ -156,16 +183,7 @@ class Platform:
                 all_issues.append(Issue(("--context",), str(error)))
         if all_issues or resolved_job is None:
             raise SpecError(all_issues)
-        existing_runs = () if request.offline else self.target.runs()
-        run = name or planning.default_name(resolved_job.name, existing_runs, time.localtime())
-        plan = planning.plan(resolved_job, folder, run, provenance)
-        if not request.offline:
-            earlier, history_issues, earlier_notes = earlier_runs.gather(self.target, plan)
-            if history_issues:
-                raise SpecError(history_issues)
-            plan = planning.add_earlier_trials(plan, folder, earlier)
-            notes += earlier_notes
-        return PreparedRun(plan, (*notes, *resolved_job.advice()))
+        return resolved_job, notes
 
     def _resume_issues(self, job: Job | None, name: str | None) -> list[Issue]:
         """Return the issue if a run cannot start from the checkpoint that its job names. Empty if it can, or names none."""
@@ -322,7 +340,7 @@ def _check_requirements(folder: Path, job: Job, *, is_remote: bool) -> tuple[lis
         issues += requirements.unmet_issues(required)
     if job.install and is_remote:
         issues += install_rules.install_issues(required)
-        return issues, []
+        return issues, []  # no notes, because the installation checks all lines
     return issues, [str(line) for line in required.unchecked]
 
 

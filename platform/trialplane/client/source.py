@@ -26,6 +26,7 @@ from trialplane.errors import Issue, SpecError
 _MAX_CONSTANT = 64 * 1024  # characters of a constant; a longer one is data
 _NOTEBOOK_NAMES = ("get_ipython", "display")  # names that IPython adds to Python's own
 _MODULE_NAMES = {*vars(types.ModuleType("")), "__builtins__", "__file__"}  # names that every module has
+_MISSING = object()  # stands for a module or attribute that does not exist, as no imported value is this object
 _FIND_MISSING = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))"
 
 
@@ -190,10 +191,7 @@ class _Source:
         return self._existing_import(name, value) or self._derived_import(name, value)
 
     def _existing_import(self, name: str, value: Any) -> tuple[str, str] | None:
-        """Return the import statement of the user's code that gives a name this value; see `_import_statement`.
-
-        `self` below stands for a missing module or attribute, because no imported value is this object.
-        """
+        """Return the import statement of the user's code that gives a name this value; see `_import_statement`."""
         for node in self._statements:
             for alias in node.names:
                 bound_name = alias.asname or alias.name.partition(".")[0]
@@ -201,13 +199,13 @@ class _Source:
                     continue
                 if isinstance(node, ast.Import):
                     module = alias.name if alias.asname else name
-                    if sys.modules.get(module, self) is value:
+                    if sys.modules.get(module, _MISSING) is value:
                         return f"import {alias.name} as {name}" if alias.asname else f"import {name}", module
                     continue
                 module = f"{'.' * node.level}{node.module or ''}"
                 if node.level:  # a relative import: from .module import …
                     module = importlib.util.resolve_name(module, self._package) if self._package else ""
-                if getattr(sys.modules.get(module), alias.name, self) is value:
+                if getattr(sys.modules.get(module), alias.name, _MISSING) is value:
                     return _import_from(module, alias.name, name), module
         return None
 
@@ -279,8 +277,8 @@ class _Source:
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
     """Return the global names that a definition uses, and those in its annotations."""
     remover = _AnnotationRemover()
-    # A copy of the tree is changed. `symtable` finds the global names, but needs text.
-    text = ast.unparse(remover.visit(ast.parse(ast.unparse(tree))))
+    copied_tree = ast.parse(ast.unparse(tree))  # because the remover changes its tree
+    text = ast.unparse(remover.visit(copied_tree))  # `symtable` reads text only
 
     def walk(table: symtable.SymbolTable) -> Iterator[str]:
         """Yield the global names that a scope and the scopes inside it use."""

@@ -61,14 +61,16 @@ class RunSources:
     def ledger(self) -> LedgerView | None:
         """View of the ledger; None if it has no status of the run.
 
-        The gateway has already compared the status with the desired state and the last start in the ledger. The Run may have
-        a newer start, or one that the operator has not recorded yet.
+        It has the time of the last start of a controller, because a status from before that start is outdated. The gateway
+        has already compared the status with the last start in the ledger, but the Run may have a newer one, or one that the
+        operator has not recorded yet.
         """
         if self.status is None:
             return None
         run, start_time = self.run, 0.0
         if run is not None and not self.alive:
-            start_time = math.inf  # a start is about to be recorded, so every status in the ledger is of an earlier one
+            # A start is about to be recorded, so every status in the ledger is of an earlier one.
+            start_time = math.inf
             if run.is_observed and run.is_started and not run.is_deleted:
                 start_time = metadata.moment(run.status.started) or run.created
         return LedgerView(self.status, alive=self.alive, begun=start_time)

@@ -112,7 +112,8 @@ class StudyPage:
         """Read what is new in the run, compute the content again if there is anything new, and return it."""
         if self._content is not None and time.monotonic() < self._next_read:
             return self._content
-        start_seconds = time.thread_time()
+        start = time.thread_time()  # processor time of this thread
+        importances_seconds = 0.0
         target, name = self._handle.target, self._handle.name
         status = self._handle.status()
         ledger_attempts, alive = target.attempts(name, self._end)
@@ -129,14 +130,15 @@ class StudyPage:
             record = RunRecord(self._job, status, [self._attempts[n] for n in sorted(self._attempts)], self._reports)
             importances_start = time.thread_time()
             importances_now = self._importances(record)
-            # These do not delay the next read: they are rare, and the first ones import Optuna.
-            start_seconds += time.thread_time() - importances_start
+            importances_seconds = time.thread_time() - importances_start
             facts, columns = content.content(record, self._page_context(), importances_now)
             self._version += 1
             self._content = {**facts, "version": self._version, "mlflow": "/", "logs": LOG}, columns
         # A pause in proportion to the processor time limits this method to MAX_SHARE of a core. Waiting does not count, as
-        # the page would be behind for long on a busy machine, or through a gateway.
-        self._next_read = time.monotonic() + max(MIN_PAUSE, (time.thread_time() - start_seconds) * (1 / MAX_SHARE - 1))
+        # the page would be behind for long on a busy machine, or through a gateway. Nor do importances: they are rare, and
+        # the first ones import Optuna.
+        busy_seconds = time.thread_time() - start - importances_seconds
+        self._next_read = time.monotonic() + max(MIN_PAUSE, busy_seconds * (1 / MAX_SHARE - 1))
         return self._content
 
     def _importances(self, record: RunRecord) -> Importances:

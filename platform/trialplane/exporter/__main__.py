@@ -193,21 +193,21 @@ def main() -> int:
         next_round = time.monotonic() + export.source.pause
         try:
             longest_pause = export.advance(next_round)
-            pause = max(0.0, next_round - time.monotonic())
+            shortest_pause = max(0.0, next_round - time.monotonic())
         except Exception as error:  # noqa: BLE001 - retry here, as a new process would fail in the same way
             reason = export.record_failure(error)
             if is_copy and export.failures == _TRIES:
                 write_log(reason)
                 return errors.EXIT_PLATFORM
             export.report_failure(reason)
-            pause = longest_pause = backoff.pause(export.failures, _LONGEST_PAUSE, first=0.5)
+            shortest_pause = longest_pause = backoff.pause(export.failures, _LONGEST_PAUSE, first=0.5)
         if longest_pause is None:
             return errors.EXIT_OK
-        longest_pause = max(pause, longest_pause)
+        longest_pause = max(shortest_pause, longest_pause)
         if is_copy:  # stdin is closed after the order
             time.sleep(longest_pause)
             continue
-        stdin.wait(pause, longest_pause)
+        stdin.wait(shortest_pause, longest_pause)
         if stdin.is_closed:  # the controller has ended; the exporter of the next controller continues
             return errors.EXIT_OK
         for message in stdin.messages:

@@ -1,9 +1,10 @@
 """Brings MLflow up to date with the ledger of one run.
 
-`projection` defines what MLflow shows of the ledger: a parent run, with a child run for each series of attempts. This module
-writes the part that MLflow lacks. In its names, a run is one of MLflow. It stores its position in the ledger as a tag of the
-parent run. Each write may be repeated: a run is searched before it is created, tags and parameters depend on the ledger
-alone, and MLflow stores equal metrics only once. So the result is the same if an exporter is killed, slow or started twice.
+`projection` defines what MLflow shows of the ledger: a parent run, with a child run for each series of attempts. A series is
+one attempt, or the segments of a trial that was paused and continued. This module writes the part that MLflow lacks. In its
+names, a run is one of MLflow. It stores its position in the ledger as a tag of the parent run. Each write may be repeated:
+a run is searched before it is created, tags and parameters depend on the ledger alone, and MLflow stores equal metrics only
+once. So the result is the same if an exporter is killed, slow or started twice.
 
 Two exporters that work at the same time may create a run twice. Each writes its own id into a tag of the parent run, and
 deletes the tag at its end. An exporter that finds another id there at its end, or found one at its start and finds

@@ -232,6 +232,8 @@ def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
     """
     head = reply.read(logs.NOTICE_BYTES)
     missing, notice_length = logs.parse_notice(head)
+    # The notice is followed by the log from offset `missing` on: position P in the artifact, after the notice, is offset
+    # `missing + P - notice_length` in the log.
     position = 0 if start == 0 else notice_length + max(0, start - missing)  # of the piece in the artifact
     data = head[position:]
     bytes_to_skip = max(0, position - len(head))
@@ -241,7 +243,8 @@ def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
             break
         bytes_to_skip -= len(skipped)
     data += reply.read(logs.PIECE - len(data))
-    return Piece(data, missing + position + len(data) - notice_length)
+    end_position = position + len(data)
+    return Piece(data, missing + end_position - notice_length)
 
 
 def _read_whole(reply: http.client.HTTPResponse, limit: int) -> bytes:

@@ -79,7 +79,6 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     trials = source.integer("spec", "maxTrialCount")
     if trials is None:
         source.note("is missing, but a study must end: see `trials`", "spec", "maxTrialCount")
-    limit = source.integer("spec", "maxFailedTrialCount")
     job |= program
     job |= {
         "space": space,
@@ -88,7 +87,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "pruner": search.short_form(pruner) if pruner else None,
         "trials": search.trials(trials, sampler, space),
         "parallel": source.integer("spec", "parallelTrialCount") or 3,
-        "budget": {key: value for key, value in (("max_failed", limit), ("target", target)) if value is not None},
+        "budget": {"max_failed": source.integer("spec", "maxFailedTrialCount"), "target": target},
         "seed": seed,
     }
     if trials and job["trials"] < trials:

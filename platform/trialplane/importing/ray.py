@@ -132,8 +132,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
             source.note("every value is tried num_samples times there; here values are drawn", *grid_field)
     pruner = _pruner(source, scheduler)
     stop, budget = _stop_rules(source, scheduler, paths.stop)
-    if (limit := source.number(*paths.settings, "time_budget_s")) is not None:
-        budget["time"] = limit
+    budget["time"] = source.number(*paths.settings, "time_budget_s")
     objectives = _objectives(source, paths.settings, _other_metrics(tree))
     grid_values = [space[parameter]["choices"] for parameter in grids]
     trials = _trials(source, (*paths.settings, "num_samples"), grid_values, sampler, space)
@@ -873,8 +872,9 @@ def _subscripts(keys: Sequence[str]) -> str:
 
 def _is_drawn(value: Any) -> bool:
     """Return whether a value is a call, such as `tune.uniform(0, 1)`, or contains one."""
-    elements = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (isinstance(value, dict) and CALL in value) or any(_is_drawn(element) for element in elements)
+    if isinstance(value, dict):
+        return CALL in value or any(map(_is_drawn, value.values()))
+    return isinstance(value, list) and any(map(_is_drawn, value))
 
 
 def _domain(source: Source, field: Place) -> dict[str, Any] | None:

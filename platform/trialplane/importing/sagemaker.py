@@ -65,11 +65,6 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     sampler, pruner = _strategy(source, config)
     limits = (*config, "ResourceLimits")
     target = source.number(*config, "TuningJobCompletionCriteria", "TargetObjectiveMetricValue")
-    budget = {
-        "time": source.number(*limits, "MaxRuntimeInSeconds"),
-        "target": target,
-        "timeout": source.number(*definition, "StoppingCondition", "MaxRuntimeInSeconds"),
-    }
     if script is None:
         script = _DEFAULT_SCRIPT if _DEFAULT_SCRIPT in scripts or len(scripts) != 1 else next(iter(scripts))
         source.note(f"the script is not in the file; {script} is assumed", *definition, "StaticHyperParameters")
@@ -87,7 +82,11 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "pruner": pruner,
         "trials": search.trials(source.integer(*limits, "MaxNumberOfTrainingJobs"), sampler, space),
         "parallel": source.integer(*limits, "MaxParallelTrainingJobs"),
-        "budget": {key: value for key, value in budget.items() if value is not None},
+        "budget": {
+            "time": source.number(*limits, "MaxRuntimeInSeconds"),
+            "target": target,
+            "timeout": source.number(*definition, "StoppingCondition", "MaxRuntimeInSeconds"),
+        },
         "nodes": nodes if nodes > 1 else None,
         "seed": seed,
     }

@@ -188,7 +188,7 @@ class Source:
         """Return the job without empty fields, and the notes. Add a note on each value that was not read.
 
         Args:
-            job: Fields of job.yaml.
+            job: Fields of job.yaml. Limits of `budget` that are None are left out, too.
             reasons: Reasons for such notes, by a part of the value's dotted path; see `_reason`.
             files: Texts of generated files of the job's folder, by name.
             copies: Names of files beside the source that the job's folder needs.
@@ -203,7 +203,8 @@ class Source:
             raise SpecError(self._issues)
         self._note_unread((), reasons)
         notes = sorted(dict.fromkeys(self._notes), key=lambda note: note.line)
-        fields = {field: value for field, value in job.items() if value not in (None, "", [], {})}
+        budget = {name: limit for name, limit in job.get("budget", {}).items() if limit is not None}
+        fields = {field: value for field, value in {**job, "budget": budget}.items() if value not in (None, "", [], {})}
         return ImportResult(fields, tuple(notes), files or {}, tuple(copies), is_in_parent)
 
     def _note_unread(self, path: Place, reasons: Mapping[str, str]) -> None:

@@ -73,7 +73,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "sampler": search.short_form(sampler),
         "pruner": _pruner(source),
         "trials": trials,
-        "budget": {} if (target := source.number("metric", "target")) is None else {"target": target},
+        "budget": {"target": source.number("metric", "target")},
     }
     return source.result(job, _REASONS, copies=[file] if file.endswith(".py") else [])
 

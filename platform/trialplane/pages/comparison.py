@@ -264,7 +264,7 @@ def _settings(record: RunRecord) -> dict[str, str]:
 
 
 def _flatten(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the text of a value, or of each value in a mapping or a list of lists and mappings.
+    """Yield the dotted name and the text of a value, or of each value in a mapping or a list of mappings or lists.
 
     Empty values are left out.
 

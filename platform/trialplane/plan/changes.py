@@ -110,6 +110,7 @@ def changes_by_time(old: Job, new: Job, started: int) -> dict[str, list[str]]:
         field = line.partition(": ")[0]
         if field == old.width_field:
             groups["while it runs"].append(line)
+        # An issue may be about a part of the field, or about the section that contains it.
         elif any(_is_at_or_below(field, name) or _is_at_or_below(name, field) for name in refused):
             groups["in a new run"].append(line)
         else:
@@ -246,6 +247,7 @@ def extension(status: RunStatus, job: Job) -> dict[str, Any] | None:
         points = space.count_points(job.search.parameters) if is_enumerated else None  # None if there is no limit
         trials = 2 * job.trials if points is None else min(2 * job.trials, points)
         return {"trials": trials} if trials > job.trials else None
+    # Otherwise the steps of all trials are used up, or all points of the space were tried.
     return {"budget.steps": 2 * job.budget.steps} if job.budget.steps is not None else None
 
 

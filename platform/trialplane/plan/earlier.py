@@ -221,10 +221,9 @@ def beginnings(
     lacking_count = 0
     for row, (request, outcome) in zip(rows, newest.values(), strict=True):
         params = {**job.params, **request.params}
-        is_shorter = False
-        if steps and isinstance(params.get(steps), int):
-            is_shorter = params[steps] < new.params[steps]
-            params[steps] = new.params[steps] if is_shorter else params[steps]
+        is_shorter = steps != "" and isinstance(params.get(steps), int) and params[steps] < new.params[steps]
+        if is_shorter:
+            params[steps] = new.params[steps]
         if not _has_fixed_params(params, new) or (row.state is TrialState.COMPLETE and not is_shorter):
             continue
         if outcome is None or outcome.checkpoints is None or row.trial not in trials_with_checkpoints:
