@@ -3,6 +3,11 @@
 const CONTEXTS = 8;
 const WEBGL_FROM = 2000; // points; SVG draws fewer as fast, and sharper
 const OKABE_ITO = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999"];
+// Each color as a theme shows it: distinct for color-blind readers too, and with a contrast of 3:1 to the theme's panels.
+const SHADES = {
+  "light": ["#0072B2", "#7A4A00", "#009E73", "#D55E00", "#CC79A7", "#5E35B1", "#2F3300", "#555555"],
+  "dark": ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#CCCCCC"]
+};
 const STATES = {
   COMPLETE: { color: "#0072B2", symbol: "circle" },
   PRUNED: { color: "#E69F00", symbol: "triangle-down" },
@@ -17,15 +22,15 @@ const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: [
 /** A text as plotly.js shows it unchanged: it reads some tags in texts. */
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-/** A color scale that is uniform and safe for color-blind readers: Cividis, on a dark background without its darkest part. */
-const scale = () => document.documentElement.dataset.theme !== "dark" ? [[0, "#00224e"], [0.25, "#414d6b"], [0.5, "#7c7b78"], [0.75, "#bcae6c"], [1, "#fee838"]]
-  : [[0, "#4b5b80"], [0.33, "#7c7b78"], [0.67, "#bcae6c"], [1, "#fee838"]];
+/** A color scale whose lightness grows evenly, so that color-blind readers can use it: Cividis on a dark background. Its ends stand out from the background. */
+const scale = () => document.documentElement.dataset.theme !== "dark" ? [[0, "#00224e"], [0.5, "#6a4f6e"], [1, "#d67a2c"]]
+  : [[0, "#66728f"], [0.33, "#7c7b78"], [0.67, "#bcae6c"], [1, "#fee838"]];
 
 /** Whether to reverse the color scale, so that good values stand out from the background. */
 const reversed = (objective) => (objective.sign > 0) === (document.documentElement.dataset.theme === "dark");
 
-/** A color that stands out from the background of the theme: two of the palette are too dark for the dark one. */
-const shade = (color) => document.documentElement.dataset.theme !== "dark" ? color : { "#0072B2": "#56B4E9", "#D55E00": "#F0783C" }[color] ?? color;
+/** A color of the palette as the theme shows it. */
+const shade = (color) => SHADES[document.documentElement.dataset.theme === "dark" ? "dark" : "light"][OKABE_ITO.indexOf(color)] ?? color;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

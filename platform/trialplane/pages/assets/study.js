@@ -312,7 +312,7 @@ function pareto(run) {
     const feasible = new Set(run.feasible), infeasible = run.complete.filter((row) => !feasible.has(row));
     const best = Uint32Array.from(run.complete.filter((row) => front[row])).sort((p, q) => a.column.data[p] - a.column.data[q]);
     const dots = (name, rows, more) => scatter({ name, x: pick(a.column, rows), y: pick(b.column, rows), text: hovers(run, rows), mode: "markers", ...more });
-    return { data: [dots("dominated", rest, { marker: { color: "#999999", size: rest.length > 5000 ? 3 : 6, opacity: 0.6 } }),
+    return { data: [dots("dominated", rest, { marker: { color: shade("#999999"), size: rest.length > 5000 ? 3 : 6, opacity: 0.6 } }),
       ...(infeasible.length ? [dots("infeasible", infeasible, { marker: { color: shade(STATES.LOST.color), symbol: "x-thin-open", size: infeasible.length > 5000 ? 3 : 6, opacity: 0.6 } })] : []),
       { ...dots("Pareto front", best, { type: "scatter", mode: run.objectives.length === 2 ? "lines+markers" : "markers", line: { color: shade(OKABE_ITO[3]), width: 1, shape: a.sign === b.sign ? (a.sign > 0 ? "hv" : "vh") : (a.sign > 0 ? "hv" : "vh") }, marker: { color: shade(OKABE_ITO[3]), size: 9, symbol: "diamond" } }) }],
       layout: layout({ xaxis: { title: titleOf(a) }, yaxis: { title: titleOf(b) } }) };
@@ -334,7 +334,7 @@ function constraints(run) {
     const inside = (row) => (bound.min === null || column().data[row] >= bound.min) && (bound.max === null || column().data[row] <= bound.max);
     const words = [bound.min === null ? "" : `at least ${short(bound.min)}`, bound.max === null ? "" : `at most ${short(bound.max)}`].filter(Boolean).join(" and ");
     const chart = new Chart(`${bound.metric} and its bounds`, 300, () => ({
-      data: [["within", run.complete.filter(inside), OKABE_ITO[0], "circle"], ["outside", run.complete.filter((row) => !inside(row)), OKABE_ITO[3], "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column(), rows), text: hovers(run, rows), marker: { color: shade(color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: 0.7 } })),
+      data: [["within", run.complete.filter(inside), shade(OKABE_ITO[0]), "circle"], ["outside", run.complete.filter((row) => !inside(row)), shade(OKABE_ITO[3]), "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column(), rows), text: hovers(run, rows), marker: { color: shade(color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: 0.7 } })),
       layout: layout({ xaxis: { title: run.facts.noun }, yaxis: { title: bound.metric }, shapes: [bound.min, bound.max].filter((value) => value !== null).map((y) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: css("--strong"), width: 1, dash: "dash" } })) }),
     }));
     const count = el("p", {});
@@ -392,7 +392,7 @@ function curves(run) {
       const at = (name) => Array.from(steps, (i) => bounded(band(name)[i]));
       const edge = (name, more) => ({ type: "scatter", mode: "lines", x: at("step"), y: at(name), line: { width: 0 }, hoverinfo: "skip", showlegend: false, ...more });
       data.push(edge("q5"), edge("q95", { fill: "tonexty", fillcolor: "rgba(86,180,233,0.20)", name: "5-95 % of all", showlegend: true }), edge("q25"), edge("q75", { fill: "tonexty", fillcolor: "rgba(86,180,233,0.35)", name: "25-75 % of all", showlegend: true }),
-        edge("q50", { line: { width: 2, color: OKABE_ITO[5] }, name: "median of all", showlegend: true }));
+        edge("q50", { line: { width: 2, color: shade(OKABE_ITO[5]) }, name: "median of all", showlegend: true }));
     }
     const pauses = new Map(), promoted = []; // by the number of a curve: the steps from which its trial was promoted
     run.column("pauses", "number").data.forEach((number, i) => pauses.set(number, [...(pauses.get(number) ?? []), run.column("pauses", "step").data[i]]));
@@ -491,7 +491,7 @@ function lineage(run) {
     const at = (share) => sorted[Math.floor(share * (sorted.length - 1))], [low, high] = objective.sign > 0 ? [at(0), at(0.9)] : [at(0.1), at(1)];
     const leading = all.filter((row) => best[row]);
     return { data: [
-      lines("continues its own state", all, own, { line: { color: "#999999", width: 1.5 } }),
+      lines("continues its own state", all, own, { line: { color: shade("#999999"), width: 1.5 } }),
       lines("takes over another state", copies, copy, { line: { color: shade(OKABE_ITO[3]), width: 1.5, dash: "dot" } }),
       lines("lineage of the best", leading, (row) => [...(donors[row] === trials[row] ? [] : copy(row)), ...own(row)], strong()),
       scatter({ mode: "markers", showlegend: false, x: Float64Array.from(ends), y: Float64Array.from(trials), text: hover, marker: { size: 8, color: values, cmin: low, cmax: high > low ? high : low + 1, colorscale: scale(), reversescale: reversed(objective), line: { width: 1, color: css("--panel") }, colorbar: { title: { text: plain(objective.metric) }, thickness: 12, outlinewidth: 0 } } }),
@@ -503,7 +503,7 @@ function lineage(run) {
     const isLog = run.params.find(({ name }) => name === param)?.log && values.data.every((value) => !(value <= 0));
     const points = (row) => [[starts[row], values.data[row]], [ends[row], values.data[row]]], known = all.filter((row) => values.has(row));
     return { data: [
-      lines("members", known, points, { line: { color: "#999999", width: 1.5 } }),
+      lines("members", known, points, { line: { color: shade("#999999"), width: 1.5 } }),
       lines("lineage of the best", known.filter((row) => best[row]), points, strong()),
       scatter({ mode: "markers", showlegend: false, x: Float64Array.from(known, (row) => ends[row]), y: Float64Array.from(known, (row) => values.data[row]), text: Array.from(known, (row) => hover[row]), marker: { size: 5, color: Array.from(known, (row) => best[row] ? css("--strong") : "#999999") } }),
     ], layout: layout({ xaxis: { title: "step", rangemode: "tozero" }, yaxis: axisOf({ name: values.name, texts: values.texts, log: isLog }) }) };
