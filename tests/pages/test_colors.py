@@ -49,7 +49,7 @@ def distance(color: str, other: str) -> float:
 def test_the_colors_stand_out_and_differ(theme: str) -> None:
     charts, css = ((ASSETS / name).read_text() for name in ("charts.js", "page.css"))
     panel = re.findall(r"--panel: (#[0-9a-f]{6})", css)[["light", "dark"].index(theme)]
-    shades = json.loads(re.search(r"SHADES = (\{.*?\});", charts, re.DOTALL)[1])[theme]  # type: ignore[index]
+    shades = json.loads(re.search(r"THEME_COLORS = (\{.*?\});", charts, re.DOTALL)[1])[theme]  # type: ignore[index]
     scales = re.search(r"const scale = .*?\?(.*?)\n\s*: (.*?);", charts, re.DOTALL)
     assert scales is not None
     scale = re.findall("#[0-9a-f]{6}", scales[["light", "dark"].index(theme) + 1])

@@ -121,8 +121,14 @@ def test_several_objectives_and_constraints_have_sections(opened: Opened) -> Non
             "loss": value, "accuracy": 1 - value - 0.1 * chance.random(), "memory": params["layers"] * chance.random()
         },
     )  # fmt: skip
-    sections = drawn(opened(recorded))
+    shown = opened(recorded)
+    sections = drawn(shown)
     assert {"pareto", "constraints"} <= set(sections)
+    shown.show("pareto")
+    script = (
+        "Object.fromEntries([...document.querySelector('#pareto .js-plotly-plot').data].map(t => [t.name, t.marker.symbol]))"
+    )
+    assert shown.read(script)["infeasible"] == "x-thin-open"
 
 
 def attempts(recorded: RunRecord, **fields) -> RunRecord:

@@ -4,7 +4,7 @@ const CONTEXTS = 8;
 const WEBGL_FROM = 2000; // points; SVG draws fewer as fast, and sharper
 const OKABE_ITO = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999"];
 // Each color as a theme shows it: distinct for color-blind readers too, and with a contrast of 3:1 to the theme's panels.
-const SHADES = {
+const THEME_COLORS = {
   "light": ["#0072B2", "#7A4A00", "#009E73", "#D55E00", "#CC79A7", "#5E35B1", "#2F3300", "#555555"],
   "dark": ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#CCCCCC"]
 };
@@ -30,7 +30,7 @@ const scale = () => document.documentElement.dataset.theme !== "dark" ? [[0, "#0
 const reversed = (objective) => (objective.sign > 0) === (document.documentElement.dataset.theme === "dark");
 
 /** A color of the palette as the theme shows it. */
-const shade = (color) => SHADES[document.documentElement.dataset.theme === "dark" ? "dark" : "light"][OKABE_ITO.indexOf(color)] ?? color;
+const shade = (color) => THEME_COLORS[document.documentElement.dataset.theme === "dark" ? "dark" : "light"][OKABE_ITO.indexOf(color)] ?? color;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
