@@ -39,6 +39,7 @@ def execute(file: Path, statement: str) -> None:
         database.commit()
 
 
+@pytest.mark.services
 def test_a_creation_that_ends_in_between_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mlflow.store.db import utils
     from mlflow.tracking import MlflowClient
