@@ -189,6 +189,7 @@ def test_without_a_cluster_that_answers_it_stops_there(cluster) -> None:
 
 def test_without_a_kubeconfig_it_says_what_to_choose(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("TRIALPLANE_HOME", str(tmp_path))  # the last submission of the user's own home may be a local one
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     code, found = examined()
     assert code == 3

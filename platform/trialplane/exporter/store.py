@@ -56,8 +56,8 @@ def create(file: Path) -> None:
             if not _is_incomplete(file):  # another process has created it meanwhile
                 return
             file.replace(file.with_name(f"{file.name}.incomplete"))
-        for left in file.parent.glob(f"{glob.escape(file.name)}.*{building.PART}"):  # by a killed process
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in file.parent.glob(f"{glob.escape(file.name)}.*{building.PART}"):  # by a killed process
+            shutil.rmtree(leftover, ignore_errors=True)
         # A new folder each time, as MLflow keeps connections to a file whose tables it failed to create.
         folder = Path(tempfile.mkdtemp(building.PART, f"{file.name}.", file.parent))
         part = folder / file.name
