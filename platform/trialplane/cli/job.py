@@ -118,7 +118,7 @@ def _create_from(source: str, request: from_script.Request) -> int:
         click.UsageError: There is a space or an objective, and the file is a search.
     """
     file = Path(source)
-    if (file / dvc.FILE).is_file():  # the folder of a pipeline
+    if script_folder.exists(file / dvc.FILE):  # the folder of a pipeline
         file = file / dvc.FILE
     if len(source.split()) > 1 and not script_folder.exists(file):
         return from_script.make_of_command(source, request)
