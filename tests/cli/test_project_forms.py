@@ -236,6 +236,21 @@ FORMS: dict[str, tuple[dict[str, str], list[str], set[str], list[str]]] = {
         {"lr"},
         ["train", "out", "--data=table.csv", "--lr=0.1"],
     ),
+    "subcommand of fire whose values are in a module": (
+        {
+            "config.py": "class opt:\n    lr = 0.1\n",
+            "fit.py": """
+                import fire
+                from config import opt
+                def train(**changes): print("loss=", opt.lr)
+                def test(**changes): ...
+                fire.Fire()
+            """,
+        },
+        ["fit.py"],
+        {"lr"},
+        ["train"],
+    ),
     "parser in a folder above": (
         {"lib/options.py": PARSER, "tools/fit.py": "from lib.options import get_parser\n" + PARSE},
         ["tools/fit.py"],

@@ -524,7 +524,7 @@ def _existing_call(call: script.Call) -> script.Call | None:
         names = [os.path.normpath(Path(root, file)) for root in filter(None, roots) for file in files]
     for name in names:
         path = Path(os.path.normpath(Path(call.folder, name)))
-        if not path.is_absolute() and os.pardir not in path.parts and path.is_file():
+        if not path.is_absolute() and os.pardir not in path.parts and script_folder.exists(path) and path.is_file():
             return dataclasses.replace(call, script=name)
     return None
 
@@ -766,6 +766,8 @@ def _find_parameters(
     # Numbers that the script declares are better than those of the file, and required arguments need a value.
     if file_with_values is None or _has_searchable_numbers(declared.options) or _has_required(declared):
         return parsed_script, declared, None
+    if file_with_values.arguments is None and not any(arguments.placeholders(declared.subcommands)):
+        file_with_values = dataclasses.replace(file_with_values, arguments=declared.subcommands)
     options = (*file_with_values.options, *file_with_values.required)
     return parsed_script, Declared(options), file_with_values
 
