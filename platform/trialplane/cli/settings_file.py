@@ -17,12 +17,11 @@ from typing import Any
 
 from trialplane.cli import output, script_folder
 from trialplane.errors import SpecError
-from trialplane.importing import guess, script
+from trialplane.importing import dvc, guess, script
 from trialplane.importing.script import Script, Style
 from trialplane.job import document, load, settings
 from trialplane.wire.declared import Option
 
-_PIPELINE, _PARAMS = "dvc.yaml", "params.yaml"
 _MOST_FILES = 20  # files that match one pattern
 _MOST_ENTRIES = 10_000  # entries of folders that are searched for a file without its suffix
 _MOST_OTHERS = 5  # other files that a message names
@@ -76,10 +75,10 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = ()) -> 
         The file; None if there is no file with values that a pipeline uses or that are worth a search.
     """
     for folder in [file.parent, *file.parent.parents][: _LEVELS + 1]:
-        stage = _stage(folder / _PIPELINE, file.relative_to(folder))
+        stage = _stage(folder / dvc.FILE, file.relative_to(folder))
         arguments, sections = stage or (None, ())
         is_home = folder == file.parent
-        patterns = list(parsed_script.settings) if stage is None else [_PARAMS]
+        patterns = list(parsed_script.settings) if stage is None else [dvc.PARAMS]
         if stage is None and parsed_script.style is Style.PARSED and not is_home:
             # Above its folder, such a script reads a file only if an argument names it.
             patterns = [pattern for pattern in patterns if parsed_script.needs_file and pattern.startswith("*")]

@@ -25,7 +25,7 @@ from trialplane.importing.script import Call, Script, Style, settings_options
 from trialplane.job import arguments, credentials, document, settings, values
 from trialplane.wire.declared import Option
 
-FILE, _PARAMS = "dvc.yaml", "params.yaml"
+FILE, PARAMS = "dvc.yaml", "params.yaml"
 _INTERPOLATION = re.compile(r"(?<!\\)\$\{(.*?)\}")
 _INDEX = re.compile(r"\[(.*?)\]")  # layers[0]
 # Names of stages that are likely to print a metric, if none of them declares one.
@@ -233,7 +233,7 @@ class _Pipeline:
         elif len(fields_by_stage) > _MOST_STAGES:
             self._refuse(f"has more than {_MOST_STAGES:,} stages", "stages")
         self._raise()
-        shared_values: list[Mapping[str, Any]] = [self._read_data(_PARAMS, "stages")] if self._files.exists(_PARAMS) else []
+        shared_values: list[Mapping[str, Any]] = [self._read_data(PARAMS, "stages")] if self._files.exists(PARAMS) else []
         shared_values += self._variables(data.get("vars"), ".", "vars")
         self._stages = {
             name: self._stage(name, fields, shared_values) for name, fields in dict(fields_by_stage or {}).items()
@@ -486,7 +486,7 @@ class _Pipeline:
         for stage in stages:
             if stage.template:
                 remedy = (
-                    f"write {stage.name} out as one stage, with the values of `{stage.template}` in {_PARAMS}, and search "
+                    f"write {stage.name} out as one stage, with the values of `{stage.template}` in {PARAMS}, and search "
                 )
                 remedy += "those with --space; or name another stage, as in `platform init --from 'dvc repro STAGE'`"
                 self._refuse(
@@ -523,8 +523,8 @@ class _Pipeline:
             for path in stage.deps:
                 if path.endswith((".yaml", ".yml", ".toml")) and path not in self._writers:
                     sections.setdefault(path, []).append("")
-        if not sections and self._files.exists(_PARAMS):
-            sections[_PARAMS] = [""]
+        if not sections and self._files.exists(PARAMS):
+            sections[PARAMS] = [""]
         return sections
 
     def _options(self, file: str, sections: Collection[str]) -> tuple[Option, ...]:
@@ -580,7 +580,7 @@ class _Pipeline:
             if value is _MISSING or isinstance(value, list):
                 reason = "has no value" if value is _MISSING else "is a list, which a command cannot have"
                 names = (key for layer in stage.values for key, _ in _flat(layer)) if value is _MISSING else ()
-                hint = self._hint(name, names) or f"write it into {_PARAMS}"
+                hint = self._hint(name, names) or f"write it into {PARAMS}"
                 remedy = f"{hint}; for a variable of the shell write \\{errors.shortened(match[0], 60)}"
                 self._refuse(f"{errors.shortened(match[0], 60)} {reason}; {remedy}", "stages", stage.name, "cmd")
                 continue
@@ -748,7 +748,7 @@ def _listed(items: Any, folder: str) -> dict[str, list[str]]:
     """
     names_by_file: dict[str, list[str]] = {}
     for item in items if isinstance(items, list) else [items]:
-        for file, names in item.items() if isinstance(item, dict) else [(_PARAMS, [item])] if item is not None else ():
+        for file, names in item.items() if isinstance(item, dict) else [(PARAMS, [item])] if item is not None else ():
             listed = map(str, names) if isinstance(names, list) else ()
             names_by_file.setdefault(_join(folder, str(file)), []).extend(listed)
     return names_by_file
