@@ -24,7 +24,7 @@ FIGURES = {
     "sweeps": ({"%"}, 1),
     "loop": ({"s"}, 5),
     "checkpoints": ({"%"}, 1),
-    "report": ({"ms", "s"}, 12),
+    "report": ({"ms", "s"}, 14),
     "ask": ({"ms", "MiB", "s"}, 7),
     "ledger": ({"ms"}, 7),
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),
