@@ -314,9 +314,13 @@ def test_a_range_of_an_axis_can_be_chosen_by_keys_and_stays_when_the_theme_chang
     shown = opened(recorded)
     shown.show("parallel")
     axis = shown.page.get_by_role("slider", name="Range of momentum")
+    moved = "old => document.querySelector('[aria-label=\"Range of momentum\"]').ariaValueText !== old"
     axis.press("ArrowDown")
+    shown.page.wait_for_function(moved, arg="all")  # a range changes with the next frame
     none = [row for row in recorded.attempts if row.state is TrialState.COMPLETE and "momentum" not in row.params]
+    fifth = axis.get_attribute("aria-valuetext")
     axis.press("Shift+ArrowDown")
+    shown.page.wait_for_function(moved, arg=fifth)
     assert matching(shown) >= len(none) > 50, "the axis begins with the trials without a value"
     before = axis.get_attribute("aria-valuetext")
     shown.page.get_by_role("button", name="Dark theme").click()  # scrolls to the top, so the chart is dropped
