@@ -144,7 +144,7 @@ class RunExists(InputError):
 
 
 class EntrypointError(InputError):
-    """The job's module or function cannot be imported."""
+    """The job's module or function cannot be imported, or its packages cannot be installed."""
 
 
 class CheckpointMismatch(InputError):
@@ -206,7 +206,7 @@ class CacheError(TrialplaneError):
 
 
 class SlotError(TrialplaneError):
-    """No slot could be started."""
+    """No slot could be started, or a slot was lost during a call."""
 
 
 class MessageError(TrialplaneError):

@@ -971,7 +971,7 @@ def test_names_outside_of_the_project_are_no_settings(platform, written: Path, t
     assert result.exit_code == 0, result.output
     assert set(made().search.parameters) == {"dropout"}
     result = platform("init", "--from", f"echo --config {outside}/config.yaml")
-    assert result.exit_code == 2 and "has no numbers with names" in result.stderr, result.output
+    assert result.exit_code == 2 and "has no named numbers" in result.stderr, result.output
 
 
 @pytest.mark.parametrize("name", ["f'{root}/exp.yaml'", "root + '/exp.yaml'", "'../exp.yaml'"])

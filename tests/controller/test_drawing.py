@@ -144,7 +144,7 @@ def test_cmaes_starts_from_the_values_of_the_user(opened: Opened) -> None:
 def test_an_exported_study_has_lists_as_text_and_normal_numbers_as_they_are(opened: Opened) -> None:
     of = job(**SEARCH, params={}, enqueue=[{"layers": [64, 64], "x": 0.3}])
     points = drawn(opened.open(of))
-    order = records.from_json(StudyOrder, exporting.order_line("toy-1", of))
+    order = records.from_json(StudyOrder, exporting.study_order_line("toy-1", of))
     storage = optuna.storages.InMemoryStorage()
     copy = export.Copy(storage, order)
     copy.add(attempts(opened), is_active=True)

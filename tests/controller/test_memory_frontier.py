@@ -117,9 +117,9 @@ def test_the_sampler_draws_again_before_chance_does(
 ) -> None:
     build, seeds = samplers.build_sampler, []
 
-    def counted(*args: Any, drawn_before: int | None = None, **fields: Any) -> optuna.samplers.BaseSampler:
-        seeds.append(drawn_before)
-        return build(*args, drawn_before=drawn_before, **fields)
+    def counted(*args: Any, seed_salt: int | None = None, **fields: Any) -> optuna.samplers.BaseSampler:
+        seeds.append(seed_salt)
+        return build(*args, seed_salt=seed_salt, **fields)
 
     monkeypatch.setattr(samplers, "build_sampler", counted)
     smallest = {"batch": 1, "width": 64, "lr": 0.1, "precision": "full"}

@@ -94,7 +94,9 @@ def test_changes_before_anybody_looked_are_one_that_says_so(owned: Team) -> None
     owned.change(parallel=4)
     annotate(owned, **{names.CHANGED_BY: "lead"})
     owned.settle()
-    what = "state: Running → Paused, parallel: as the job says → 4 (the last of 3 changes since the last record)"
+    what = (
+        "state: Running → Paused, parallel: as the job says → 4 (the last of 3 changes since the last change in the ledger)"
+    )
     assert noted(owned)[1:] == [("lead", what, 4)]
 
 

@@ -203,10 +203,10 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
     options = (*in_command.values(), *in_file.values(), *appended_options)
     if not options and declared.failure:
-        reason = f"has no numbers with names, and its script ended before it read its arguments: {declared.failure}"
-        raise InputError(f"{copy.file} {reason}; nothing was changed")
+        reason = f"its script ended before it read its arguments: {declared.failure}"
+        raise InputError(f"{copy.file} has no named numbers that could be parameters, and {reason}; nothing was changed")
     if not options:
-        raise launcher.without_parameters(str(copy.file))
+        raise launcher.no_parameters_error(str(copy.file))
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
     shared_paths = tuple(dict.fromkeys((*script.shared_outputs(call.arguments), *called_script.shared_paths)))

@@ -391,7 +391,7 @@ def _submit(
     if dry_run:
         namespace, plan = target_name.namespace or "", prepared.plan
         objects = {"items": runs.manifests(plan, namespace, time.time())} if offline else platform.target.describe(plan)
-        _print_objects(objects, target_name, output_format)
+        _print_dry_run(objects, target_name, output_format)
         return 0
     with foreground.signals() as stop_signals:
         handle, outcome = platform.start(prepared.plan)
@@ -404,12 +404,18 @@ def _submit(
         return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
 
 
-def _print_objects(objects: dict[str, Any], target_name: TargetName, output_format: str) -> None:
-    """Print the objects of a dry run; for a cluster, as the input of `kubectl apply -f -` unless the format is JSON."""
+def _print_dry_run(description: dict[str, Any], target_name: TargetName, output_format: str) -> None:
+    """Print what a dry run would start, as JSON or YAML. A cluster's YAML is the input of `kubectl apply -f -`.
+
+    Args:
+        description: Description of the run; for a cluster, a list of manifests under "items".
+        target_name: Target that the run would start on.
+        output_format: Format that the user has chosen.
+    """
     if target_name.local or output_format == "json":
-        output.emit(output_format, objects, lambda: output.as_yaml(objects).rstrip())
+        output.emit(output_format, description, lambda: output.as_yaml(description).rstrip())
     else:
-        click.echo(runs.as_yaml(objects["items"]), nl=False)
+        click.echo(runs.as_yaml(description["items"]), nl=False)
 
 
 def _with_option_names(issues: Sequence[Issue], param_texts: Sequence[str]) -> list[Issue]:

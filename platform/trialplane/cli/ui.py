@@ -146,7 +146,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
     first_changes, start_position = exporting.changes_line(handle.target, handle.name, job, exporting.Position())
 
     with PrivateServer(listener.getsockname()) as server:
-        order = exporting.order_line(handle.name, job, listener=server.listener.fileno())
+        order = exporting.study_order_line(handle.name, job, listener=server.listener.fileno())
 
         def feed(stdin: IO[bytes]) -> None:
             """Write the order and then the changes of the run to the server, until the server ends."""

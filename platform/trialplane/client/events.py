@@ -171,12 +171,16 @@ class _ReportedEvents:
 
 
 def history(target: Target, run: str) -> list[Moment]:
-    """List what has happened in a run so far, in order of time; see `RunHandle.history`."""
+    """List what has happened in a run so far: the recorded changes, the starts and ends of attempts, and the run's end.
+
+    They are in order of time. Those without a time come last: of an attempt that still runs, whose start is not in the
+    ledger yet, and of one that never started or was lost.
+    """
     job = target.job(run)
     observed, attempts, alive, _ = _read_progress(target, run, 0)
     changes, status = target.changes(run), observed.status
     moments = [Moment(change.at, change.description, change.by) for change in changes]
-    if not changes and status.created:
+    if not changes and status.created:  # else the submission is the first change
         moments.append(Moment(status.created, "submitted"))
     for attempt in attempts:
         attempt_text = f", attempt {attempt.request.attempt}," if attempt.request.attempt > 1 else ""
@@ -185,7 +189,7 @@ def history(target: Target, run: str) -> list[Moment]:
             moments.append(Moment(None, f"{title} runs" if alive else f"{title} was lost with its controller"))
             continue
         row = reading.row(job, attempt, alive)
-        failure = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""
+        failure = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""  # its message says stopped
         values = zip(job.objectives, row.values, strict=False)  # an attempt without a result has no values
         value_texts = [f"{objective.metric}={value:.5g}" for objective, value in values]
         result = " ".join([f"{row.state.value.lower()}{failure}", *value_texts])

@@ -40,8 +40,8 @@ MLFLOW = "mlflow:"  # prefix of the tracking URI of an MLflow
 COMMAND = (sys.executable, "-P", "-m", "trialplane.controller.export")
 
 
-def order_line(run: str, job: Job, **destination: Any) -> str:
-    """Return the first line for the process, with the order.
+def study_order_line(run: str, job: Job, **destination: Any) -> str:
+    """Return the first line for the process: the order to make an Optuna study of a run.
 
     Args:
         run: Name of the run.
@@ -53,6 +53,7 @@ def order_line(run: str, job: Job, **destination: Any) -> str:
         tuple(objective.direction for objective in job.objectives),
         tuple(objective.metric for objective in job.objectives),
         {"job": job.name, "kind": job.kind, "spec": job.model_dump_json()},
+        # Optuna has no normal distribution, so such parameters become uniform ones over these ranges.
         ranges={name: Range(*parameter.ends, parameter.log) for name, parameter in job.search.normal_parameters.items()},
         **destination,
     )
@@ -126,7 +127,7 @@ def export(target: Target, run: str, url: str) -> None:
     line, _ = changes_line(target, run, job, Position())
     process = subprocess.run(
         COMMAND,
-        input=order_line(run, job, url=url) + line,
+        input=study_order_line(run, job, url=url) + line,
         env=process_environ(),
         capture_output=True,
         encoding="utf-8",

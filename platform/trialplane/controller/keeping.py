@@ -91,9 +91,10 @@ class CheckpointRemover:
             try:
                 call.result()
             except errors.SlotError as error:
-                log.info("checkpoints are removed by another slot: %s", error)
+                # The folders stay unwanted, so the next removal includes them.
+                log.info("a slot was lost while it removed checkpoints; another one will remove them: %s", error)
             except errors.CheckpointError as error:
-                # Another attempt to remove them would fail too, so they count as done.
+                # A second removal would fail too, so they count as done.
                 self._unwanted.difference_update(removed_folders)
                 log.warning("checkpoints that are not needed any more are left where they are: %s", error)
             else:

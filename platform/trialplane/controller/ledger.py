@@ -612,8 +612,8 @@ class Ledger:
             jobs_sampler: Sampler that has drawn the trial at first.
         """
         sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
-        if redraw < sampler_redraws and samplers.is_stateless(jobs_sampler):
-            return samplers.build_sampler(self.job, trial, self._code, drawn_before=redraw + 1, earlier=self._earlier)
+        if redraw < sampler_redraws and samplers.is_rebuilt(jobs_sampler):
+            return samplers.build_sampler(self.job, trial, self._code, seed_salt=redraw + 1, earlier=self._earlier)
         seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), redraw)
         return optuna.samplers.RandomSampler(seed=seed)
 
@@ -692,7 +692,7 @@ class Ledger:
         sampler = samplers.build_sampler(self.job, trial, self._code, previous, earlier=self._earlier)
         self._study.sampler = sampler
         is_first_draw = trial == 0
-        if not self._is_replayed or is_first_draw or samplers.is_stateless(sampler) or sampler is previous:
+        if not self._is_replayed or is_first_draw or samplers.is_rebuilt(sampler) or sampler is previous:
             return
         trials = [self._frozen(number) for number in range(trial)]
         with self._sampler_call(trial):

@@ -85,9 +85,9 @@ def build_sampler(
     job: Job,
     trial: int,
     code: JobCode,
-    reusable: optuna.samplers.BaseSampler | None = None,
+    previous: optuna.samplers.BaseSampler | None = None,
     *,
-    drawn_before: int | None = None,
+    seed_salt: int | None = None,
     earlier: Sequence[FrozenTrial] = (),
 ) -> optuna.samplers.BaseSampler:
     """Return the sampler that draws a logical trial.
@@ -96,28 +96,30 @@ def build_sampler(
         job: Job that names the sampler.
         trial: Number of the trial.
         code: Code of the job.
-        reusable: Sampler of another trial of the job; None if there is none. It is returned unless it is stateless.
-        drawn_before: Number that changes the seed, if one trial needs several samplers; None for the trial's own seed.
-        earlier: Trials of earlier studies, from which CMA-ES starts. Other samplers get them as part of the history.
+        previous: Sampler of another trial of the job; None if there is none. A sampler that draws all trials is returned
+            itself. Of CMA-ES only the starts are taken that it has estimated.
+        seed_salt: Number that changes the seed, if one trial needs several samplers; None for the trial's own seed.
+        earlier: Trials of earlier studies. CMA-ES starts from them, and TPE groups parameters that some of them lack. All
+            samplers also get them as part of the history.
     """
-    if reusable is not None and not is_stateless(reusable):
-        return reusable
+    if previous is not None and not is_rebuilt(previous):
+        return previous
     seed = derived_seed(job.seed, trial)
-    if drawn_before is not None:
-        seed = derived_seed(seed, drawn_before)
+    if seed_salt is not None:
+        seed = derived_seed(seed, seed_salt)
     chosen = job.search.sampler
     if chosen.class_path:
         return _build_from_class(job, seed, code)
     sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code, earlier)
-    if isinstance(sampler, _Cmaes) and isinstance(reusable, _Cmaes):
-        sampler.start_like(reusable)
+    if isinstance(sampler, _Cmaes) and isinstance(previous, _Cmaes):
+        sampler.start_like(previous)
     if isinstance(sampler, _Grid):
         sampler.begin_with(job.search.parameters, job.search.enqueue)
     return sampler
 
 
-def is_stateless(sampler: optuna.samplers.BaseSampler) -> bool:
-    """Return whether a sampler stores nothing in memory, so that a new one is built for each trial.
+def is_rebuilt(sampler: optuna.samplers.BaseSampler) -> bool:
+    """Return whether a new sampler is built for each trial, as the sampler stores nothing that it needs for the next one.
 
     True for Optuna's samplers, except for the grid, which has computed its points. False for a class of another package,
     which may store what it has learned.

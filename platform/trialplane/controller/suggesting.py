@@ -54,7 +54,7 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
             if parameter.name not in trial.distributions:
                 _draw_joint_parameters(trial, job, code)
                 trial.study.sampler = samplers.build_sampler(
-                    job, trial.number, code, trial.study.sampler, drawn_before=len(trial.distributions)
+                    job, trial.number, code, trial.study.sampler, seed_salt=len(trial.distributions)
                 )
             drawn = _suggest(trial, parameter)
         except Exception as error:  # noqa: BLE001  any error is passed to the objective and must not end the controller

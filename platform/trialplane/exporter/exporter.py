@@ -505,7 +505,7 @@ class Exporter:
         """
         if not now and time.monotonic() < self._last_save + _SAVE_INTERVAL:
             return
-        position = dataclasses.replace(self._position, ends=self.files.done or self._saved_position.ends)
+        position = dataclasses.replace(self._position, ends=self.files.uploaded_ends() or self._saved_position.ends)
         if position != self._saved_position:
             self.client.set_tag(self._parent, labels.EXPORTED, records.to_json(position))
             self._saved_position = position

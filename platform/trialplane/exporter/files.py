@@ -49,7 +49,7 @@ class _UnreadableFile(Exception):
 class Files:
     """Files that wait for their upload to MLflow.
 
-    Marks between the files tell up to which end of an attempt all files are uploaded.
+    A mark among the files stands for ends of attempts. They are uploaded once all files before the mark are.
 
     Args:
         client: Client of the MLflow that gets the files.
@@ -60,10 +60,10 @@ class Files:
         # Files are numbered in the order in which they are added.
         self._waiting: dict[int, _Waiting] = {}  # by number
         self._order: collections.deque[int] = collections.deque()  # numbers of these files, in the order of their next tries
-        # Ends of attempts that are not in `_last_done` yet, each with the count of files that had been added before it.
+        # Marks after that of `_uploaded_ends`, each with the count of files that had been added before it.
         self._marks: collections.deque[tuple[int, Ends]] = collections.deque()
         self._count = 0  # number of files added so far
-        self._last_done: Ends | None = None
+        self._uploaded_ends: Ends | None = None
         self._failures = 0  # number of consecutive failures
         self._next_time = 0.0  # time of the next try, by the monotonic clock
         self._failure_reason = ""  # description of the last failure
@@ -81,17 +81,16 @@ class Files:
         """Mark that all files of the attempts up to these ends have been added."""
         self._marks.append((self._count, ends))
 
-    @property
-    def done(self) -> Ends | None:
-        """The last marked ends whose files are all uploaded or given up; None before the first."""
+    def uploaded_ends(self) -> Ends | None:
+        """Return the ends of the last mark before which all files are uploaded or given up; None if there is none yet."""
         first_waiting = next(iter(self._waiting), self._count)  # all files with lower numbers are done
         while self._marks:
             file_count, ends = self._marks[0]
             if file_count > first_waiting:
                 break
             self._marks.popleft()
-            self._last_done = ends
-        return self._last_done
+            self._uploaded_ends = ends
+        return self._uploaded_ends
 
     @property
     def pending(self) -> int:

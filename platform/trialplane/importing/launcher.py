@@ -310,7 +310,7 @@ def parse_command_line(
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
-        raise without_parameters(text, started_commands())
+        raise no_parameters_error(text, started_commands())
     words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split_words(command)
     if passes_arguments:
         words.append("bash")  # $0 of the shell, which comes before the arguments of "$@"
@@ -395,12 +395,17 @@ def typed_value(option: Option, text: str) -> Option:
     return dataclasses.replace(option, default=default, kind=kind, required=False)
 
 
-def without_parameters(command: str, started_commands: Sequence[str] = ()) -> SpecError:
-    """Return the error for a command line without parameters; for `started_commands` see `read`."""
+def no_parameters_error(command: str, started_commands: Sequence[str] = ()) -> SpecError:
+    """Return the error for a command line without parameters.
+
+    Args:
+        command: The command line.
+        started_commands: Commands to suggest instead, one for each Python command that its shell script starts.
+    """
     example = "python train.py --lr 0.1"
     remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
     remedy = _started_remedy(started_commands) or remedy
-    return SpecError([Issue(("command",), f"has no numbers with names; {remedy}", command)])
+    return SpecError([Issue(("command",), f"has no named numbers that could be parameters; {remedy}", command)])
 
 
 def _started_remedy(commands: Sequence[str]) -> str:

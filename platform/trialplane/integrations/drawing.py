@@ -48,7 +48,7 @@ def value(trial: Any, name: str, domain: Any) -> Any:
             trial, name, domain.low, domain.high, is_integer=is_integer, log=is_log, step=getattr(domain, "step", None)
         )
     if hasattr(domain, "ppf"):  # of scipy
-        return _quantile(trial, name, domain)
+        return _scipy_value(trial, name, domain)
     if _is_bounds(domain):
         is_integer = all(isinstance(bound, int) for bound in domain[:2])
         return number(trial, name, domain[0], domain[1], is_integer=is_integer, log=domain[2:] == ("log-uniform",))
@@ -88,8 +88,11 @@ def number(
     return trial.suggest_float(name, float(low), float(high), step=None if log else step, log=log)
 
 
-def _quantile(trial: Any, name: str, distribution: Any) -> Any:
-    """Draw a value from a frozen distribution of scipy: from a known one by its bounds, from another one by a quantile."""
+def _scipy_value(trial: Any, name: str, distribution: Any) -> Any:
+    """Draw a value from a frozen distribution of scipy.
+
+    The parameter of an integer, uniform or log-uniform one is the value itself; of any other, the quantile of the value.
+    """
     kind = getattr(getattr(distribution, "dist", None), "name", "")
     low, high = distribution.support()
     if kind == "randint":

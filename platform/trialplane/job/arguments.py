@@ -58,7 +58,7 @@ def escaped(text: str) -> str:
 
 
 def is_known(name: str, argument: str, parameters: Collection[str]) -> bool:
-    """Whether a placeholder has a value.
+    """Whether a placeholder names something that an argument can have: a parameter, which may be null, or a fact.
 
     Args:
         name: Name of a parameter, of a fact, or of a placeholder for all parameters.

@@ -207,12 +207,15 @@ def _files(script: Path, roots: Sequence[Path]) -> Iterator[_File | None]:
 
 
 def _files_by_name(roots: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the Python files in some folders, by the name by which they are imported. Hidden folders are left out."""
+    """Return the Python files in some folders by the last part of their module's name: `b` for a/b.py and a/b/__init__.py.
+
+    Hidden files and folders are left out, and installed packages.
+    """
     files_by_name: dict[str, list[Path]] = {}
     for root in roots:
         for file in root.rglob("*.py"):
             if any(part.startswith(".") or part == "site-packages" for part in file.relative_to(root).parts):
-                continue  # of a virtual environment, for example
+                continue  # for example the files of a virtual environment
             name = file.parent.name if file.name == "__init__.py" else file.stem
             files_by_name.setdefault(name, []).append(file)
     return files_by_name

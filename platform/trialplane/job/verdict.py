@@ -69,20 +69,25 @@ def _removable_path(field_path: Place) -> Place:
     return field_path[:2] if field_path[:1] == ("space",) and len(field_path) > 1 else field_path[:1]
 
 
-def _partial_job(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Job | None:
+def _partial_job(job_class: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Job | None:
     """Return the job without its invalid parts, for further checks. None if too little is valid.
 
     Required fields that are missing or invalid get stand-ins, see `Base.stand_in`.
+
+    Args:
+        job_class: Class of the job's kind.
+        data: Fields of the job.
+        broken: Paths of the invalid parts, from `_removable_path`.
     """
-    valid_fields = {key: value for key, value in data.items() if (key,) not in broken and key in kind.model_fields}
+    valid_fields = {key: value for key, value in data.items() if (key,) not in broken and key in job_class.model_fields}
     if isinstance(valid_fields.get("space"), dict):
         valid_fields["space"] = {key: value for key, value in valid_fields["space"].items() if ("space", key) not in broken}
-    name = next(name for name, cls in kinds.CLASSES.items() if cls is kind)
-    for key, value in {**kind.stand_in, "kind": name}.items():
-        if key in kind.model_fields:
+    kind = next(kind for kind, cls in kinds.CLASSES.items() if cls is job_class)
+    for key, value in {**job_class.stand_in, "kind": kind}.items():
+        if key in job_class.model_fields:
             valid_fields.setdefault(key, value)
     try:
-        return kind.model_validate(valid_fields)
+        return job_class.model_validate(valid_fields)
     except ValidationError:  # the issues that are known so far have to suffice
         return None
 

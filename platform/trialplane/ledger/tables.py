@@ -112,7 +112,9 @@ _DAMAGE_CLASSES = ("42", "XX")  # of SQLSTATE: missing tables or columns, corrup
 
 
 def engine(url: str, *, pings: bool = True) -> sa.Engine:
-    """Return a controller's engine: SQLite with a write-ahead log, or one connection to PostgreSQL, which holds the lock.
+    """Return an engine for one process that uses one ledger: SQLite with a write-ahead log, or one connection to PostgreSQL.
+
+    It is a single connection, because a controller's holds the lock on its run; see `locking`.
 
     Args:
         url: URL of the database.
@@ -132,7 +134,10 @@ def in_schema(url: sa.URL | str, schema: str) -> str:
 
 
 def postgresql_engine(url: sa.URL | str, **options: Any) -> sa.Engine:
-    """Return an engine of PostgreSQL whose connections see only the tables of the URL's schema, or of the default one."""
+    """Return an engine of PostgreSQL whose connections see only the tables of the URL's schema, or of the default one.
+
+    It never opens more connections than its `pool_size`.
+    """
     schema_engine = sa.create_engine(url, max_overflow=0, **options)
     sa.event.listen(schema_engine, "do_connect", _choose_schema)
     return schema_engine

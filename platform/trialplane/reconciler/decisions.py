@@ -229,7 +229,7 @@ def decide(observed: Observation) -> tuple[Action, ...]:
 
 def _note_change(observed: Observation) -> tuple[Action, ...]:
     """Return the action that notes a change of the spec, if the ledger does not have it."""
-    change = spec_changes.change(observed)
+    change = spec_changes.unrecorded_change(observed)
     return () if change is None else (NoteChange(change),)
 
 

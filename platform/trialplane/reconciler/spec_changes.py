@@ -15,18 +15,18 @@ from trialplane.wire import cluster as names
 from trialplane.wire.records import Change
 
 
-def change(observed: Observation) -> Change | None:
-    """Return the newest change of the spec. None if the ledger has it, or if the Run has no record.
+def unrecorded_change(observed: Observation) -> Change | None:
+    """Return the newest change of the spec. None if the ledger has it, the Run has no record, or its spec is not valid.
 
-    If there were several changes since the last observation, this is one change by the user who made the last of them. Its
-    description has their number.
+    Several changes since the last one in the ledger are returned as one, by the user who made the last, with their number in
+    the description.
     """
     if observed.record is None or not observed.is_recorded or observed.parsed.spec is None:
         return None
     last = observed.record.change
     last_of_run = last if last is not None and last.uid == observed.uid else None
     last_generation = 0 if last_of_run is None else last_of_run.generation
-    change_count = observed.generation - last_generation
+    change_count = observed.generation - last_generation  # the API server adds 1 for each change of the spec
     if change_count <= 0:
         return None
     requested = _requested_fields(observed.spec, observed.parsed.job)
@@ -35,7 +35,7 @@ def change(observed: Observation) -> Change | None:
     else:
         text = "submitted" if not observed.spec.resumes else "resumed, as a new Run"
     if change_count > 1:
-        since = "the Run was created" if last_of_run is None else "the last record"
+        since = "the Run was created" if last_of_run is None else "the last change in the ledger"
         text += f" (the last of {change_count} changes since {since})"
     annotations = observed.run["metadata"].get("annotations") or {}
     user = str(annotations.get(names.CHANGED_BY) or observed.owner)

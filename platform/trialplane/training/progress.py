@@ -142,9 +142,9 @@ class Meter:
         self._pulse_time, self._pulse_step, self._own_seconds = now, step, 0.0
 
     def _report(self, step: int, now: float, lr: float | None, grad_norm: Any, other_metrics: dict[str, Any]) -> None:
-        """Report the metrics of the steps since the last report, and begin to count anew."""
+        """Report the mean loss and the rates since the last report with the other metrics of this step, and count anew."""
         seconds = max(now - self._report_time, 1e-9)
-        steps = max(step - self._report_step, 1)  # 0 for a job that counts steps from 0: its first step is `start` itself
+        steps = max(step - self._report_step, 1)  # in a job that counts steps from 0, the first one is no step after `start`
         metrics: dict[str, float] = {}
         if self._losses:
             metrics["loss"] = _mean(self._losses)

@@ -29,7 +29,7 @@ class SaveChoice(NamedTuple):
     Attributes:
         stops: Whether the attempt stops.
         pauses: Whether the trial pauses at a rung.
-        is_due: Whether it is time for a checkpoint.
+        is_due: Whether `every` seconds have passed since the last checkpoint, or the step is at a rung.
         is_last: Whether it is the last step of a whole trial.
     """
 

@@ -175,8 +175,8 @@ class Saving:
         self.remark = ""
         self.is_restart = False
 
-    def compare(self, state: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-        """Compare the optimizer's values in the first new state with those that were taken over, and set the remark."""
+    def check_optimizer(self, state: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """In a population, set the remark if the first new state still has the optimizer's values of the other trial."""
         if self.taken_over is not None:
             from trialplane.training import optimizers  # only a population's trial needs it
 
@@ -304,19 +304,22 @@ class Context:
             Stopped: A stop is requested. Do not catch it.
             Paused: The trial is at a rung. Do not catch it.
             CheckpointError: The state could not be written.
+            InputError: There are several ranks, and `torch.distributed` is not initialized.
             TypeError: The state has values that cannot be saved.
         """
         from trialplane.training.states import SaveChoice  # imports numpy
 
         states, pause = self._states(), self._pause
-        self._saving.compare(state, self.params)
+        self._saving.check_optimizer(state, self.params)
 
         def choose() -> SaveChoice:
             """Return the reasons to save now. `agree` calls this in rank 0, whose decision counts in all ranks."""
             # A job may save before it reports. So a state at the rung is written even if its report, which requests the
             # pause, is still missing.
             is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
-            return SaveChoice(self._stop.is_requested, pause.is_requested, is_due, pause.is_last(step))
+            return SaveChoice(
+                stops=self._stop.is_requested, pauses=pause.is_requested, is_due=is_due, is_last=pause.is_last(step)
+            )
 
         choice = states.agree(choose)
         if not any(choice):
@@ -615,13 +618,12 @@ def report(step: int | None = None, **metrics: float) -> None:
     """Report metrics of the current trial, as `Context.report`. Does nothing outside of a trial.
 
     Args:
-        step: Epoch or optimizer step. Default: one more than in the report before, or 0.
+        step: Epoch or optimizer step. Default: one more than in the report before, or 0 in the first report of an attempt. A
+            job that continues from a checkpoint must give the step.
         **metrics: Metrics by name: `trialplane.report(accuracy=0.93)`.
 
     Raises:
-        Pruned: The pruner ends the trial. Do not catch it.
-        Finished: The job's `stop` ends the trial. Do not catch it.
-        ValueError: The step is negative, or 2**31 or more.
+        Pruned, Finished, Paused, Unsaved, ValueError: As `Context.report`.
     """
     if (ctx := current()) is not None:
         ctx.report(step, **metrics)

@@ -210,7 +210,10 @@ class RunningTrial:
         self.timers.set("hand over", moment, self.take_messages)
 
     def handle_report(self, report: messages.Reported) -> None:
-        """Record a report of a step, and schedule its hand-over. One that does not wait for an answer may end the trial.
+        """Record a report of a step, and schedule its hand-over.
+
+        A report whose sender does not wait for an answer may end the trial here, by the job's `stop` or by a rung. After
+        such an end the trial's later reports are dropped.
 
         Raises:
             MessageError: The step is out of range.
@@ -218,7 +221,7 @@ class RunningTrial:
         if not 0 <= report.step <= records.MAX_STEP:
             raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.MAX_STEP}")
         if self.decided_end is not None and not report.waits:
-            return  # reports after the decided end do not count
+            return  # a report whose sender waits is still handed over, as its process needs the answer
         report = dataclasses.replace(report, **_bounded_fields(report, self.request))
         reported_at = self._clamp_time(report.time)
         self.reports.append(

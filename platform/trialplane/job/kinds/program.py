@@ -367,7 +367,7 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
 
 
 def _placeholder_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
-    """Yield issues of placeholders in the command or the arguments that have no value.
+    """Yield issues of placeholders that name nothing, that must be an argument by themselves, or whose parameter is null.
 
     Args:
         job: The job.
@@ -380,7 +380,7 @@ def _placeholder_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
                 null_params.setdefault(name, items[index])
             if arguments.is_known(name, items[index], names):
                 continue
-            if arguments.is_known(name, f"{{{name}}}", names):
+            if name in arguments.FOR_ALL:
                 message = f"{{{name}}} must be an argument by itself"
             else:
                 hint = errors.nearest(name, [*names, *arguments.FACTS])

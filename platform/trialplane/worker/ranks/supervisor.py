@@ -191,7 +191,7 @@ class Supervisor:
                 self._handle_pulse(rank_process, message)
             case messages.Reported():
                 self._last_metrics = {**message.metrics, **self._slowest_metrics}
-                self._report(dataclasses.replace(message, metrics={**self._last_metrics, **self._take_times()}))
+                self._report(dataclasses.replace(message, metrics={**self._last_metrics, **self._take_step_seconds()}))
             case messages.Ended():
                 self._apply(self._verdict.handle_outcome(rank_process.placement.rank, message.outcome))
 
@@ -210,13 +210,16 @@ class Supervisor:
         now = time.monotonic()
         lacks_rank_0 = self._request.node > 0
         if lacks_rank_0 and self._stragglers.has_all_times and now >= self._times_due_at:
-            times = self._take_times()
+            times = self._take_step_seconds()
             if times:
                 self._times_due_at = now + TIMES_INTERVAL
                 self._report(messages.Reported(message.step, times, time.time(), now, waits=False))
 
-    def _take_times(self) -> dict[str, float]:
-        """Return the new times of this node's ranks as metrics; {} if the trial has too many ranks for a report."""
+    def _take_step_seconds(self) -> dict[str, float]:
+        """Return the seconds per step of this node's ranks that have reported since the last call, as metrics.
+
+        {} if the trial has too many ranks for a report.
+        """
         if self._config.ranks * self._config.nodes > ranks.MAX_TIMED:
             return {}
         return ranks.as_metrics(self._stragglers.take_times())

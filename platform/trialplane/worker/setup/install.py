@@ -76,15 +76,16 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         limits: Limits of the chart.
 
     Raises:
-        EntrypointError: The requirements cannot be installed in any pod.
-        SlotError: The index could not be reached in time, or the node is at fault.
+        EntrypointError: The requirements cannot be installed in any pod, or not within the time limit.
+        SlotError: The index did not answer, or the node is at fault.
         OSError: The node is at fault.
     """
     listed = requirements.read(code, name, is_named=not name.endswith(".py"))
     if issues := [*listed.issues, *install_rules.install_issues(listed)]:
         raise EntrypointError(str(SpecError(issues)))
     applicable = [line for line in listed.lines if line.applies]
-    if not requirements.unmet_issues(dataclasses.replace(listed, python=None)):  # Python itself cannot be installed
+    # Another version of Python cannot be installed, so only the packages count here.
+    if not requirements.unmet_issues(dataclasses.replace(listed, python=None)):
         return []
     pins = pinned_packages()
     if issues := list(_conflicts(applicable, pins)):
