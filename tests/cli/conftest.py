@@ -67,8 +67,8 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def made() -> Study:
-    job = load.load_job(Path("src"))
+def made(folder: str = "src") -> Study:
+    job = load.load_job(Path(folder))
     assert isinstance(job, Study)
     return job
 

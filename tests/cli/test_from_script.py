@@ -262,17 +262,31 @@ def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) 
     assert made().capture == ("wandb",) and "placeholder: name a metric that it logs to W&B" in result.stderr
 
 
-def test_the_summary_of_wandb_names_what_is_captured(platform, written: Path) -> None:
-    lines = ("Run history:", "val/loss #_", "", "Run summary:", "   lr 0.1", "val/loss 0.5", "", "exitcode: 0")
-    prints = "".join(f"print('wandb: {line}')\n" for line in lines)
-    text = "import wandb, pathlib\n" + ARGPARSE.replace('"stamp"', '"--stamp"') + prints
-    text += "pathlib.Path('wandb').mkdir()\npathlib.Path('wandb/debug.log').write_text('exitcode: 3.5\\n')\n"
-    (written / "fit.py").write_text(text)
-    result = platform("init", "--from", str(written / "fit.py"))
+@pytest.mark.parametrize(
+    "script",
+    ["fit.py", "python fit.py --lr 0.1", "export PYTHONPATH=. && python fit.py --lr 0.1", "LR=0.1 python fit.py"],
+)
+def test_what_is_logged_to_wandb_names_what_is_captured(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.chdir(written)
+    text = "import wandb\n" + ARGPARSE.replace('"stamp"', '"--stamp"')
+    (written / "fit.py").write_text(text + "wandb.init(project='p').log({'lr': 0.1, 'val/loss': 0.5})\n")
+    result = platform("init", "--from", script)
     assert result.exit_code == 0 and "its metrics: lr, val/loss" in result.stderr, result.output
-    job = made()
+    job = made(".")
     assert job.capture == ("wandb",) and job.metrics is None
     assert (job.objectives[0].metric, job.objectives[0].direction) == ("val/loss", "minimize")
+
+
+@pytest.mark.parametrize("metric", ["val_acc", "test_acc"])
+def test_a_script_that_also_logs_to_wandb_needs_no_account(platform, written: Path, metric: str) -> None:
+    text = "import wandb\n" + ARGPARSE.replace('"stamp"', '"--stamp"') + BODY
+    (written / "fit.py").write_text(f"{text}wandb.init().log({{'grad/norm': 0.5}})\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", f"{metric}:max")
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert job.capture == ("wandb",) and [source.source for source in job.metrics or ()] == ["stdout"]
 
 
 def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:

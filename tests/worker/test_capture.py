@@ -266,3 +266,12 @@ def test_without_the_package_a_script_reports_by_default(tmp_path: Path, monkeyp
         ("score", 1.5),
         ("score", 2.5),
     ]
+
+
+def test_a_command_that_sets_the_path_of_modules_is_captured(tmp_path: Path) -> None:
+    command = ("env", "PYTHONPATH=elsewhere", "python", "script.py")
+    program = Program(command=command, metrics=(MetricSource("none"),), names=("score",), arguments=())
+    with Trials(tmp_path, {"script": SCRIPT}, program=program, capture=("wandb",)) as bench:
+        reports, event = bench.trial("x", lr=0.5)
+    assert event.outcome is not None and event.outcome.state is TrialState.COMPLETE, event.outcome
+    assert event.outcome.metrics["score"] == 2.5, reports

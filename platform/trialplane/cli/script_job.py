@@ -185,7 +185,7 @@ def build(
         defaults={option.name: option.default for option in options if option.default is not None and option.name in space},
         comments=_comments(name, parsed_script),
         preload=_preloaded_modules(parsed_script),
-        uses_wandb=style not in _BY_COMMAND and _imports_wandb(parsed_script),
+        uses_wandb=_imports_wandb(parsed_script),
         in_file=parsed_script.in_file,
         monitored=guess.monitored(declared.options),
         shared_paths=parsed_script.shared_paths,
@@ -666,7 +666,11 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         others = f"; the others: {other_names}" if other_names else ""
         has_steps = result is not None and objective["metric"] in result.series
         last = "; the last value counts, with `of: best` the best one" if has_steps else ""
-        return [*_source_lines(job, source), _field_line("objective", objective, f"{reason}{last}{others}")]
+        # W&B's package would need an account. A metric that one run did not show may be logged to it, or printed.
+        is_shown = result is not None and objective["metric"] in result.metrics.get(source, ())
+        captures_wandb = result is not None and (smoke.WANDB in result.metrics or (job.uses_wandb and not is_shown))
+        source_lines = _source_lines(job, source, captures_wandb=captures_wandb)
+        return [*source_lines, _field_line("objective", objective, f"{reason}{last}{others}")]
     if job.returned:
         return _returned_metric_lines(job)
     cause = "metrics were not looked for" if result is None else "no metric was found"
@@ -678,22 +682,27 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
     return [capture, placeholder] if result is not None and job.uses_wandb else [placeholder]
 
 
-def _source_lines(job: ScriptJob, source: MetricSource) -> list[str]:
-    """Return the line of the field, `capture` or `metrics`, that names the source of the metrics.
+def _source_lines(job: ScriptJob, source: MetricSource, *, captures_wandb: bool) -> list[str]:
+    """Return the lines of the fields, `capture` and `metrics`, that name the source of the metrics.
 
-    It is [] if the job needs none: the source is a default one, or Lightning's callback reports the metrics.
+    They are [] if the job needs none: the source is a default one, or Lightning's callback reports the metrics.
+
+    Args:
+        job: The job.
+        source: The source.
+        captures_wandb: Whether the job captures W&B's calls, so that it has no default source.
     """
-    if source.source == "wandb":
-        return [_field_line("capture", "wandb", _CAPTURED_WANDB)]
+    capture_lines = [_field_line("capture", "wandb", _CAPTURED_WANDB)] if captures_wandb else []
     has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)
-    if not source.pattern and (has_callback or source.source in ("stdout", "mlflow")):
-        return []
+    is_default = not captures_wandb and source.source in ("stdout", "mlflow")
+    if source == smoke.WANDB or (not source.pattern and (has_callback or is_default)):
+        return capture_lines
     field: Any = source.source
     if source.pattern:
         field = {"from": "stdout", "pattern": source.pattern[0]}
     elif source.source == "file":
         field = {"from": "file", "path": source.path}
-    return [_field_line("metrics", field, "where they were found")]
+    return [*capture_lines, _field_line("metrics", field, "where they were found")]
 
 
 def _returned_metric_lines(job: ScriptJob) -> list[str]:

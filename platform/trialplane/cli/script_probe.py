@@ -210,7 +210,8 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
     shared_paths = tuple(dict.fromkeys((*script.shared_outputs(call.arguments), *called_script.shared_paths)))
-    command = dataclasses.replace(command, shared_paths=shared_paths)
+    top, late = called_script.top, called_script.late
+    command = dataclasses.replace(command, shared_paths=shared_paths, top=top, late=late)
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 

@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import re
+import shutil
 import sqlite3
 import sys
 import time
@@ -24,12 +25,13 @@ from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.worker.metrics import elsewhere, lines, passages, reader
 from trialplane.worker.metrics.tails import Source, Tail
+from trialplane.worker.shims import wandb_files
 
 LONGEST = 60.0  # seconds
 STDOUT = MetricSource("stdout")
 MLFLOW = MetricSource("mlflow")
+WANDB = MetricSource("wandb")
 _WANDB_PREFIX = "wandb:"  # of lines that W&B prints
-_WANDB_VALUE = re.compile(rf"{_WANDB_PREFIX}\s+([A-Za-z][\w./@-]*)\s+({settings.NUMBER})\s*")
 _BAR = r"(?:.*\])?\s*"  # a progress bar before a number in the same line
 _REMARK = r"\s*(?:\(.*\))?\s*"  # behind a number, such as a time in parentheses
 _STEP_AND_NUMBER = re.compile(rf"{_BAR}(\d+)[\s:,|]+({settings.NUMBER}){_REMARK}")
@@ -91,17 +93,19 @@ def run(
         declared: Paths of the files with metrics, with wildcards, if the script declares them. If one of them has an
             objective, or a requested metric, no other source counts.
     """
-    log, database = scratch / "output.log", scratch / "mlflow.db"
+    log, database, wandb_folder = scratch / "output.log", scratch / "mlflow.db", scratch / "wandb"
+    shutil.rmtree(wandb_folder, ignore_errors=True)  # of an earlier run
+    wandb_folder.mkdir()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # as for a trial
     variables = {
         **secrets,
         "PATH": path,
-        "WANDB_MODE": "offline",
+        **wandb_files.variables(wandb_folder),  # nothing reaches W&B
         "PYTHONUNBUFFERED": "1",
         env.MLFLOW_TRACKING_URI: f"sqlite:///{database}",
     }
     old_files = {file: _file_version(file) for file in folder.rglob("*") if file.is_file()}
-    process_end = bounded.run(command, folder, variables, log, limit)
+    process_end = bounded.run(wandb_files.with_stand_in(command), folder, variables, log, limit)
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
     names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:]))))
@@ -110,8 +114,8 @@ def run(
     if guess.objective(values) is None and (unnamed_metric := _unnamed_metric(own_output, default_name)) is not None:
         source, value = unnamed_metric
         metrics_by_source[source] = {default_name: value}
-    if summary := dict(_wandb_summary(text)):
-        metrics_by_source[MetricSource("wandb")] = summary
+    if logged := _wandb_metrics(wandb_folder, log):
+        metrics_by_source[WANDB] = logged
     if mlflow_metrics := _mlflow_metrics(database):
         metrics_by_source[MLFLOW] = mlflow_metrics
     files_metrics = _file_metrics(folder, names, lambda file: old_files.get(file) != _file_version(file), options, declared)
@@ -380,12 +384,11 @@ def spelling(name: str) -> str:
     return re.sub(r"\W", "_", name).lower()
 
 
-def _wandb_summary(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the numbers in the summary that W&B prints at the end of a run."""
-    _, heading, summary = text.rpartition(f"{_WANDB_PREFIX} Run summary:")
-    for line in summary.splitlines() if heading else ():
-        if match := _WANDB_VALUE.fullmatch(line):
-            yield match[1], float(match[2])
+def _wandb_metrics(folder: Path, log: Path) -> dict[str, float]:
+    """Return the newest values that a script has logged to the stand-in for W&B, which writes them to files of a folder."""
+    metric_reader = reader.Reader(Program(metrics=(wandb_files.SOURCE,)), log, folder, start_time=0.0)
+    metric_reader.read(time.monotonic(), ended=True)
+    return metric_reader.finite
 
 
 def _mlflow_metrics(database: Path) -> dict[str, float]:

@@ -41,7 +41,7 @@ class MetricSource:
     """A source of a program's metrics.
 
     Attributes:
-        source: "stdout", "mlflow", "file" or "tensorboard"; "wandb" only for metrics that `init` has seen.
+        source: "stdout", "mlflow", "file" or "tensorboard"; "wandb" for the files of its stand-in, and in `init`.
         pattern: Regular expressions that find metrics in a line; empty for common formats.
         path: Path of the files with wildcards, relative to the working directory; "" for any file.
         step: Name of the metric that is the step; "" for common names.

@@ -34,7 +34,7 @@ from trialplane.wire import env, messages, records
 from trialplane.worker import context
 from trialplane.worker.channel import TrialChannel
 from trialplane.worker.setup import usage
-from trialplane.worker.shims import capture
+from trialplane.worker.shims import capture, wandb_files
 
 _COPY = "code"  # copy of the job's code, in the scratch folder of a trial
 
@@ -231,7 +231,10 @@ class Command:
         """
         _prepare(self._program, ctx)
         context_values = _context_values(ctx)
-        argv = [*arguments.build(self._program.command, ctx.params, context_values), *_arguments(self._program, ctx)]
+        command = arguments.build(self._program.command, ctx.params, context_values)
+        if capture.is_wandb_replaced():
+            command = wandb_files.with_stand_in(command)
+        argv = [*command, *_arguments(self._program, ctx)]
         # The trial's interpreter and the programs installed with it come before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         code = _run_forwarding_sigterm(argv)

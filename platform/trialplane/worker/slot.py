@@ -41,7 +41,7 @@ from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.ranks import meeting
 from trialplane.worker.running import WATCH_INTERVAL, Messages, RunningTrial, accepted_messages, check_arrays, log_messages
 from trialplane.worker.setup import usage
-from trialplane.worker.shims import capture
+from trialplane.worker.shims import capture, wandb_files
 from trialplane.worker.template import MAX_MESSAGE
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Slot:
             return None
         folder = programs.folder(program, workdir)
         if capture.captures_wandb(self.config):  # processes that the program starts log to W&B by this file, too
-            program = dataclasses.replace(program, metrics=(*program.metrics, capture.WANDB_SOURCE))
+            program = dataclasses.replace(program, metrics=(*program.metrics, wandb_files.SOURCE))
         return Reader(program, log_file, folder, time.time(), Path(self.config.code), request.stop)
 
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:

@@ -18,19 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trialplane.job.program import MetricSource
 from trialplane.training import imports, mlflow_runs
-from trialplane.wire import env, records
+from trialplane.wire import records
 from trialplane.worker import context
 from trialplane.worker.metrics import lines
-from trialplane.worker.shims import hydra
+from trialplane.worker.shims import hydra, wandb_files
 
 _STAND_IN = "trialplane.worker.shims.wandb"
-_INTERPRETERS = Path(__file__).with_name("interpreters")
-# Files in JSON Lines with the W&B logs of processes that the program starts, one for each process.
-WANDB_FILES = ".trialplane-wandb-{}.jsonl"
-WANDB_STEP = "_step"
-WANDB_SOURCE = MetricSource("wandb", path=WANDB_FILES.format("*"), step=WANDB_STEP)
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
 # Converts names that libraries log to names of metrics; set by `begin` for the trial of this process.
@@ -69,10 +63,8 @@ def enter_wandb(folder: Path) -> None:
     Args:
         folder: Folder in which the program runs, for the files.
     """
-    prefix = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_INTERPRETERS), *([prefix] if prefix else [])])
-    os.environ[env.WANDB_FOLDER] = str(folder)
-    sys.path.insert(0, str(_INTERPRETERS))  # multiprocessing passes sys.path on to its processes
+    os.environ |= wandb_files.variables(folder)
+    sys.path.insert(0, str(wandb_files.INTERPRETERS))  # multiprocessing passes sys.path on to its processes
 
 
 def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from trialplane.wire import env
 from trialplane.worker import context
-from trialplane.worker.shims import capture
+from trialplane.worker.shims import capture, wandb_files
 
 __version__ = "0.20.0"  # version of W&B's package with these calls, as libraries compare it
 
@@ -234,8 +234,8 @@ def _report(step: int, values: Mapping[str, Any]) -> None:
     if context.current() is not None or folder is None:
         context.note("wandb", step, metrics, waits=True)
     elif metrics:
-        with Path(folder, capture.WANDB_FILES.format(os.getpid())).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**metrics, capture.WANDB_STEP: step}) + "\n")
+        with Path(folder, wandb_files.FILES.format(os.getpid())).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**metrics, wandb_files.STEP: step}) + "\n")
 
 
 class Run:
