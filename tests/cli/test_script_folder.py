@@ -5,6 +5,7 @@ Not checked here: the other styles, and a configuration beside the script (test_
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.cli.conftest import write
 
 from trialplane.cli import script_folder
 from trialplane.errors import SpecError
+from trialplane.importing import own_folder
 from trialplane.job import load
 
 SCRIPT = """
@@ -74,3 +76,25 @@ def test_what_is_not_python_is_told_with_the_reason(tmp_path: Path, data: bytes)
     (tmp_path / "fit.py").write_bytes(data)
     with pytest.raises(SpecError, match=r"fit\.py(:\d+)?: script: is not Python: \S+"):
         script_folder.modules(tmp_path / "fit.py")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "str(Path(__file__).absolute().parents[1] / 'data' / 'rows.csv')",
+        "os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'data/rows.csv')",
+        "HERE.parent.joinpath('data') / sys.argv[0].replace('fit.py', 'rows.csv').rpartition('/')[2]",
+    ],
+)
+def test_data_that_a_script_finds_from_its_own_path_is_in_the_jobs_folder(platform, workplace: Path, data: str) -> None:
+    text = f"import os, sys\nfrom pathlib import Path\n\nHERE = Path(__file__).parent\nlr = 0.1\nopen({data}).close()\n"
+    write(workplace / "project", {"src/fit.py": text + "print(f'loss={lr}')\n", "data/rows.csv": "a,b\n"})
+    result = platform("init", "--from", "project/src/fit.py")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert load.load_job(Path("project")).objectives[0].metric == "loss"
+
+
+@pytest.mark.parametrize("path", ["Path(x) / 'data'", "(Path(__file__) / 'data')", "Path(__file__).parents[1]"])
+def test_other_expressions_are_no_paths_above_the_script(path: str) -> None:
+    tree = ast.parse(f"from pathlib import Path\nx = x / 'data'\n{path}\n")
+    assert list(own_folder.upward_paths(tree)) == []

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import folding, guess, naming, ray, study
+from trialplane.importing import folding, guess, naming, own_folder, ray, study
 from trialplane.job import arguments, document, notebook, settings
 from trialplane.wire.declared import Option
 
@@ -276,7 +276,7 @@ def read(
         takes_file=takes_file,
         values=values,
         searcher=searcher,
-        paths=tuple(dict.fromkeys(_path_texts(tree))),
+        paths=tuple(dict.fromkeys((*_path_texts(tree), *own_folder.upward_paths(tree)))),
         printed=_printed_metric(tree, calls),
         needs_file=bool(_NEEDED_CONFIG.search(all_text)),
         compared=_compared_texts(all_text),

@@ -1,0 +1,65 @@
+"""Paths that a script derives from its own, as `Path(__file__).parents[1] / "data"`."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_SAME = ("Path", "PurePath", "abspath", "realpath", "normpath", "resolve", "absolute", "expanduser", "str", "fspath")
+_FILE = "."  # stands for the script, whose folder is then `..`
+_MOST_NODES = 20_000  # expressions that are evaluated in a script
+_DEEPEST = 50  # operands of operands
+
+
+def upward_paths(tree: ast.Module) -> Iterator[str]:
+    """Yield the paths above a script's folder that it derives from `__file__`, relative to that folder: `../data`."""
+    variables: dict[str, ast.expr] = {}  # the first value of each name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            variables.setdefault(node.targets[0].id, node.value)
+    expressions = (node for node in ast.walk(tree) if isinstance(node, (ast.Call, ast.BinOp)))
+    for node, _ in zip(expressions, range(_MOST_NODES), strict=False):
+        path = os.path.relpath(path, os.pardir) if (path := _path(node, variables, _DEEPEST)) else ""
+        if path.startswith(os.pardir) and not path.endswith(os.pardir):  # `../..` alone is only the start of a path
+            yield path
+
+
+def _path(node: ast.expr, variables: Mapping[str, ast.expr], depth: int) -> str:
+    """Return the path, relative to the script, that an expression derives from `__file__`; "" for another expression.
+
+    Args:
+        node: The expression.
+        variables: Values of the script's names.
+        depth: Most operands of operands that are evaluated.
+    """
+    if depth == 0:
+        return ""
+    steps: list[str] = []
+    base: ast.expr | None = None
+    match node:
+        case ast.Name(id="__file__"):
+            return _FILE
+        case ast.Name(id=name) if name in variables:
+            base = variables[name]
+        case ast.Attribute(value=base, attr="parent"):
+            steps = [os.pardir]
+        case ast.Subscript(value=ast.Attribute(value=base, attr="parents"), slice=ast.Constant(value=int(number))):
+            steps = [os.pardir] * (min(number, depth) + 1)
+        case ast.BinOp(left=base, op=ast.Div(), right=ast.Constant(value=str(text))):
+            steps = [text]
+        case ast.Call(func=ast.Attribute(attr="joinpath", value=base), args=words):
+            steps = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+        case ast.Call(func=ast.Attribute(attr="join"), args=[base, *words]):
+            steps = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+            if len(steps) < len(words):
+                return ""
+        case ast.Call(func=ast.Attribute(attr="dirname") | ast.Name(id="dirname"), args=[base]):
+            steps = [os.pardir]
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[base]) if name in _SAME:
+            pass
+        case ast.Call(func=ast.Attribute(attr=name, value=base), args=[]) if name in _SAME:
+            pass
+    path = _path(base, variables, depth - 1) if base is not None else ""
+    return os.path.normpath(Path(path, *steps)) if path else ""
