@@ -1,4 +1,4 @@
-"""A long history of 10,000 trials: the next trial's parameters, the controller's memory, and opening the ledger."""
+"""A long history of 10,000 trials, of the study or of an earlier one: the next parameters, memory, opening the ledger."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def measure(place: Workplace) -> Iterator[Row]:
     yield Row("ask", f"{what}, median", "ms", asked["ours"], "Optuna TPE in memory", asked["memory"])
     yield Row("ask", f"{what}, p95", "ms", asked["ours"], "Optuna TPE in memory", asked["memory"], Goal(value=100), "p95")
     yield Row("ask", f"{what}, median", "ms", asked["ours"], "Optuna TPE on its RDB storage", asked["rdb"])
+
+    place.say(f"ask: {many:,} entries of history")
+    asks = {"tpe": place.size(50, 2), "cmaes": place.size(50, 2), "nsgaii": place.size(50, 2), "gp": place.size(3, 2)}
+    arguments = {"entries": many, "asks": asks, "scratch": str(place.scratch / "asking_with_history")}
+    for sampler, taken_times in place.call("asking_with_history", arguments, timeout=900).items():
+        what = f"ask with {many:,} entries of history, {sampler}, p95"
+        yield Row("ask", what, "ms", tuple(taken_times), goal=Goal(value=100), statistic="p95")
 
     opened: dict[str, list[dict[str, Any]]] = {"few": [], "many": [], "plain": []}
     for number in range(place.repeats(3)):

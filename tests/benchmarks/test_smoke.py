@@ -25,7 +25,7 @@ FIGURES = {
     "loop": ({"s"}, 5),
     "checkpoints": ({"%"}, 1),
     "report": ({"ms", "s"}, 14),
-    "ask": ({"ms", "MiB", "s"}, 7),
+    "ask": ({"ms", "MiB", "s"}, 11),
     "ledger": ({"ms"}, 7),
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),
     "ranks": ({"s"}, 2),
