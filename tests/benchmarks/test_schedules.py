@@ -13,7 +13,7 @@ import pytest
 from tests.benchmarks import schedules
 from tests.benchmarks.schedules import RULES, SEGMENTS, Population, Schedule, Table
 
-POINTS = [(lr, gamma) for lr in (-5.0, -4.0) for gamma in (0.95, 0.99)]
+POINTS: list[tuple[float, ...]] = [(lr, gamma) for lr in (-5.0, -4.0) for gamma in (0.95, 0.99)]
 
 
 def returns(schedule: Schedule, luck: float = 0.0) -> list[float]:
@@ -34,16 +34,17 @@ def test_files_are_read(tmp_path: Path) -> None:
         first, second, last = returns(schedule, luck=seed)
         curve = [0.0, first, 0.0, second, 0.0, 0.0, last]
         file.write_text(json.dumps({"switch_every": 20_000, "returns_eval": curve}))
-    last = (POINTS[0],) * 2 + (POINTS[3],)
+    short = (POINTS[0],) * 2 + (POINTS[3],)
     (tmp_path / "Enduro-v0_PPO_random_lr_-5-5-4_gamma_0.950.950.99_seed2_eval.json").unlink()
     (tmp_path / "Enduro-v0_PPO_random_lr_-1_gamma_0.8_clip_0.2_seed0_eval.json").write_text("{}")
     table = schedules.read(tmp_path)
     assert (table.seeds, table.values, table.best) == ([0, 2], {"lr": [-5.0, -4.0], "gamma": [0.95, 0.99]}, 34.0)
     assert len(table.means) == len(POINTS) ** SEGMENTS
-    assert [table.value(2, last[:done]) for done in (1, 2, 3)] == [2, 2, 11], "the other seed's, where a run is missing"
+    assert [table.value(2, short[:done]) for done in (1, 2, 3)] == [2, 2, 11], "the other seed's, where a run is missing"
 
 
 def test_one_run_that_differs_before_it_parts_does_not_count() -> None:
+    runs: dict[tuple[int, Schedule], list[float]]
     runs = {(0, schedule): returns(schedule) for schedule in itertools.product(POINTS, repeat=SEGMENTS)}
     odd = (POINTS[3],) * SEGMENTS
     runs[0, odd] = [100.0, 100.0, 33.0]
