@@ -13,7 +13,7 @@ from tests.client.conftest import complete, failed
 
 from trialplane.client import exporting, folder
 from trialplane.client.run import submit
-from trialplane.job.kinds import Study
+from trialplane.job.kinds import Study, Training
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import RunState, TrialState
@@ -151,6 +151,52 @@ def test_a_refit_can_have_more_gpus(platform, runs, done, double, monkeypatch):
     assert (job_of(runs, "mine").resources.gpus, job_of(runs, "again").resources.gpus) == (0, 0.5)
     result = platform(*words, "many")
     assert (result.exit_code, "resources.gpus" in result.stderr) == (2, True), result.stderr
+
+
+def test_the_best_is_trained_as_a_training(platform, runs, double):
+    fields = {
+        "environment": {"AGAIN": "retries.crashed", "TRIALS": "trials"},
+        "cluster.autoscale": True,
+        "budget.time": "1h",
+    }
+    study = runs.make("study", tell=complete, pruner="median", **fields)
+    runs.say(study, RunState.SUCCEEDED, complete=6)
+    result = platform("refit", "study", "--train", "--set", "ranks=2", "--name", "again", "--local", "--detach")
+    assert result.exit_code == 0, result.stderr
+    job, old = folder.load_job(RunPaths.of(runs.home, "again")), job_of(runs, "study")
+    assert isinstance(job, Training)
+    best = min(runs.target.rows("study"), key=lambda row: row.values)
+    assert f"again trains with the parameters of trial {best.trial} of study" in result.stderr
+    assert job.params == {**old.params, **best.params}
+    assert (job.objectives, job.seed, job.world_size) == (old.objectives, old.seed + 1, 2)
+    assert (job.environment, job.cluster.autoscale, job.budget.time) == ({"AGAIN": "retries.crashed"}, None, None)
+    assert (RunPaths.of(runs.home, "again").code / "train.py").read_text() == (study.code / "train.py").read_text()
+
+
+def test_of_a_refit_the_best_mean_is_trained(platform, runs, double):
+    def tell(request: TrialRequest) -> TrialOutcome:
+        lucky = 0.5 if request.trial == 0 else 1.5  # the best value, but a worse mean than 1
+        loss = 1.0 if request.trial % 2 else lucky
+        return TrialOutcome(request.number, TrialState.COMPLETE, metrics={"loss": loss}, started=1.0, ended=2.0)
+
+    again = runs.make("again", tell=tell, description="refit of mine: trials 4, 2", trials=6)
+    runs.say(again, RunState.SUCCEEDED, complete=6)
+    result = platform("refit", "again", "--train", "--name", "final", "--local", "--detach")
+    assert result.exit_code == 0, result.stderr
+    row = next(row for row in runs.target.rows("again") if row.trial == 1)
+    assert folder.load_job(RunPaths.of(runs.home, "final")).params == dict(row.params)
+
+
+@pytest.mark.parametrize("words", [("--seeds", "5"), ("--top", "3"), ("--register", "winner"), ("--show",)], ids=" ".join)
+def test_a_training_compares_nothing(platform, done, words):
+    result = platform("refit", "mine", "--train", *words, "--local")
+    assert (result.exit_code, f"drop {words[0]}" in result.stderr) == (2, True), result.stderr
+
+
+def test_a_training_does_not_start_from_the_checkpoint_of_a_trial(platform, runs):
+    runs.say(runs.make("mine", tell=complete, start={"run": "other", "trial": 2}), RunState.SUCCEEDED, complete=6)
+    result = platform("refit", "mine", "--train", "--local")
+    assert (result.exit_code, "start from a checkpoint of other" in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.parametrize(

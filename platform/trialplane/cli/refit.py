@@ -1,4 +1,4 @@
-"""`platform refit`: training of the best trials of a study again with new seeds, and their comparison."""
+"""`platform refit`: the best trials of a study again with new seeds, their comparison, and a training with the best one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 
 import click
+from click.core import ParameterSource
 
 from trialplane.cli import foreground, names, output, report
 from trialplane.client import cloning, exporting, target_choice
@@ -15,6 +16,7 @@ from trialplane.client.target import TargetName
 from trialplane.errors import InputError
 from trialplane.plan import refit
 from trialplane.wire import escapes, records, rows
+from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState
 
 
@@ -24,7 +26,7 @@ from trialplane.wire.states import RunState
 @click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="Number of configurations.")
 @click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Number of seeds of each.")
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Field to set: params.epochs=64. Repeatable.")
-@click.option("--gpus", metavar="N", help="Number of GPUs of a trial: short for --set resources.gpus=N.")
+@click.option("--gpus", metavar="N", help="Number of GPUs of a trial on each node: short for --set resources.gpus=N.")
 @click.option("--name", metavar="RUN", help="Name of the new run. Default: the job's name and the time.")
 @click.option(
     "--register",
@@ -32,6 +34,13 @@ from trialplane.wire.states import RunState
     metavar="NAME",
     help="Name in MLflow's model registry to add the winner to, with seeds, interval and origin. A tie adds nothing. "
     "For local runs only.",
+)
+@click.option(
+    "--train",
+    "trains",
+    is_flag=True,
+    help="Start one training (kind: train) with the best configuration instead. If RUN is a refit, that is the one with "
+    "the best mean.",
 )
 @click.option("--show", is_flag=True, help="RUN is a refit: compare what has ended, and start nothing.")
 @click.option("--detach", is_flag=True, help="Return at once. The run continues in the background.")
@@ -45,6 +54,7 @@ def refit_command(
     gpus: str | None,
     name: str | None,
     model: str | None,
+    trains: bool,
     show: bool,
     detach: bool,
     output_format: str,
@@ -54,7 +64,17 @@ def refit_command(
     The result is a new study with the code of RUN: TOP configurations, each in SEEDS trials. The best value of a search is
     the luckiest of many, so only the new values count. The comparison gives each mean with its interval, and calls a tie a
     tie. All of its statements hold together in 95 % of refits.
-    """
+
+    With --train, the result is a training with the parameters of the best trial, the code of RUN and a new seed:
+
+    \b
+    platform refit mine-1 --train --gpus 8 --set nodes=4 --set params.epochs=64
+    """  # noqa: D301  \b is click's mark
+    context = click.get_current_context()
+    for option in ("top", "seeds", "model", "show") if trains else ():
+        if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
+            flag = "register" if option == "model" else option
+            raise click.UsageError(f"--train starts one training, which compares nothing; drop --{flag}")
     handle = names.find_run(run, target_name)
     if model is not None and handle.target.remote:
         raise InputError(
@@ -73,10 +93,20 @@ def refit_command(
             f"the members of {handle.name} change their parameters, and a refit trains with fixed ones; "
             f"`platform best {handle.name} --schedule` prints what to train again, with more trials for more seeds"
         )
-    best_trials = cloning.best_trials(job, handle.rows(), top)
+    if trains and job.origin is not None:
+        raise InputError(
+            f"the trials of {handle.name} start from a checkpoint of {job.origin}, and a training would not; drop --train"
+        )
+    is_refit = job.description.startswith(cloning.REFIT)
+    best_trials = _trials_of_best_mean(handle) if trains and is_refit else cloning.best_trials(job, handle.rows(), top)
     if not best_trials:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
-    fields = cloning.refit_fields(handle.name, job, best_trials, seeds, keeps_files=model is not None)
+    if trains:
+        fields = cloning.training_fields(handle.name, job, best_trials[0])
+        note = f"trains with the parameters of trial {best_trials[0].trial} of {handle.name}"
+    else:
+        fields = cloning.refit_fields(handle.name, job, best_trials, seeds, keeps_files=model is not None)
+        note = f"trains {len(best_trials)} configurations with {seeds} seeds each"
     platform = Platform(target_choice.target_of(target_name))
     if gpus is not None:
         sets = (*sets, f"resources.gpus={gpus}")
@@ -86,7 +116,13 @@ def refit_command(
     with foreground.signals() as stop_signals:
         refit_run, _ = platform.start(prepared.plan)
         target_choice.remember(platform.target.name, refit_run.name)
-        output.note(f"{refit_run.name} trains {len(best_trials)} configurations with {seeds} seeds each")
+        output.note(f"{refit_run.name} {note}")
+        if trains:
+            return (
+                foreground.detach(refit_run, output_format)
+                if detach
+                else foreground.attend(refit_run, output_format, stop_signals)
+            )
         if detach:
             register = "" if model is None else f" --register {model}"
             output.note(f"`platform refit {refit_run.name} --show{register}` compares them")
@@ -110,14 +146,12 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
         InputError: The run is not a refit, or nothing can be registered, see `_check_complete`.
         TargetError: MLflow cannot be written.
     """
-    job = handle.job
-    trials = cloning.refit_trials(handle.name, job, rows.newest_attempts(handle.attempts()))
-    values = {trial: [row.values[0] for row in repetitions] for trial, repetitions in trials.items()}
-    comparison = refit.compare(values, maximize=job.objectives[0].direction == "maximize")
-    output.emit(output_format, records.to_dict(comparison), lambda: _comparison_text(job.objectives[0].metric, comparison))
+    trials, comparison = _comparison(handle)
+    metric = handle.job.objectives[0].metric
+    output.emit(output_format, records.to_dict(comparison), lambda: _comparison_text(metric, comparison))
     if model is None:
         return
-    _check_complete(handle, {trial: len(trial_values) for trial, trial_values in values.items()})
+    _check_complete(handle, {trial: len(repetitions) for trial, repetitions in trials.items()})
     if (winner := comparison.winner) is None:
         raise InputError(
             "nothing was registered: no configuration is better than the others for certain. More --seeds may show a "
@@ -125,6 +159,24 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
         )
     version = exporting.register(cloning.registration(handle, winner, trials[winner.trial], model), uri)
     output.note(f"trial {winner.trial} is version {version} of {model} in {escapes.mask_passwords(uri)}")
+
+
+def _comparison(handle: RunHandle) -> tuple[dict[int, list[TrialRow]], refit.Comparison]:
+    """Return a refit's complete trials, by the number of the original trial that they repeat, and their comparison.
+
+    Raises:
+        InputError: The run is not a refit.
+    """
+    job = handle.job
+    trials = cloning.refit_trials(handle.name, job, rows.newest_attempts(handle.attempts()))
+    values = {trial: [row.values[0] for row in repetitions] for trial, repetitions in trials.items()}
+    return trials, refit.compare(values, maximize=job.objectives[0].direction == "maximize")
+
+
+def _trials_of_best_mean(handle: RunHandle) -> list[TrialRow]:
+    """Return the trials of a refit whose configuration has the best mean, tied or not; empty without a result."""
+    trials, comparison = _comparison(handle)
+    return trials[comparison.candidates[0].trial] if comparison.candidates else []
 
 
 def _check_complete(handle: RunHandle, value_counts: Mapping[int, int]) -> None:

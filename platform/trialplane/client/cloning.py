@@ -13,7 +13,7 @@ from trialplane.client.run import RunHandle
 from trialplane.client.target import Target
 from trialplane.errors import InputError
 from trialplane.job import entrypoint, load
-from trialplane.job.kinds import Job, Study
+from trialplane.job.kinds import Job, Study, Training
 from trialplane.plan import changes
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
@@ -109,7 +109,6 @@ def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int, *, keep
     """
     files = job.keep.files if keeps_files and isinstance(job, Study) and job.keep is not None else ()
     points = [dict(row.params) for row in trials]
-    budget = {name: value for name, value in job.model_dump(mode="json")["budget"].items() if name == "timeout"}
     numbers = ", ".join(str(row.trial) for row in trials)
     # Each configuration must run to its end, once for each seed. So nothing is sampled, pruned, reused or left out as a
     # duplicate, and of the budget only the time limit of a trial stays.
@@ -124,7 +123,30 @@ def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int, *, keep
         "duplicates": None,
         "avoid_oom": None,
         "keep": {"best": len(points) * seeds, "files": list(files)} if files else None,
-        "budget": budget,
+        "budget": job.budget.model_dump(mode="json", include={"timeout"}),
+        "seed": (job.seed + 1) % 2**32,
+    }
+
+
+def training_fields(run: str, job: Job, trial: TrialRow) -> dict[str, Any]:
+    """Return the job's fields that turn a study into a training with the parameters of one of its trials and a new seed.
+
+    Args:
+        run: Name of the study.
+        job: Job of the study.
+        trial: Trial whose parameters to train with.
+    """
+    environment = {
+        variable: field for variable, field in job.environment.items() if field.split(".")[0] in Training.model_fields
+    }
+    return {
+        **dict.fromkeys(Study.model_fields.keys() - Training.model_fields.keys()),  # None removes what only a study has
+        "kind": "train",
+        "description": f"training of {run}: trial {trial.trial}",
+        "params": {**job.params, **trial.params},
+        "environment": environment,
+        "budget": job.budget.model_dump(mode="json", include={"timeout"}),
+        "cluster": job.cluster.model_dump(mode="json", exclude_defaults=True, exclude={"autoscale"}),
         "seed": (job.seed + 1) % 2**32,
     }
 
