@@ -161,14 +161,16 @@ def test_the_best_is_trained_as_a_training(platform, runs, double):
     }
     study = runs.make("study", tell=complete, pruner="median", **fields)
     runs.say(study, RunState.SUCCEEDED, complete=6)
-    result = platform("refit", "study", "--train", "--set", "ranks=2", "--name", "again", "--local", "--detach")
+    sets = ("--set", "ranks=99", "--set", "resources.cpus=1")
+    result = platform("refit", "study", "--train", *sets, "--name", "again", "--local", "--detach")
     assert result.exit_code == 0, result.stderr
+    assert "note: 99 ranks share 1 core" in result.stderr
     job, old = folder.load_job(RunPaths.of(runs.home, "again")), job_of(runs, "study")
     assert isinstance(job, Training)
     best = min(runs.target.rows("study"), key=lambda row: row.values)
     assert f"again trains with the parameters of trial {best.trial} of study" in result.stderr
     assert job.params == {**old.params, **best.params}
-    assert (job.objectives, job.seed, job.world_size) == (old.objectives, old.seed + 1, 2)
+    assert (job.objectives, job.seed, job.world_size) == (old.objectives, old.seed + 1, 99)
     assert (job.environment, job.cluster.autoscale, job.budget.time) == ({"AGAIN": "retries.crashed"}, None, None)
     assert (RunPaths.of(runs.home, "again").code / "train.py").read_text() == (study.code / "train.py").read_text()
 

@@ -113,20 +113,19 @@ def refit_command(
     with cloning.job_folder(platform.target, handle.name, fields) as folder:
         command = ["platform", *sys.argv[1:]]
         prepared = platform.prepare(folder, name=name, sets=sets, command=command)
+    for warning in prepared.warnings:
+        output.note(f"note: {warning}")
     with foreground.signals() as stop_signals:
         refit_run, _ = platform.start(prepared.plan)
         target_choice.remember(platform.target.name, refit_run.name)
         output.note(f"{refit_run.name} {note}")
-        if trains:
-            return (
-                foreground.detach(refit_run, output_format)
-                if detach
-                else foreground.attend(refit_run, output_format, stop_signals)
-            )
-        if detach:
+        if detach and not trains:
             register = "" if model is None else f" --register {model}"
             output.note(f"`platform refit {refit_run.name} --show{register}` compares them")
+        if detach:
             return foreground.detach(refit_run, output_format)
+        if trains:
+            return foreground.attend(refit_run, output_format, stop_signals)
         code = foreground.attend(refit_run, "table", stop_signals)
     if refit_run.status().state is RunState.SUCCEEDED:
         _print_comparison(refit_run, output_format, model, uri)
