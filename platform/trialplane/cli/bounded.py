@@ -24,6 +24,8 @@ _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _TAIL = 64 << 10  # bytes at the end of the output that are searched for the cause of a failure
 _MAX_CAUSE = 300  # characters
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # last line of a traceback
+# One of a launcher, such as accelerate or torchrun, which follows that of the script.
+_OF_CHILD = re.compile(r"[\w.]*(?:CalledProcessError|ChildFailedError)\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +51,9 @@ class ProcessEnd:
             output.seek(max(0, self.log.stat().st_size - _TAIL))
             text = escapes.strip_sequences(output.read(_TAIL).decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if message := next((line for line in reversed(lines) if _ERROR.match(line)), ""):
+        messages = [line for line in reversed(lines) if _ERROR.match(line)]
+        if messages:
+            message = next((line for line in messages if not _OF_CHILD.match(line)), messages[0])
             return errors.shortened(message, _MAX_CAUSE)
         if self.code is not None and self.code < 0:
             return f"it was killed by {signal.Signals(-self.code).name}"
