@@ -56,6 +56,14 @@ def test_trials_with_the_same_parameters_are_repetitions():
     assert compared["pairs"][0]["low"] is not None
 
 
+def test_many_curves_have_fewer_points_each(monkeypatch: pytest.MonkeyPatch):
+    recorded = studies.study(40, steps=200)
+    complete = [row.trial for row in recorded.attempts if row.values and row.attempt == 1][:4]
+    monkeypatch.setattr(comparison, "_MAX_TOTAL_POINTS", 400)
+    compared = comparison.trial_comparison([(recorded, trial) for trial in complete])
+    assert [len(curve["points"]) for curve in compared["curves"]] == [100] * 4
+
+
 def test_the_time_to_a_value_is_that_of_the_first_trial_at_least_as_good():
     recorded = studies.study(40)
     compared = comparison.run_comparison([recorded, dataclasses.replace(recorded, attempts=[])], goal=0.2)

@@ -49,12 +49,27 @@ def names_of(shown: Page, section: str) -> list[str]:
     return list(shown.read(script, section))
 
 
+AXIS = "document.querySelector('#history .chart')._fullLayout.{}axis.range"
+
+
+def test_the_history_of_one_trial_has_it_in_the_middle(opened: Opened) -> None:
+    shown = opened(studies.study(1))
+    shown.show("history")
+    low, high = shown.read(AXIS.format("x"))
+    assert low == -high < 0
+    assert shown.read("document.querySelectorAll('#history .xtick').length") <= 3, "no part of a trial"
+    assert shown.text("#trials .count") == "1 row"
+
+
 def test_the_history_shows_trials_without_a_result_too(opened: Opened) -> None:
     shown = opened(studies.study(300))
     shown.show("history")
     assert names_of(shown, "history") == ["complete", "pruned, last report", "best so far", "failed"]
     failed = sum(row.state is TrialState.FAILED for row in studies.study(300).attempts)
     assert shown.read("document.querySelector('#history .chart').data.at(-1).x.length") == failed > 0
+    assert shown.read(AXIS.format("x"))[0] < 0, "trial 0 is whole"
+    opaque = "document.querySelector('#history .chart').data.every(t => (t.marker?.opacity ?? 1) === 1)"
+    assert shown.read(opaque), "a color that is mixed with the background has less contrast to it"
 
 
 def test_the_timeline_shows_waiting_and_starts_beside_the_work(opened: Opened) -> None:
@@ -69,6 +84,46 @@ def test_the_timeline_shows_waiting_and_starts_beside_the_work(opened: Opened) -
     starting, waiting = ([length * minutes for length in shown.read(lengths, name)] for name in ("starting", "waiting"))
     assert starting == pytest.approx([0.2] * len(attempts), abs=0.01)
     assert waiting == pytest.approx([0.3] * (len(attempts) - 1), abs=0.01), "the slot of the first had waited for nothing"
+
+
+def test_the_timeline_marks_where_attempts_were_lost(opened: Opened) -> None:
+    recorded = studies.study(300)
+    shown = opened(recorded)
+    shown.show("timeline")
+    marks = "document.querySelector('#timeline .chart').data.find(t => t.name === 'lost here')"
+    lost = [row for row in recorded.attempts if row.state is TrialState.LOST]
+    origin = min(row.requested for row in recorded.attempts)
+    assert shown.read(f"[...{marks}.x]") == pytest.approx(sorted((row.ended - origin) / 60 for row in lost), abs=0.01)
+    assert "(lost) after" in shown.read(f"{marks}.text[0]")
+
+
+def test_merged_bars_of_the_timeline_tell_waiting_too(opened: Opened) -> None:
+    recorded = studies.study(2000, steps=1)
+    rows = [dataclasses.replace(row, slot=int(row.node.removeprefix("pod-"))) for row in recorded.attempts]
+    shown = opened(dataclasses.replace(recorded, attempts=rows))
+    shown.show("timeline")
+    assert names_of(shown, "timeline") == ["working", "starting", "waiting", "lost here"]
+    total = "document.querySelector('#timeline .chart').data.slice(0, 3).reduce((sum, t) => sum + t.y[300], 0)"
+    assert shown.read(total) == pytest.approx(8, abs=0.1), "each of the slots does one of them"
+
+
+def test_trials_of_a_promotion_are_drawn_with_the_value_that_they_reached(opened: Opened) -> None:
+    recorded = studies.promoted(64)
+    shown = opened(recorded)
+    assert sum(bool(row.values) for row in recorded.attempts) < 8
+    for section in ("parallel", "slice", "contour"):
+        shown.show(section)
+        assert "value of its last report" in shown.text(f"#{section} .hint")
+    assert shown.read(f"{LINES}.length") == 64
+    assert shown.read("document.querySelector('#slice .chart').data[0].x.length") == 64
+    assert shown.read("new Set(document.querySelector('#slice .chart').data[0].marker.symbol).size") >= 2
+    assert shown.read("document.querySelector('#contour .chart').data[1].x.length") == 64
+    assert "hint" not in shown.read("document.querySelector('#history').innerHTML")
+    shown.show("parallel")
+    drag(shown, 2, 0, 0.12)  # one or two layers of twelve
+    layers = {row.trial: row.params["layers"] for row in recorded.attempts}
+    wait_for_matches(shown, sum(count <= 2 for count in layers.values()))
+    assert shown.errors == []
 
 
 def test_promotions_are_marked_on_the_curves_and_counted_by_rung(opened: Opened) -> None:
@@ -215,9 +270,9 @@ def test_the_policy_of_the_page_stops_what_would_run(opened: Opened) -> None:
     assert [line for line in shown.errors if "Content Security Policy" in line or "violates" in line]
 
 
-def cells(shown: Page, column: int) -> list[str]:
-    script = "n => [...document.querySelectorAll('#trials .rows .row')].map(row => row.children[n].textContent)"
-    return list(shown.read(script, column))
+def cells(shown: Page, column: int, section: str = "trials") -> list[str]:
+    script = "n => [...document.querySelectorAll('#SECTION .rows .row')].map(row => row.children[n].textContent)"
+    return list(shown.read(script.replace("SECTION", section), column))
 
 
 def test_the_table_sorts_filters_and_is_usable_by_keyboard(opened: Opened) -> None:
@@ -356,6 +411,29 @@ def test_a_training_and_a_collection_show_their_metrics(opened: Opened) -> None:
 
     shown = opened(studies.collection(3))
     assert {"iterations", "workers", "trials"} <= set(drawn(shown))
+    titles = shown.read("[...document.querySelectorAll('#workers th')].map(h => h.textContent)")
+    assert titles[-1] == "items/s", "no worker has a message"
+
+
+def test_no_state_is_cut_and_a_printed_table_has_all_rows_and_columns(opened: Opened) -> None:
+    recorded = studies.study(120, steps=2)
+    states = [state for state in TrialState if state is not TrialState.COMPLETE]
+    rows = [dataclasses.replace(row, state=states[i % len(states)]) for i, row in enumerate(recorded.attempts)]
+    shown = opened(dataclasses.replace(recorded, attempts=rows), viewport={"width": 800, "height": 900})
+    shown.show("trials")
+    badges = "[...document.querySelectorAll('#trials .rows .state')]"
+    assert shown.read(f"{badges}.filter(b => b.parentNode.scrollWidth > b.parentNode.clientWidth).length") == 0
+    shown.page.emulate_media(media="print")
+    shown.read("dispatchEvent(new Event('beforeprint'))")
+    assert shown.read("document.querySelectorAll('#trials .rows .row').length") == 120
+    wide = "document.querySelector('#trials .grid').scrollWidth > document.querySelector('#trials').clientWidth"
+    assert not shown.read(wide)
+    lines = "[...document.querySelectorAll('#trials .rows .row')].map(r => r.getBoundingClientRect().top)"
+    tops = shown.read(lines)
+    assert tops == sorted(set(tops)), "no row lies on another one"
+    shown.page.emulate_media(media="screen")
+    shown.read("dispatchEvent(new Event('afterprint'))")
+    assert shown.read("document.querySelectorAll('#trials .rows .row').length") < 60
 
 
 def test_the_times_of_few_ranks_are_lines_and_those_of_many_a_map(opened: Opened) -> None:
@@ -398,9 +476,42 @@ def test_trials_are_compared_side_by_side(chromium, tmp_path: Path) -> None:
     shown = chromium(file)
     assert drawn(shown) == ["trials", "progress", "noise"]
     assert shown.text("h1") == "Comparison of 6 trials"
-    names = "[...document.querySelectorAll('#trials th')].map(h => h.textContent)"
+    names = "[...document.querySelectorAll('#trials .header button')].map(h => h.textContent)"
     assert {"trial", "state", "loss", "lr"} <= set(shown.read(names))
+    assert "message" not in shown.read(names), "no trial has one"
+    assert "equal" not in shown.text("#trials"), "all parameters differ"
     assert shown.read("document.querySelector('#progress .chart').data.length") == 6
+
+
+def test_hundreds_of_runs_are_a_table_that_sorts_and_few_traces(chromium, tmp_path: Path) -> None:
+    runs = [
+        studies.study(6, steps=2, seed=seed, run=f"r{seed}", sampler="tpe" if seed % 2 else "random") for seed in range(300)
+    ]
+    compared = comparison.run_comparison(runs)
+    file = tmp_path / "runs.html"
+    file.write_text(page.page("runs", [], compared), encoding="utf-8")
+    shown = chromium(file)
+    assert drawn(shown) == ["runs", "progress", "noise"]
+    assert shown.text("#runs .count") == "300 rows"
+    assert shown.read("document.querySelectorAll('#runs .rows .row').length") < 60
+    shown.page.get_by_role("columnheader", name="best loss").click()
+    best = [float(text) for text in cells(shown, 3, "runs")]
+    known = [run["best"] for run in compared["runs"] if run["best"] is not None]
+    assert best == sorted(best)
+    assert best[0] == pytest.approx(min(known), rel=1e-3)
+    shown.page.get_by_role("columnheader", name="seed", exact=True).click()
+    assert cells(shown, 0, "runs")[:3] == ["r0", "r1", "r2"], "numbers, and not texts"
+    shown.page.locator("#runs input[type=search]").fill("sampler.name = tpe")
+    assert shown.text("#runs .count") == "150 of 300 rows"
+    shown.page.locator("#runs .rows .row").first.click()
+    shown.show("progress")
+    shown.page.wait_for_function("document.querySelector('#progress .chart').data.length === 9")
+    assert names_of(shown, "progress") == ["r1"]
+    titles = "document.querySelectorAll('#runs .header button').length"
+    before = shown.read(titles)
+    shown.page.get_by_label("equal parameters").check()
+    assert shown.read(titles) == before + len(compared["same"])
+    assert shown.errors == []
 
 
 def test_plotlys_script_is_one_that_engines_compile_at_once() -> None:

@@ -37,6 +37,8 @@ METHOD_OF_TRIALS = (
 )
 _CONFIDENCE = 0.95
 _MAX_POINTS = 500  # limit of the points of a curve
+_MAX_TOTAL_POINTS = 50_000  # limit of the points of all curves, as far as each has `_MIN_POINTS`
+_MIN_POINTS = 50
 _MAX_PAIRS = 200  # limit of the groups that are compared with the best one
 _NAMING_SETTINGS = 4  # limit of the settings in the name of a group
 _LABELS = ("name", "description")  # fields of a job that do not affect its results
@@ -152,12 +154,13 @@ def _shared_content(
     """
     names = dict.fromkeys(name for entry in entries for name in entry.settings)
     differing = _differing_settings(entries)
+    max_points = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_TOTAL_POINTS // len(entries)))
     return {
         "objective": objective.model_dump(),
         "goal": goal,
         "differing": differing,
         "same": [name for name in names if name not in differing],
-        "curves": [{"name": entry.title, "points": curves.thin(entry.points, _MAX_POINTS)} for entry in entries],
+        "curves": [{"name": entry.title, "points": curves.thin(entry.points, max_points)} for entry in entries],
         # Only `_pairs` needs the single values.
         "groups": [{name: value for name, value in group.items() if name != "values"} for group in groups],
         "pairs": list(_pairs(groups)),

@@ -37,6 +37,15 @@ class Column {
     this.isExact = entry.type !== "f4";
   }
 
+  /** A column of values, which are numbers or null, or else texts; "" is none. `more` are fields beside it, such as another `short`. */
+  static of(title, values, more = {}) {
+    const isNumeric = values.every((value) => value === null || typeof value === "number");
+    const texts = isNumeric ? undefined : [...new Set(values.filter((value) => value !== null && value !== "").map(String))];
+    const codes = new Map(texts?.map((text, i) => [text, i + 1]));
+    const data = isNumeric ? Float64Array.from(values, (value) => value ?? NaN) : Uint32Array.from(values, (value) => codes.get(String(value)) ?? 0);
+    return Object.assign(Object.create(Column.prototype), { name: title, title, category: "", texts, data, log: false, isExact: true, ...more });
+  }
+
   /** The value in a row: a number, a text or null. */
   value(row) {
     const stored = this.data[row];
@@ -75,8 +84,10 @@ function short(value) {
   return size !== 0 && (size < 1e-3 || size >= 1e7) ? value.toExponential(3).replace(/\.?0+e/, "e") : String(Number(value.toPrecision(4)));
 }
 
+const isNumber = (text) => /^-?[\d.]+(e[+-]?\d+)?$/i.test(text);
+
 /** A text of a value in a few characters, if it is a number. */
-const brief = (text) => (/^-?[\d.]+(e[+-]?\d+)?$/i.test(text) ? short(Number(text)) : String(text));
+const brief = (text) => (isNumber(text) ? short(Number(text)) : String(text));
 
 function duration(seconds) {
   if (seconds === null || Number.isNaN(seconds)) return "";
@@ -87,6 +98,9 @@ function duration(seconds) {
 
 /** Whole numbers with separators: 50,000. */
 const grouped = (number) => number.toLocaleString("en-US");
+
+/** A number of things: 1 row, 2 rows. */
+const counted = (number, noun) => `${grouped(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 /** The numbers 0 to n - 1. */
 const range = (n) => Uint32Array.from({ length: n }, (_, i) => i);
@@ -117,7 +131,15 @@ class Run {
     const isComplete = new Uint8Array(this.size);
     for (const row of this.complete) isComplete[row] = 1;
     this.ranked = this.byRank.filter((row) => isComplete[row]); // those with a result
+    this.valued = facts.rungs.length ? this.reached() : this.ranked;
     this.selected = new Set();
+  }
+
+  /** The trials with a value, the best first: with promotion, most are paused or dropped at a rung, and have that of their last report. */
+  reached() {
+    const others = ["PAUSED", "PRUNED", "RUNNING"].flatMap((state) => [...this.rowsOf(state)]);
+    const [{ column, sign }] = this.objectives;
+    return Uint32Array.from([...this.ranked, ...others].filter((row) => column?.has(row))).sort((a, b) => sign * (column.data[a] - column.data[b]) || a - b);
   }
 
   /** A fixed column of a table. */
@@ -130,6 +152,15 @@ class Run {
     const { data, texts } = this.column("trials", "state");
     const code = texts.indexOf(state) + 1;
     return code ? range(this.size).filter((row) => data[row] === code) : new Uint32Array();
+  }
+
+  get name() {
+    return this.facts.run;
+  }
+
+  /** The position of each row among all, the best first. */
+  get positions() {
+    return this.column("trials", "rank").data;
   }
 
   trial(row) {

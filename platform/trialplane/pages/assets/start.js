@@ -12,7 +12,7 @@ function build() {
   const switcher = runs.length > 1 ? select("Run", runs.map((run, i) => [i, run.facts.run]), state.shown, (i) => { state.shown = Number(i); build(); }) : null;
   const run = runs[state.shown];
   const title = comparison && runs.length !== 1 ? `Comparison of ${comparison[comparison.of].length} ${comparison.of}` : run.facts.run;
-  const sections = [...(comparison ? comparisonPage(comparison, runs) : []), ...(run ? [runs.length > 1 ? el("h2", { class: "run" }, run.facts.run) : null, ...runPage.build(run)] : [])].filter(Boolean);
+  const sections = [...(comparison ? comparisonPage(comparison) : []), ...(run ? [runs.length > 1 ? el("h2", { class: "run" }, run.facts.run) : null, ...runPage.build(run)] : [])].filter(Boolean);
   const index = el("nav", { "aria-label": "Parts of this page" }, linksTo(sections));
   const kinds = { hpo: "study", train: "training", collect: "collection" };
   const subtitle = run && !comparison ? `${kinds[run.facts.kind] ?? run.facts.kind} of ${run.facts.job}` : "";

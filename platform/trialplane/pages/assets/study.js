@@ -14,9 +14,9 @@ const SECTIONS = [
   [commands, () => true],
   [history, (run) => isStudy(run) && run.size > 0],
   [importance, (run) => isStudy(run) && (run.facts.importances.length > 0 || run.facts.no_importances)],
-  [parallel, (run) => isStudy(run) && run.params.length > 0 && run.complete.length > 1],
-  [slice, (run) => isStudy(run) && run.params.length > 0 && run.complete.length > 0],
-  [contour, (run) => isStudy(run) && run.params.length > 1 && run.complete.length > 3],
+  [parallel, (run) => isStudy(run) && run.params.length > 0 && run.valued.length > 1],
+  [slice, (run) => isStudy(run) && run.params.length > 0 && run.valued.length > 0],
+  [contour, (run) => isStudy(run) && run.params.length > 1 && run.valued.length > 3],
   [pareto, (run) => run.objectives.length > 1 && run.complete.length > 0],
   [constraints, (run) => run.facts.constraints.length > 0 && run.complete.length > 0],
   [iterations, (run) => run.facts.kind === "collect" && run.metrics.length > 0 && run.size > 0],
@@ -175,7 +175,7 @@ function history(run) {
       if (rows.length) groups.push([state, `${state.toLowerCase()}, last report`, rows, STATES[state].symbol]);
     }
     const data = groups.map(([state, name, rows, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, x), y: pick(objective.column, rows), text: hovers(run, rows),
-      marker: { color: shade(STATES[state].color), symbol: run.size > 5000 ? "circle" : symbol, size: run.size > 5000 ? 3 : 6, opacity: run.size > 5000 ? 0.5 : 0.75 } }));
+      marker: { color: shade(STATES[state].color), symbol: run.size > 5000 ? "circle" : symbol, size: run.size > 5000 ? 3 : 6 } }));
     const order = byTime ? Uint32Array.from(run.feasible).sort((a, b) => x(a) - x(b)) : run.feasible;
     const best = run.running(order, objective);
     if (best.length) {
@@ -186,7 +186,7 @@ function history(run) {
     const failed = run.rowsOf("FAILED"); // they have no value: on the lower edge
     if (failed.length) data.push(scatter({ name: "failed", mode: "markers", yaxis: "y2", x: Float64Array.from(failed, x), y: new Float64Array(failed.length).fill(0.015), text: hovers(run, failed), cliponaxis: false,
       marker: { color: shade(STATES.FAILED.color), symbol: STATES.FAILED.symbol, size: 6 } }));
-    return { data, layout: layout({ xaxis: { title: byTime ? "hours since the start" : run.facts.noun, rangemode: "tozero" }, yaxis: { title: titleOf(objective), type: log ? "log" : "linear" },
+    return { data, layout: layout({ xaxis: { title: byTime ? "hours since the start" : run.facts.noun, ...(run.size < 10 && !byTime ? { dtick: 1 } : {}) }, yaxis: { title: titleOf(objective), type: log ? "log" : "linear" },
       yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } }) };
   });
   const controls = [];
@@ -208,17 +208,20 @@ function importance(run) {
   return section("importances", "Importances", el("p", {}, `How much each parameter decides whether a trial is in the best tenth (Optuna's PED-ANOVA${run.complete.length > 5000 ? ", of an even sample of 5,000 trials" : ""}).`), chart.element);
 }
 
+/** What the value of a trial is where not only complete ones are drawn. */
+const valueHint = (run) => run.facts.rungs.length ? el("p", { class: "hint" }, `A ${run.facts.noun} that is not complete has the value of its last report, mostly at the rung where it is paused or was dropped.`) : null;
+
 function parallel(run) {
   const [objective] = run.objectives;
   const count = el("span", { class: "count", role: "status" });
   let axes, rows; // rows that match, the best first
   const draw = () => {
     const loss = (row) => bounded(objective.column.data[row]);
-    const sorted = Float64Array.from(run.sample(1000, 1000), loss).filter((value) => !Number.isNaN(value)).sort();
+    const sorted = Float64Array.from(run.sample(1000, 1000, run.valued), loss).filter((value) => !Number.isNaN(value)).sort();
     const at = (share) => sorted[Math.floor(share * (sorted.length - 1))] ?? 0;
     const [low, high] = objective.sign > 0 ? [at(0), at(0.9)] : [at(0.1), at(1)]; // bad outliers would take most of the colors
     const size = high > low ? high - low : 1;
-    return { axes, faint: run.sample(200, 400), lines: run.sample(1000, 1000, rows), isReversed: reversed(objective), share: (row) => Math.max(0, Math.min(1, (loss(row) - low) / size)) || 0,
+    return { axes, faint: run.sample(200, 400, run.valued), lines: run.sample(1000, 1000, rows), isReversed: reversed(objective), share: (row) => Math.max(0, Math.min(1, (loss(row) - low) / size)) || 0,
       title: objective.metric.slice(0, 11), ticks: [0, 0.25, 0.5, 0.75, 1].map((share) => [share, short(Number((low + share * size).toPrecision(3)))]) };
   };
   /** Applies the ranges to all trials, not only to the lines that are drawn. */
@@ -227,35 +230,35 @@ function parallel(run) {
       const [low, high] = chart.ranges.get(axis.column);
       return (row) => { const value = axis.value(row); return value >= low && value <= high; };
     });
-    rows = tests.length ? run.ranked.filter((row) => tests.every((test) => test(row))) : run.ranked;
+    rows = tests.length ? run.valued.filter((row) => tests.every((test) => test(row))) : run.valued;
     run.table?.brush(tests.length ? rows : null);
-    const all = grouped(run.ranked.length);
+    const all = grouped(run.valued.length);
     count.textContent = tests.length ? `${grouped(rows.length)} of ${all} match; the table of trials shows them alone` : rows.length > 2000 ? `the best 1,000 and a sample, of ${all}` : "";
     chart.updateLines();
   };
   const chart = new ParallelChart("Parallel coordinates of parameters and values", 440, draw, choose);
   const renew = () => {
     const columns = [...run.params.slice(0, 14), ...run.objectives.map((each) => each.column).filter(Boolean)];
-    axes = columns.map((column) => new Axis(column, run.ranked));
+    axes = columns.map((column) => new Axis(column, run.valued));
     chart.element.style.minWidth = `${90 * columns.length}px`; // narrow windows scroll it
     choose();
   };
   renew();
-  return Object.assign(section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis, or use its arrow keys, to choose a range. A click chooses all again."), count), el("div", { class: "wide" }, chart.element)), { renew });
+  return Object.assign(section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis, or use its arrow keys, to choose a range. A click chooses all again."), count), valueHint(run), el("div", { class: "wide" }, chart.element)), { renew });
 }
 
 function slice(run) {
   let [objective] = run.objectives, column = run.params.find((param) => param.name === run.facts.importances[0]?.[0]) ?? run.params[0], log = false;
   const chart = new Chart("Value against one parameter", 400, () => {
-    const rows = run.complete.filter((row) => column.isPlaced(row));
+    const rows = run.valued.filter((row) => column.isPlaced(row));
     const data = [scatter({ mode: "markers", x: placed(column, rows), y: pick(objective.column, rows), text: hovers(run, rows),
-      marker: { color: Float64Array.from(rows, (row) => run.trial(row)), colorscale: scale(), size: rows.length > 5000 ? 3 : 6, opacity: 0.8, colorbar: { title: { text: run.facts.noun }, thickness: 12, outlinewidth: 0 } } })];
+      marker: { symbol: rows.length > 5000 ? "circle" : Array.from(rows, (row) => STATES[run.state(row)].symbol), color: Float64Array.from(rows, (row) => run.trial(row)), colorscale: scale(), size: rows.length > 5000 ? 3 : 6, colorbar: { title: { text: run.facts.noun }, thickness: 12, outlinewidth: 0 } } })];
     return { data, layout: layout({ xaxis: axisOf(column), yaxis: { title: titleOf(objective), type: log ? "log" : "linear" }, showlegend: false }) };
   });
   const controls = [select("Parameter", () => choicesOf(run.params), column.name, (name) => { column = named(run.params, name); chart.update(); })];
   if (run.objectives.length > 1) controls.push(select("Objective", run.objectives.map((each, i) => [i, each.metric]), 0, (i) => { objective = run.objectives[i]; chart.update(); }));
   controls.push(checkbox("Logarithmic value", false, (value) => { log = value; chart.update(); }));
-  return section("slice", "Slice", el("div", { class: "controls" }, controls), chart.element);
+  return section("slice", "Slice", el("div", { class: "controls" }, controls), valueHint(run), chart.element);
 }
 
 /** The cells of an axis: choices, or equal parts of a range. */
@@ -274,7 +277,7 @@ function contour(run) {
   const byImportance = run.facts.importances.map(([name]) => run.params.find((param) => param.name === name)).filter(Boolean);
   let [a, b] = [...new Set([...byImportance, ...run.params])], [objective] = run.objectives;
   const chart = new Chart("Value against two parameters", 460, () => {
-    const rows = run.ranked.filter((row) => [a, b, objective.column].every((column) => column.isPlaced(row)));
+    const rows = run.valued.filter((row) => [a, b, objective.column].every((column) => column.isPlaced(row)));
     const many = rows.length > BINNED_FROM;
     const most = many ? 50 : Math.max(5, Math.min(24, Math.round(Math.sqrt(rows.length) / 1.5)));
     const x = cells(a, rows, most), y = cells(b, rows, most);
@@ -301,7 +304,7 @@ function contour(run) {
     select("Vertical", choices, b.name, (name) => { b = named(run.params, name); chart.update(); }),
   ];
   if (run.objectives.length > 1) controls.push(select("Objective", run.objectives.map((each, i) => [i, each.metric]), 0, (i) => { objective = run.objectives[i]; chart.update(); }));
-  return section("contour", "Contour", el("div", { class: "controls" }, controls), chart.element);
+  return section("contour", "Contour", el("div", { class: "controls" }, controls), valueHint(run), chart.element);
 }
 
 function pareto(run) {
@@ -312,8 +315,8 @@ function pareto(run) {
     const feasible = new Set(run.feasible), infeasible = run.complete.filter((row) => !feasible.has(row));
     const best = Uint32Array.from(run.complete.filter((row) => front[row])).sort((p, q) => a.column.data[p] - a.column.data[q]);
     const dots = (name, rows, more) => scatter({ name, x: pick(a.column, rows), y: pick(b.column, rows), text: hovers(run, rows), mode: "markers", ...more });
-    return { data: [dots("dominated", rest, { marker: { color: shade("#999999"), size: rest.length > 5000 ? 3 : 6, opacity: 0.6 } }),
-      ...(infeasible.length ? [dots("infeasible", infeasible, { marker: { color: shade(STATES.LOST.color), symbol: "x-thin-open", size: infeasible.length > 5000 ? 3 : 6, opacity: 0.6 } })] : []),
+    return { data: [dots("dominated", rest, { marker: { color: shade("#999999"), size: rest.length > 5000 ? 3 : 6 } }),
+      ...(infeasible.length ? [dots("infeasible", infeasible, { marker: { color: shade(STATES.LOST.color), symbol: "x-thin-open", size: infeasible.length > 5000 ? 3 : 6 } })] : []),
       { ...dots("Pareto front", best, { type: "scatter", mode: run.objectives.length === 2 ? "lines+markers" : "markers", line: { color: shade(OKABE_ITO[3]), width: 1, shape: a.sign === b.sign ? (a.sign > 0 ? "hv" : "vh") : (a.sign > 0 ? "hv" : "vh") }, marker: { color: shade(OKABE_ITO[3]), size: 9, symbol: "diamond" } }) }],
       layout: layout({ xaxis: { title: titleOf(a) }, yaxis: { title: titleOf(b) } }) };
   });
@@ -334,7 +337,7 @@ function constraints(run) {
     const inside = (row) => (bound.min === null || column().data[row] >= bound.min) && (bound.max === null || column().data[row] <= bound.max);
     const words = [bound.min === null ? "" : `at least ${short(bound.min)}`, bound.max === null ? "" : `at most ${short(bound.max)}`].filter(Boolean).join(" and ");
     const chart = new Chart(`${bound.metric} and its bounds`, 300, () => ({
-      data: [["within", run.complete.filter(inside), shade(OKABE_ITO[0]), "circle"], ["outside", run.complete.filter((row) => !inside(row)), shade(OKABE_ITO[3]), "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column(), rows), text: hovers(run, rows), marker: { color: shade(color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: 0.7 } })),
+      data: [["within", run.complete.filter(inside), shade(OKABE_ITO[0]), "circle"], ["outside", run.complete.filter((row) => !inside(row)), shade(OKABE_ITO[3]), "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column(), rows), text: hovers(run, rows), marker: { color: shade(color), symbol, size: rows.length > 5000 ? 3 : 6 } })),
       layout: layout({ xaxis: { title: run.facts.noun }, yaxis: { title: bound.metric }, shapes: [bound.min, bound.max].filter((value) => value !== null).map((y) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: css("--strong"), width: 1, dash: "dash" } })) }),
     }));
     const count = el("p", {});
@@ -356,8 +359,9 @@ function iterations(run) {
 }
 
 function workers(run) {
-  const rows = run.facts.workers.map((worker) => [String(worker.worker), worker.state, worker.node, grouped(worker.units), grouped(worker.items), String(worker.failed), worker.seconds > 0 ? short(worker.items / worker.seconds) : "", worker.message]);
-  return section("workers", "Workers", table(["worker", "state", "node", "units", "items", "failed", "items/s", "message"], rows, "Workers of the iteration that runs, or ran last"));
+  const { workers: all } = run.facts, hasMessages = all.some(({ message }) => message);
+  const rows = all.map((worker) => [String(worker.worker), worker.state, worker.node, grouped(worker.units), grouped(worker.items), String(worker.failed), worker.seconds > 0 ? short(worker.items / worker.seconds) : "", ...(hasMessages ? [worker.message] : [])]);
+  return section("workers", "Workers", table(["worker", "state", "node", "units", "items", "failed", "items/s", ...(hasMessages ? ["message"] : [])], rows, "Workers of the iteration that runs, or ran last"));
 }
 
 /** The curves of the run: rows of the table `curves`, with the points of each. */
@@ -413,7 +417,7 @@ function curves(run) {
       }
     }
     if (promoted.length) data.push({ type: "scatter", mode: "markers", name: run.facts.population ? "took over here" : "promoted here", x: promoted.map((end) => end.x), y: promoted.map((end) => end.y), text: promoted.map((end) => end.text), hoverinfo: "text", marker: { symbol: "triangle-up", size: 8, color: shade(STATES.RUNNING.color) } });
-    if (ends.length) data.push({ type: "scatter", mode: "markers", name: "pruned here", x: ends.map((end) => end.x), y: ends.map((end) => end.y), text: ends.map((end) => end.text), hoverinfo: "text", marker: { symbol: "x", size: 6, color: STATES.PRUNED.color } });
+    if (ends.length) data.push({ type: "scatter", mode: "markers", name: "pruned here", x: ends.map((end) => end.x), y: ends.map((end) => end.y), text: ends.map((end) => end.text), hoverinfo: "text", marker: { symbol: "x", size: 6, color: shade(STATES.PRUNED.color) } });
     for (const [name, { x, y, text, state, selected }] of groups) {
       const few = x.length <= 60;
       data.push({ type: x.length > 20_000 ? "scattergl" : "scatter", name: plain(selected ? name : name.toLowerCase()), mode: few ? "lines+markers" : "lines", x, y, text, hoverinfo: "text", connectgaps: false, opacity: selected ? 1 : chosen.length > 20 ? 0.55 : 0.9,
@@ -505,7 +509,7 @@ function lineage(run) {
     return { data: [
       lines("members", known, points, { line: { color: shade("#999999"), width: 1.5 } }),
       lines("lineage of the best", known.filter((row) => best[row]), points, strong()),
-      scatter({ mode: "markers", showlegend: false, x: Float64Array.from(known, (row) => ends[row]), y: Float64Array.from(known, (row) => values.data[row]), text: Array.from(known, (row) => hover[row]), marker: { size: 5, color: Array.from(known, (row) => best[row] ? css("--strong") : "#999999") } }),
+      scatter({ mode: "markers", showlegend: false, x: Float64Array.from(known, (row) => ends[row]), y: Float64Array.from(known, (row) => values.data[row]), text: Array.from(known, (row) => hover[row]), marker: { size: 5, color: Array.from(known, (row) => best[row] ? css("--strong") : shade("#999999")) } }),
     ], layout: layout({ xaxis: { title: "step", rangemode: "tozero" }, yaxis: axisOf({ name: values.name, texts: values.texts, log: isLog }) }) };
   });
   const count = el("p", {}), holder = el("div", {});
@@ -576,7 +580,7 @@ function timeline(run) {
         }
         return { type: "scatter", mode: "lines", stackgroup: "slots", name, line: { shape: "hvh", width: 1, color }, x: Array.from(busy, (_, bin) => (from + (bin + 0.5) * width) / unit[0]), y: Array.from(busy), hoverinfo: "x+y+name" };
       };
-      data.push(filled("working", shade(OKABE_ITO[0]), (i) => starts.data[i], (i) => ends.data[i]), filled("starting", css("--strong"), asked, (i) => starts.data[i]));
+      data.push(filled("working", shade(OKABE_ITO[0]), (i) => starts.data[i], (i) => ends.data[i]), filled("starting", css("--strong"), asked, (i) => starts.data[i]), filled("waiting", shade("#999999"), first, asked));
     } else {
       const groups = new Map(), waits = bars(), begins = bars(), narrowest = (to - from) / 2000;
       const add = (bar, i, begin, end, words) => {
@@ -597,6 +601,10 @@ function timeline(run) {
       before("starting", begins, 0.4, css("--strong"));
       for (const [state, bar] of groups) data.push({ type: "bar", orientation: "h", name: state.toLowerCase(), ...bar, textposition: "none", hoverinfo: "text", width: 0.8, marker: { color: shade(STATES[state]?.color ?? "#999999"), pattern: { shape: { FAILED: "x", LOST: "/", PRUNED: ".", PAUSED: "-" }[state] ?? "" }, line: { width: 0 } } });
     }
+    const lost = visible.filter((i) => states.value(i) === "LOST" && ends.data[i] <= to).slice(-BARS);
+    if (lost.length) data.push(scatter({ name: "lost here", mode: "markers", x: Array.from(lost, (i) => ends.data[i] / unit[0]), y: Array.from(lost, (i) => merged ? 0 : lanes.data[i]), cliponaxis: false,
+      text: Array.from(lost, (i) => plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]} was lost${column("failure").value(i) ? ` (${column("failure").value(i)})` : ""} after ${duration(ends.data[i] - starts.data[i])}`)),
+      marker: { symbol: "x", size: 9, color: css("--strong"), line: { width: 1, color: css("--panel") } } }));
     return { data, layout: layout({ barmode: "overlay", showlegend: true, xaxis: { title: `${unit[1]} since the start`, range: [from / unit[0], to / unit[0]] },
       yaxis: merged ? { title: "busy slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };
   };
@@ -612,7 +620,7 @@ function timeline(run) {
   const words = el("p", {});
   const renew = () => {
     const { idle, slots } = run.facts.costs;
-    words.textContent = [idle === null ? "" : `${slots === 1 ? "1 slot was" : `${slots} slots were`} idle for ${(100 * idle).toFixed(0)} % of the time that the run had them.`,
+    words.textContent = [idle === null ? "" : `${slots === 1 ? "1 slot was" : `${slots} slots were`} idle for ${(100 * idle).toFixed(0)} % of the time that the run had ${slots === 1 ? "it" : "them"}.`,
       starts.data.length > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
     words.hidden = !words.textContent;
     chart.resize({ height: `${Math.max(220, Math.min(560, 90 + 26 * extent().slots))}px` });
@@ -656,7 +664,7 @@ function trials(run) {
       logOf(run, trial));
     if (!newer.isEqualNode(details)) details.replaceChildren(...newer.childNodes);
   };
-  run.table = new Trials(run, tableColumns(run), (row) => { show(row); for (const each of run.onselect) each(row); });
+  run.table = new Table("Trials", run, tableColumns(run), { hint: "loss < 0.3, state = PRUNED", onselect: (row) => { show(row); for (const each of run.onselect) each(row); } });
   const renew = () => {
     run.table.renew(tableColumns(run));
     if (trial !== null) show(run.rowOf(trial));

@@ -1,14 +1,23 @@
 /* A table of any number of rows, of which only those on the screen are elements. */
 
 const ROW = 28; // pixels
-const MOST_COLUMNS = 60;
+const MOST_COLUMNS = 100;
 const OPERATORS = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b, "=": (a, b) => a === b, "!=": (a, b) => a !== b };
 
-/** Rows of a run's trials that can be sorted, filtered, moved through by keys and selected. */
-class Trials {
-  constructor(run, columns, onselect) {
-    Object.assign(this, { run, onselect });
-    this.order = this.run.byRank;
+const TALLEST = 430; // pixels
+const PRINTED = 500; // rows
+
+/**
+ * Rows that can be sorted, filtered, moved through by keys and selected. `source` has their number as `size`, the name of the file
+ * to download, `positions` of the rows in the order in which they are shown first, the `trial` of a row, and the rows `selected`.
+ */
+class Table {
+  static all = new Set();
+  static made = 0;
+
+  constructor(label, source, columns, { hint = "", onselect = () => {} } = {}) {
+    Object.assign(this, { source, onselect, id: Table.made++, isPrinted: false });
+    this.order = new Uint32Array();
     this.sorted = { column: null, down: false };
     this.brushed = null;
     this.filter = "";
@@ -17,15 +26,15 @@ class Trials {
     this.body = el("div", { class: "rows", role: "rowgroup" });
     this.spacer = el("div", { class: "spacer" }, this.body);
     this.header = el("div", { class: "row header", role: "row" });
-    this.grid = el("div", { class: "grid", role: "grid", tabindex: "0", "aria-label": "Trials",
+    this.grid = el("div", { class: "grid", role: "grid", tabindex: "0", "aria-label": label,
       onscroll: () => this.schedule(), onkeydown: (event) => this.key(event) }, this.header, this.spacer);
-    const hint = "loss < 0.3, state = PRUNED";
     this.input = el("input", { type: "search", placeholder: `Filter: ${hint}`, "aria-label": `Filter, for example: ${hint}`,
       oninput: (event) => { this.filter = event.target.value; this.refresh(); } });
     this.problem = el("span", { class: "problem", role: "alert" });
-    this.element = el("div", {}, el("div", { class: "controls" }, this.input, this.status, this.problem,
-      el("button", { type: "button", onclick: () => this.save() }, "Download CSV")), this.grid);
+    this.element = el("div", {}, hint ? el("div", { class: "controls" }, this.input, this.status, this.problem,
+      el("button", { type: "button", onclick: () => this.save() }, "Download CSV")) : null, this.grid);
     new ResizeObserver(() => this.render()).observe(this.grid);
+    Table.all.add(this);
     this.renew(columns);
   }
 
@@ -37,9 +46,12 @@ class Trials {
       this.header.replaceChildren(...this.columns.map((column) => this.heading(column)));
       this.grid.setAttribute("aria-colcount", this.columns.length);
       // Fixed widths, as each row is a grid of its own.
-      const widths = this.columns.map((column) => column.wide ? 30 : Math.min(20, Math.max(6, 0.62 * Math.max(column.title.length + 2, ...(column.texts ?? []).slice(0, 50).map((text) => text.length)))));
+      const lengths = (column) => column.texts?.slice(0, 50).map((text) => text.length) ?? [9];
+      const widths = this.columns.map((column) => column.wide ? 30 : Math.min(27, 1.4 + (column.mark ? 1.2 : 0) + 0.58 * Math.max(4, column.title.length + 2, ...lengths(column))));
       this.grid.style.setProperty("--widths", widths.map((width) => `${width}rem`).join(" "));
+      this.grid.style.setProperty("--columns", this.columns.length);
     }
+    this.grid.style.setProperty("--height", `${Math.min(TALLEST, (this.source.size + 1) * ROW + 20)}px`); // with a scroll bar
     this.refresh();
   }
 
@@ -58,11 +70,11 @@ class Trials {
 
   /** The rows that match the filter and the brush, in order. */
   refresh() {
-    let rows = this.brushed ?? range(this.run.size);
+    let rows = this.brushed ?? range(this.source.size);
     this.problem.textContent = "";
     for (const part of this.filter.split(",").map((text) => text.trim()).filter(Boolean)) rows = rows.filter(this.test(part));
     const { column, down } = this.sorted;
-    const keys = column ? column.keys() : this.run.column("trials", "rank").data;
+    const keys = column ? sortKeys(column) : this.source.positions;
     const sign = down ? -1 : 1;
     this.order = Uint32Array.from(rows).sort((a, b) => {
       const x = keys[a], y = keys[b];
@@ -71,7 +83,9 @@ class Trials {
       return x === y ? a - b : x < y ? -sign : sign;
     });
     for (const each of this.columns) each.heading.setAttribute("aria-sort", each !== column ? "none" : down ? "descending" : "ascending");
-    this.status.textContent = this.order.length === this.run.size ? `${grouped(this.run.size)} rows` : `${grouped(this.order.length)} of ${grouped(this.run.size)} rows`;
+    const { size } = this.source;
+    const cut = this.all.length > MOST_COLUMNS ? `, ${MOST_COLUMNS} of ${this.all.length} columns; the CSV has all` : "";
+    this.status.textContent = `${this.order.length === size ? "" : `${grouped(this.order.length)} of `}${counted(size, "row")}${cut}`;
     this.current = Math.min(this.current, Math.max(0, this.order.length - 1));
     this.spacer.style.height = `${this.order.length * ROW}px`;
     this.render();
@@ -84,7 +98,7 @@ class Trials {
       const sought = part.toLowerCase();
       const sets = this.all.filter((column) => column.texts).map((column) => [column.data,
         new Set(column.texts.map((text, i) => text.toLowerCase().includes(sought) ? i + 1 : 0).filter(Boolean))]);
-      return (row) => String(this.run.trial(row)) === sought || sets.some(([data, codes]) => codes.has(data[row]));
+      return (row) => String(this.source.trial(row)) === sought || sets.some(([data, codes]) => codes.has(data[row]));
     }
     const [, name, operator, text] = match;
     const lower = name.toLowerCase();
@@ -104,28 +118,24 @@ class Trials {
   }
 
   render() {
-    const first = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - 3);
-    const last = Math.min(this.order.length, first + Math.ceil(this.grid.clientHeight / ROW) + 7);
+    const first = this.isPrinted ? 0 : Math.max(0, Math.floor(this.grid.scrollTop / ROW) - 3);
+    const last = Math.min(this.order.length, this.isPrinted ? PRINTED : first + Math.ceil(this.grid.clientHeight / ROW) + 7);
     this.body.style.transform = `translateY(${first * ROW}px)`;
     this.grid.setAttribute("aria-rowcount", this.order.length + 1);
     this.body.replaceChildren(...Array.from({ length: Math.max(0, last - first) }, (_, i) => this.row(first + i)));
+    if (this.isPrinted && last < this.order.length) this.body.append(note(`${counted(this.order.length - last, "more row")} on the page, and in its CSV`));
   }
 
   row(position) {
     const row = this.order[position];
-    const selected = this.run.selected.has(row);
-    const cells = this.columns.map((column) => el("span", { role: "gridcell", class: column.texts ? "" : "number" }, column.mark ? this.badge(row) : column.short(row)));
-    return el("div", { class: `row${position === this.current ? " current" : ""}`, role: "row", id: `row-${position}`, "aria-rowindex": position + 2,
+    const selected = this.source.selected.has(row);
+    const cells = this.columns.map((column) => el("span", { role: "gridcell", class: column.texts ? "" : "number" }, column.mark ? badge(column.short(row)) : column.short(row)));
+    return el("div", { class: `row${position === this.current ? " current" : ""}`, role: "row", id: `row-${this.id}-${position}`, "aria-rowindex": position + 2,
       "aria-selected": selected, onclick: () => { this.current = position; this.toggle(row); } }, cells);
   }
 
-  badge(row) {
-    const state = this.run.state(row);
-    return el("span", { class: "state", "data-state": state }, state);
-  }
-
   toggle(row) {
-    if (!this.run.selected.delete(row)) this.run.selected.add(row);
+    if (!this.source.selected.delete(row)) this.source.selected.add(row);
     this.render();
     this.onselect(row);
   }
@@ -143,7 +153,7 @@ class Trials {
       if (top > this.grid.scrollTop + room) this.grid.scrollTop = top - room;
       this.render();
     } else return;
-    this.grid.setAttribute("aria-activedescendant", `row-${this.current}`);
+    this.grid.setAttribute("aria-activedescendant", `row-${this.id}-${this.current}`);
     event.preventDefault();
   }
 
@@ -158,9 +168,21 @@ class Trials {
     const quoted = (text) => /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
     const lines = [this.all.map((column) => quoted(column.title)).join(",")];
     for (const row of this.order) lines.push(this.all.map((column) => quoted(column.text(row))).join(","));
-    download(`${this.run.facts.run}.csv`, "text/csv", `${lines.join("\r\n")}\r\n`);
+    download(`${this.source.name}.csv`, "text/csv", `${lines.join("\r\n")}\r\n`);
   }
 }
+
+for (const isPrinted of [true, false]) {
+  addEventListener(isPrinted ? "beforeprint" : "afterprint", () => {
+    for (const table of Table.all) {
+      table.isPrinted = isPrinted;
+      if (table.element.isConnected) table.render();
+      else Table.all.delete(table);
+    }
+  });
+}
+
+const badge = (state) => el("span", { class: "state", "data-state": state }, state);
 
 /** The columns of the table of trials, with titles that are unique. */
 function tableColumns(run) {
@@ -175,7 +197,7 @@ function tableColumns(run) {
     let title = column.name;
     if (taken.has(title)) title = `${column.category || "trial"}.${title}`;
     taken.add(title);
-    return Object.assign(column, { title, mark: column.category === "" && column.name === "state", wide: column.category === "" && column.name === "message", keys: () => sortKeys(column) });
+    return Object.assign(column, { title, mark: column.category === "" && column.name === "state", wide: column.category === "" && column.name === "message" });
   });
 }
 
