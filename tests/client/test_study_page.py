@@ -42,20 +42,22 @@ def served(runs, monkeypatch) -> Iterator[Any]:
     monkeypatch.setattr(study_page, "MAX_SHARE", 1.0)
     with contextlib.ExitStack() as stack:
 
-        def serve(run: str, target: Any = None) -> Pages:
+        def serve(run: str, target: Any = None, start: str = "/") -> Pages:
             page = StudyPage(RunHandle(run, target or runs.target), lambda: studies.AROUND)
             listener = socket.create_server(("127.0.0.1", 0))
-            return stack.enter_context(Pages(page.add_to(other), listener, lambda: "/", print))
+            return stack.enter_context(Pages(page.add_to(other), listener, lambda: start, print))
 
         yield serve
 
 
-def content(browser: Browser, after: int) -> tuple[dict[str, Any], dict[tuple[str, str], list[Any]]] | None:
+def content(
+    browser: Browser, after: int, known: dict[tuple[str, str], list[Any]] | None = None
+) -> tuple[dict[str, Any], dict[tuple[str, str], list[Any]]] | None:
     answer = browser.get(f"/-/report/data?after={after}")
     if answer is None:
         return None
     (facts,) = answer["runs"]
-    return facts, studies.unpacked(facts["columns"], answer["block"])
+    return facts, studies.unpacked(facts["columns"], answer["block"], known)
 
 
 def test_what_is_newer_is_sent_and_nothing_twice(runs, served):
@@ -68,11 +70,16 @@ def test_what_is_newer_is_sent_and_nothing_twice(runs, served):
     assert table["trials", "trial"] == [0, 1]
     assert content(browser, facts["version"]) is None
     runs.drive(run, failed, 1)
-    facts, table = content(browser, facts["version"]) or ({}, {})
+    facts, table = content(browser, facts["version"], table) or ({}, {})
     assert table["trials", "state"] == ["COMPLETE", "COMPLETE", "FAILED"]
     runs.report(run, 3)
-    facts, table = content(browser, facts["version"]) or ({}, {})
-    assert (table["points", "step"], facts["curve_metrics"]) == ([0, 1, 2] * 2, ["loss", "lr"])
+    facts, table = content(browser, facts["version"], table) or ({}, {})
+    assert (table["points 0", "step"], table["points 1", "step"], facts["curve_metrics"]) == (
+        [0, 1, 2],
+        [0, 1, 2],
+        ["loss", "lr"],
+    )
+    assert str(content(browser, 0)[1]) == str(table), "a page that is further behind gets all"  # type: ignore[index]
     assert content(browser, facts["version"]) is None
     for odd in ("", "x", "-1", "9" * 40, "%00"):
         assert content(browser, odd) is not None  # type: ignore[arg-type]
@@ -126,8 +133,31 @@ def test_an_address_with_the_secret_leads_to_this_site_alone(runs, served):
     runs.make("a", tell=complete, asks=1)
     pages = served("a")
     secret = pages.address.partition("?")[2]
-    for path, leads in (("//evil.example", "/evil.example"), ("/-/report", "/-/report"), ("/", "/")):
+    for path, leads in (
+        ("//evil.example", "/evil.example"),
+        ("/-/report", "/-/report"),
+        ("/", "/"),
+        ("/-/start", "/-/start"),
+    ):
         assert asked(pages, f"{path}?{secret}") == (303, leads)
+
+
+def test_its_link_leads_to_the_start_page_of_the_server_beside_it(runs, served):
+    runs.make("a", tell=complete, asks=1)
+    with browsers.browser() as opened:
+        shown = opened(served("a", start="/-/report?started").page("/-/report"))
+        shown.page.get_by_role("link", name="MLflow or optuna-dashboard").click()
+        shown.page.wait_for_url("**/-/report?started")
+
+
+def test_a_copy_of_the_page_has_no_links_to_its_server(runs, tmp_path):
+    run = runs.make("a", tell=failed, asks=1)
+    runs.say(run, RunState.SUCCEEDED)
+    file = tmp_path / "a.html"
+    file.write_text(StudyPage(RunHandle("a", runs.target), lambda: studies.AROUND).html())
+    with browsers.browser() as opened:
+        shown = opened(file)
+        assert shown.read("document.querySelectorAll('a[href]:not(nav a)').length") == 0
 
 
 def test_a_run_on_a_cluster_is_read_through_the_gateway(runs, served, target, namespace, planned):

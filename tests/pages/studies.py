@@ -329,15 +329,27 @@ def _values(made: Job, values: Mapping[str, float]) -> tuple[float, ...]:
     return tuple(values[objective.metric] for objective in made.objectives)
 
 
-def unpacked(directory: Sequence[Mapping[str, Any]], block: str) -> dict[tuple[str, str], list[Any]]:
-    """Return the values of packed columns by table and name, texts and NaN as they were: what the page reads."""
+def unpacked(
+    directory: Sequence[Mapping[str, Any]], block: str, known: Mapping[tuple[str, str], list[Any]] | None = None
+) -> dict[tuple[str, str], list[Any]]:
+    """Return the values of packed columns by table and name, texts and NaN as they were: what the page reads.
+
+    Args:
+        directory: of the columns.
+        block: their bytes.
+        known: what the page had before.
+    """
     data = base64.b64decode(block)
     codes = {name: code for code, name in columns.TYPES.items()}
     tables: dict[tuple[str, str], list[Any]] = {}
     for entry in directory:
         values = array.array(codes[entry["type"]])
         values.frombytes(data[entry["offset"] : entry["offset"] + entry["length"] * values.itemsize])
+        old = (known or {}).get((entry["table"], entry["name"]), [])
         texts = entry.get("texts")
+        if texts is not None:  # in the order of their first rows
+            texts = [*list(dict.fromkeys(text for text in old if text is not None))[: entry.get("kept_texts", 0)], *texts]
         decoded = list(values) if texts is None else [texts[code - 1] if code else None for code in values]
+        decoded = [*old[: entry.get("kept", 0)], *decoded]
         tables[entry["table"], entry["name"]] = decoded
     return tables

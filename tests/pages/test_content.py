@@ -87,6 +87,38 @@ def test_columns_of_50000_trials_are_small():
     assert len(block) < 50_000 * (6 + 14) * 4  # bytes of base64: 5 parameters and a metric, and what every trial has
 
 
+def test_a_page_that_has_most_of_the_columns_gets_the_rest():
+    recorded = studies.study(800)
+    last = recorded.attempts[-1].number
+    before = dataclasses.replace(
+        recorded,
+        attempts=recorded.attempts[:-1],
+        reports=[report for report in recorded.reports if report.number != last],
+    )
+    (_, old), (_, new) = (content.content(each, studies.AROUND) for each in (before, recorded))
+    whole, part = columns.pack(new), columns.pack(new, old)
+    assert len(part[1]) < len(whole[1]) / 4
+    assert str(studies.unpacked(*part, studies.unpacked(*columns.pack(old)))) == str(studies.unpacked(*whole))
+    assert studies.unpacked(*columns.pack(new, new)) and len(columns.pack(new, new)[1]) < 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ([1.0, None, 3.0], [1.0, None, 3.5, None]),
+        ([1.0, 2.0], [1.0, 1 << 30]),  # now of another type
+        (["a", None, "b"], ["a", "c", "b"]),
+        (["a", "b"], ["a"]),
+        ([], ["a"]),
+        (["a"], [2.0]),
+    ],
+)
+def test_any_change_of_a_column_can_be_sent(old, new):
+    before, after = ([columns.from_values("t", "c", "param", values)] for values in (old, new))
+    known = studies.unpacked(*columns.pack(before))
+    assert str(studies.unpacked(*columns.pack(after, before), known)) == str(studies.unpacked(*columns.pack(after)))
+
+
 def test_a_curve_keeps_its_ends_and_no_more_points_than_it_may():
     points = [(step, float(step)) for step in range(10_000)]
     thinned = curves.thin(points, curves.MAX_POINTS)
@@ -156,7 +188,7 @@ def test_a_promoted_trial_is_one_curve_with_the_steps_at_which_it_was_paused():
     for trial in complete:
         at = curve_numbers.index(newest[trial].number)
         start, count = table["curves", "start"][at], table["curves", "count"][at]
-        assert table["points", "step"][start : start + count] == list(range(1, 65))
+        assert table["points 0", "step"][start : start + count] == list(range(1, 65))
         pauses = zip(table["pauses", "number"], table["pauses", "step"], strict=True)
         assert [step for number, step in pauses if number == newest[trial].number] == [1, 4, 16]
         assert table["trials", "seconds"][trial] == pytest.approx(64)

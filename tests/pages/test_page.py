@@ -39,6 +39,7 @@ def test_every_section_of_a_study_draws(opened: Opened) -> None:
     shown = opened(studies.study(300))
     assert drawn(shown) == [*OF_A_STUDY, "failures", "trials"]
     assert shown.text("h1") == "study-300"
+    assert shown.read("document.querySelector('.subtitle a')") is None, "no MLflow is known"
     assert shown.text("nav a") == "Summary"
     assert "platform best study-300 --local > best.yaml" in shown.text("#next")
 

@@ -29,6 +29,7 @@ from trialplane.errors import TrialplaneError
 
 Source = Callable[[str, str, bytes], AbstractContextManager[Any]]  # method, path with query, and body → urllib3's response
 
+START = "/-/start"  # leads to the start page; no path of MLflow or optuna-dashboard begins with this
 MAX_BODY = 4 << 20  # bytes of a request, which may be a search
 _PIECE = 1 << 16  # bytes
 _MAX_TEMPORARY_FOLDER = 70  # bytes of its path; the address of a socket has at most 103 on macOS, and 107 on Linux
@@ -123,6 +124,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._refuse(403, "open the address that `platform ui` has printed; each start has a new one")
         elif length > MAX_BODY or self.headers.get("Transfer-Encoding"):
             self._refuse(413, f"a request has at most {MAX_BODY} bytes")
+        elif path == START:
+            self._open("/")
         else:
             self._forward(self.rfile.read(length))
 

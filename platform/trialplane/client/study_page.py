@@ -14,11 +14,12 @@ from typing import Any
 
 import urllib3
 
-from trialplane.client.pages import Source
+from trialplane.client.pages import START, Source
 from trialplane.client.run import RunHandle
 from trialplane.errors import TrialplaneError
 from trialplane.ledger import attempts as reading
 from trialplane.pages import content, importances, page
+from trialplane.pages.columns import Column
 from trialplane.pages.content import PageContext, RunRecord
 from trialplane.pages.importances import Importances
 from trialplane.wire import escapes, rows
@@ -54,6 +55,7 @@ class StudyPage:
         self._version, self._next_read = 0, 0.0
         self._status: Any = None
         self._content: content.Content | None = None
+        self._previous_columns: list[Column] = []  # of the version before
         self._lock = threading.Lock()
 
     def html(self) -> str:
@@ -62,12 +64,16 @@ class StudyPage:
             return page.page(self._handle.name, [self._read()], live=True)
 
     def content_after(self, after: int) -> dict[str, Any] | None:
-        """Return the current content; None if it is still that of version `after`."""
+        """Return the current content; None if it is still that of version `after`.
+
+        If `after` is the version before the current one, the columns have only what is new in them; see `columns.pack`.
+        """
         with self._lock:
             newest = self._read()
             if self._version == after:
                 return None
-            document, block = page.data([newest])
+            known = self._previous_columns if after == self._version - 1 else ()
+            document, block = page.data([newest], known=known)
             return {**document, "block": block}
 
     def log(self, trial: str, attempt: str) -> urllib3.HTTPResponse:
@@ -132,8 +138,9 @@ class StudyPage:
             importances_now = self._importances(record)
             importances_seconds = time.thread_time() - importances_start
             facts, columns = content.content(record, self._page_context(), importances_now)
+            self._previous_columns = self._content[1] if self._content is not None else []
             self._version += 1
-            self._content = {**facts, "version": self._version, "mlflow": "/", "logs": LOG}, columns
+            self._content = {**facts, "version": self._version, "mlflow": START, "logs": LOG}, columns
         # A pause in proportion to the processor time limits this method to MAX_SHARE of a core. Waiting does not count, as
         # the page would be behind for long on a busy machine, or through a gateway. Nor do importances: they are rare, and
         # the first ones import Optuna.

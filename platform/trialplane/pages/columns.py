@@ -93,32 +93,60 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def pack(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
+def pack(columns: Iterable[Column], known: Iterable[Column] = ()) -> tuple[list[dict[str, Any]], str]:
     """Return columns in the form that the page reads.
 
+    Args:
+        columns: All columns.
+        known: Columns that the page has already. The first values of a column that are in them are left out.
+
     Returns:
-        A directory with an entry for each column: its names, its type, and its position in the bytes. Then the bytes of all
-        columns, as base64.
+        A directory with an entry for each column: its names, its type, and its position in the bytes; also the number of
+        values and of texts to keep of the known column, if any. Then the bytes of all columns, as base64.
     """
+    known_columns = {(column.table, column.category, column.name): column for column in known}
     directory: list[dict[str, Any]] = []
     block = bytearray()
     for column in columns:
         block += bytes(-len(block) % _ALIGNMENT)  # zeros up to the next multiple of eight
+        old = known_columns.get((column.table, column.category, column.name))
+        kept = 0 if old is None else _common_length(old.numbers, column.numbers)
         entry: dict[str, Any] = {
             "table": column.table,
             "name": column.name,
             "category": column.category,
             "type": TYPES[column.numbers.typecode],
             "offset": len(block),
-            "length": len(column.numbers),
+            "length": len(column.numbers) - kept,
         }
+        if kept:
+            entry["kept"] = kept
         if column.texts is not None:
-            entry["texts"] = list(column.texts)
+            old_texts = None if old is None else old.texts
+            if old_texts and column.texts[: len(old_texts)] == old_texts:
+                entry["kept_texts"] = len(old_texts)
+            entry["texts"] = list(column.texts[entry.get("kept_texts", 0) :])
         if column.log:
             entry["log"] = True
         directory.append(entry)
-        block += column.numbers.tobytes()
+        block += column.numbers[kept:].tobytes()
     return directory, base64.b64encode(block).decode()
+
+
+def _common_length(old: array.array[Any], new: array.array[Any]) -> int:
+    """Return the number of first values that two arrays have in common; 0 if their types differ."""
+    if old.typecode != new.typecode:
+        return 0
+    old_bytes, new_bytes = (memoryview(values).cast("B") for values in (old, new))  # because NaN is not equal to NaN
+    low, high = 0, min(len(old), len(new))
+    while low < high:
+        middle = (low + high + 1) // 2
+        part = slice(low * new.itemsize, middle * new.itemsize)
+        if old_bytes[part] == new_bytes[part]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _as_float(value: Any) -> float:

@@ -60,7 +60,7 @@ def thin(points: Sequence[Point], max_points: int) -> Sequence[Point]:
 
 
 def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curves: Collection[int]) -> Iterator[Column]:
-    """Yield the columns of three tables: `curves`, `points` of the curves, and `bands`, the quantiles at each step.
+    """Yield the columns of the tables `curves`, `points N` of each metric, and `bands`, the quantiles at each step.
 
     Args:
         reports: All reports of the run.
@@ -69,20 +69,22 @@ def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curve
     """
     curve_rows: list[tuple[int, int, int, int]] = []  # index of the metric, number of the attempt, first point, point count
     band_rows: list[tuple[float, ...]] = []  # index of the metric, step, quantiles
-    steps, values = array.array("d"), array.array("d")
     for index, metric in enumerate(names):
         series = series_by_attempt(reports, metric)
-        max_points = max(_MIN_POINTS, min(MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(series) * len(names))))
+        steps, values = array.array("d"), array.array("d")
+        share = _MAX_TOTAL_POINTS // max(1, len(series) * len(names))
+        # A power of two, so that the points of old curves seldom change when a curve is added.
+        max_points = max(_MIN_POINTS, min(MAX_POINTS, 1 << (share.bit_length() - 1) if share else 0))
         for number, points in series.items():
             drawn_points = thin(points, MAX_POINTS if number in full_curves else max_points)
             curve_rows.append((index, number, len(steps), len(drawn_points)))
             steps.extend(step for step, _ in drawn_points)
             values.extend(value for _, value in drawn_points)
+        yield Column(f"points {index}", "step", columns.numbers(steps))
+        yield Column(f"points {index}", "value", columns.numbers(values))
         band_rows += [(index, *quantile_row) for quantile_row in _quantile_rows(list(series.values()))]
     for position, name in enumerate(("metric", "number", "start", "count")):
         yield Column("curves", name, columns.unsigned(row[position] for row in curve_rows))
-    yield Column("points", "step", columns.numbers(steps))
-    yield Column("points", "value", columns.numbers(values))
     for position, name in enumerate(("metric", "step", *(f"q{round(100 * share)}" for share in QUANTILES))):
         yield Column("bands", name, columns.numbers(row[position] for row in band_rows))
 

@@ -13,7 +13,7 @@ import importlib.resources
 import importlib.util
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +83,17 @@ def check_plotly() -> None:
 
 
 def data(
-    runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]], comparison: Mapping[str, Any] | None = None
+    runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]],
+    comparison: Mapping[str, Any] | None = None,
+    known: Iterable[Column] = (),
 ) -> tuple[dict[str, Any], str]:
-    """Return the data of a page, which its scripts draw. For the arguments, see `page`.
+    """Return the data of a page, which its scripts draw. For the arguments, see `page` and `columns.pack`.
 
     Returns:
         The facts of the runs as JSON values, each with the directory of its columns, and the comparison. The bytes of all
         columns, as base64.
     """
-    directory, block = columns.pack(column for _, run_columns in runs for column in run_columns)
+    directory, block = columns.pack((column for _, run_columns in runs for column in run_columns), known)
     entries = iter(directory)  # in the order of the runs and of their columns
     document = {
         "runs": [

@@ -31,9 +31,16 @@ function decode(text) {
 
 /** A column: `data` are numbers, or codes of `texts` (0 is none). */
 class Column {
-  constructor(entry, buffer) {
-    Object.assign(this, { name: entry.name, category: entry.category, texts: entry.texts, log: Boolean(entry.log) });
-    this.data = new ARRAYS[entry.type](buffer, entry.offset, entry.length);
+  /** `old` is the column of the version before, if the page has it: the entry tells how many of its values and texts are kept. */
+  constructor(entry, buffer, old) {
+    const { name, category, kept = 0, kept_texts: keptTexts = 0 } = entry, newer = new ARRAYS[entry.type](buffer, entry.offset, entry.length);
+    Object.assign(this, { name, category, texts: keptTexts ? [...old.texts.slice(0, keptTexts), ...entry.texts] : entry.texts, log: Boolean(entry.log) });
+    this.data = newer;
+    if (kept) {
+      this.data = new ARRAYS[entry.type](kept + entry.length);
+      this.data.set(old.data.subarray(0, kept));
+      this.data.set(newer, kept);
+    }
     this.isExact = entry.type !== "f4";
   }
 
@@ -107,11 +114,12 @@ const range = (n) => Uint32Array.from({ length: n }, (_, i) => i);
 
 /** A run: its facts, and its columns by table and name. Names of parameters and metrics are kept apart from fixed names. */
 class Run {
-  constructor(facts, buffer) {
+  /** `previous` is the same run in the version before, of which newer content is a part. */
+  constructor(facts, buffer, previous) {
     this.facts = facts;
     this.tables = new Map();
     for (const entry of facts.columns) {
-      const column = new Column(entry, buffer);
+      const column = new Column(entry, buffer, previous?.tables.get(entry.table)?.find(({ name, category }) => name === entry.name && category === entry.category));
       if (!this.tables.has(entry.table)) this.tables.set(entry.table, []);
       this.tables.get(entry.table).push(column);
     }

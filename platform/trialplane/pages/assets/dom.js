@@ -60,6 +60,9 @@ function table(header, rows, caption = "") {
     el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))))));
 }
 
+/** An address that the page may link to: a path only while its server is there, and not in a copy of the page. */
+const linked = (address) => (address?.startsWith("/") && !location.protocol.startsWith("http") ? null : address);
+
 const note = (text) => el("p", { class: "notice" }, text);
 
 /** A section of the page, with a heading that the index links to. */

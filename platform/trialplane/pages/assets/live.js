@@ -34,7 +34,7 @@ async function follow(run) {
       continue;
     }
     document.documentElement.dataset.live = "followed";
-    if (content) renew(run, new Run(content.runs[0], await decode(content.block)));
+    if (content) renew(run, new Run(content.runs[0], await decode(content.block), run));
     else if (!run.behind || run.behind.contains(document.activeElement)) continue;
     runPage.renew(run);
     for (const chart of Chart.all) if (chart.mounted || chart.near) chart.update();

@@ -367,7 +367,8 @@ function workers(run) {
 /** The curves of the run: rows of the table `curves`, with the points of each. */
 function curveOf(run, index) {
   const start = run.column("curves", "start").data[index], count = run.column("curves", "count").data[index];
-  const part = (name) => run.column("points", name).data.subarray(start, start + count);
+  const metric = run.column("curves", "metric").data[index];
+  const part = (name) => run.column(`points ${metric}`, name).data.subarray(start, start + count);
   return { x: part("step"), y: part("value") };
 }
 
@@ -423,7 +424,7 @@ function curves(run) {
       data.push({ type: x.length > 20_000 ? "scattergl" : "scatter", name: plain(selected ? name : name.toLowerCase()), mode: few ? "lines+markers" : "lines", x, y, text, hoverinfo: "text", connectgaps: false, opacity: selected ? 1 : chosen.length > 20 ? 0.55 : 0.9,
         marker: { size: 4 }, line: { color: selected ? css("--strong") : shade(STATES[state]?.color ?? "#999999"), width: selected ? 3 : 1.3, dash: dashes[state] ?? "solid" } });
     }
-    const isLog = run.facts.rungs.length > 0 && run.column("points", "step").data.every((step) => step > 0); // rungs are powers
+    const isLog = run.facts.rungs.length > 0 && run.column(`points ${metric}`, "step").data.every((step) => step > 0); // rungs are powers
     return { data, layout: layout({ xaxis: { title: "step", ...(isLog ? { type: "log", tickvals: run.facts.rungs.map(({ step }) => step) } : {}) }, yaxis: { title: name, type: shownLog() ? "log" : "linear" } }) };
   });
   let log = false;
@@ -648,7 +649,7 @@ function failures(run) {
 function logOf(run, trial, attempt = 0) {
   const words = run.facts.log.split(" ");
   const text = [...words.slice(0, 3), trial, ...(attempt > 1 ? ["--attempt", attempt] : []), ...words.slice(3)].join(" ");
-  const link = run.facts.logs && el("a", { href: `${run.facts.logs}?trial=${trial}&attempt=${attempt}`, target: "_blank", rel: "noopener" }, `Log of ${run.facts.noun} ${trial}`);
+  const link = linked(run.facts.logs) && el("a", { href: `${run.facts.logs}?trial=${trial}&attempt=${attempt}`, target: "_blank", rel: "noopener" }, `Log of ${run.facts.noun} ${trial}`);
   return el("div", {}, link || null, command(text));
 }
 
