@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import http.server
 import io
 import json
 import re
 import shlex
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +51,52 @@ def test_it_is_written_where_it_is_asked_to(platform, run, tmp_path):
     assert (done.exit_code, "is a folder" in done.stderr) == (2, True)
 
 
-def test_it_links_to_the_mlflow_that_stores_it(platform, run, monkeypatch):
-    stored = []
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:secret@mlflow:5000")
+@pytest.fixture
+def mlflow(monkeypatch):
+    """An MLflow that knows the experiment of each run that was exported, and asks for a login. `asked` are its logins."""
+    stored, asked = [], []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.headers["Authorization"])
+            is_known = stored and self.path.startswith("/api/2.0/mlflow/experiments/get-by-name?experiment_name=")
+            data = json.dumps({"experiment": {"experiment_id": "7"}} if is_known else {}).encode()
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://ann:secret@127.0.0.1:{server.server_port}")
     monkeypatch.setattr("trialplane.client.exporting.export_to_mlflow", lambda *arguments: stored.append(arguments))
+    yield server.server_port, stored, asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_it_links_to_the_run_in_the_mlflow_that_stores_it(platform, run, mlflow):
+    port, stored, asked = mlflow
     done = platform("report", "a", "--mlflow")
-    assert (done.exit_code, "in http://ann:***@mlflow:5000" in done.stderr) == (0, True)
+    assert (done.exit_code, f"in http://ann:***@127.0.0.1:{port}" in done.stderr) == (0, True)
     text = Path("a.html").read_text()
-    assert '"mlflow":"http://mlflow:5000"' in text and "secret" not in text
-    assert stored[0][1:] == ("a", "http://ann:secret@mlflow:5000", text)
+    assert f'"mlflow":"http://127.0.0.1:{port}/#/experiments/7/runs?' in text and "secret" not in text
+    assert [arguments[1:] for arguments in stored] == [
+        ("a", f"http://ann:secret@127.0.0.1:{port}", page) for page in ("", text)
+    ], "first to know where its records are"
+    assert set(asked) == {"Basic YW5uOnNlY3JldA=="}
     assert platform("report", "a", "a", "--mlflow").exit_code == 0
+    assert len(stored) == 3
+
+
+def test_without_an_answer_of_mlflow_it_links_to_the_server(platform, run, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9/")
+    monkeypatch.setattr("trialplane.client.exporting.export_to_mlflow", lambda *arguments: None)
+    assert platform("report", "a", "--mlflow").exit_code == 0
+    assert '"mlflow":"http://127.0.0.1:9"' in Path("a.html").read_text()
 
 
 def test_it_is_opened_in_a_browser(platform, run, monkeypatch):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import tempfile
 import time
+import urllib.parse
+import urllib.request
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +25,7 @@ if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
     from trialplane.pages.content import RunRecord
 
+_PATIENCE = 10.0  # seconds for an answer of MLflow
 _MAX_SETTINGS = 12  # columns of settings in a table on the terminal; the page has all settings
 
 
@@ -70,7 +74,7 @@ def report_command(
     contents = [content.content(record, context) for record, context in zip(run_records, contexts, strict=True)]
     if uri.startswith(("http://", "https://")):
         facts, _ = contents[0]
-        facts["mlflow"] = re.sub(r"(?<=://)[^/?#]*@", "", uri)  # without a login
+        facts["mlflow"] = _mlflow_address(handles[0], uri)
     run_comparison = comparison.run_comparison(run_records) if len(run_records) > 1 else None
     title = ", ".join(handle.name for handle in handles[:3]) + (" and others" if len(handles) > 3 else "")
     text = page.page(title, contents, run_comparison)
@@ -175,6 +179,31 @@ def mlflow_uri(handle: RunHandle) -> str:
             f"{handle.name} is on a cluster, whose MLflow only its runs write; set {env.MLFLOW_TRACKING_URI} to another one"
         )
     return uri or paths.mlflow_uri(paths.home())
+
+
+def _mlflow_address(handle: RunHandle, uri: str) -> str:
+    """Return the address of a run's records in the MLflow at an HTTP address, without a login. Export the run if needed.
+
+    If MLflow does not tell where they are, this is the address of the server.
+
+    Raises:
+        InputError: The run cannot be exported.
+        TargetError: MLflow cannot be written.
+    """
+    from trialplane.cli import ui
+
+    server, login = re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/"), re.search(r"://([^/?#]*)@", uri)
+    token = base64.b64encode(urllib.parse.unquote(login[1]).encode()).decode() if login else ""
+    headers = {"Authorization": f"Basic {token}"} if login else {}
+
+    def ask(method: str, target: str, body: bytes) -> Any:
+        request = urllib.request.Request(f"{server}{target}", headers=headers)
+        return urllib.request.urlopen(request, timeout=_PATIENCE)
+
+    run_and_job = handle.name, handle.job
+    if ui.mlflow_page(ask, run_and_job) == "/":  # the experiment is made by the first export
+        handle.store_report("", uri)
+    return f"{server}{ui.mlflow_page(ask, run_and_job).rstrip('/')}"
 
 
 def _default_file(run: str, opens: bool) -> Path:
