@@ -410,8 +410,15 @@ def test_a_training_and_a_collection_show_their_metrics(opened: Opened) -> None:
     assert cells_ == ["1", "10", "61 to 70", "2.5×"]
     assert shown.read("[...document.querySelectorAll('#curves h3')].map(h => h.textContent)") == ["loss", "lr", "grad_norm"]
 
-    shown = opened(studies.collection(3))
+    collected = studies.collection(3)
+    shown = opened(
+        dataclasses.replace(collected, attempts=[dataclasses.replace(row, workers=2.0) for row in collected.attempts])
+    )
     assert {"iterations", "workers", "trials"} <= set(drawn(shown))
+    shown.show("timeline")
+    assert "slot of the learner" in shown.text("#timeline p")
+    bars = "document.querySelector('#timeline .chart').data.find(t => t.name === 'complete').text"
+    assert all(text.endswith("55 s, with 2 workers") for text in shown.read(bars))
     titles = shown.read("[...document.querySelectorAll('#workers th')].map(h => h.textContent)")
     assert titles[-1] == "items/s", "no worker has a message"
 

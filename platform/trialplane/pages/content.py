@@ -411,6 +411,7 @@ def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterat
     yield Column("attempts", "start", columns.offsets((span.start for span in spans), start_time))
     yield Column("attempts", "end", columns.offsets((span.end for span in spans), start_time))
     yield Column("attempts", "lane", columns.unsigned(lanes))
+    yield Column("attempts", "workers", columns.numbers(attempt.workers for attempt in attempts))
 
 
 def _pause_columns(lineages: Sequence[Lineage]) -> Iterator[Column]:

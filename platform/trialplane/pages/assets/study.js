@@ -588,7 +588,8 @@ function timeline(run) {
         bar.base.push(begin / unit[0]);
         bar.x.push(Math.max(end - begin, narrowest) / unit[0]);
         bar.y.push(lanes.data[i]);
-        bar.text.push(plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]}: ${words}, ${duration(end - begin)}`));
+        const workers = column("workers").data[i];
+        bar.text.push(plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]}: ${words}, ${duration(end - begin)}${workers ? `, with ${counted(Number(workers.toPrecision(3)), "worker")}` : ""}`));
       };
       for (const i of visible) {
         if (asked(i) - first(i) > narrowest) add(waits, i, first(i), asked(i), "the slot waited before it");
@@ -605,9 +606,9 @@ function timeline(run) {
     const lost = visible.filter((i) => states.value(i) === "LOST" && ends.data[i] <= to).slice(-BARS);
     if (lost.length) data.push(scatter({ name: "lost here", mode: "markers", x: Array.from(lost, (i) => ends.data[i] / unit[0]), y: Array.from(lost, (i) => merged ? 0 : lanes.data[i]), cliponaxis: false,
       text: Array.from(lost, (i) => plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]} was lost${column("failure").value(i) ? ` (${column("failure").value(i)})` : ""} after ${duration(ends.data[i] - starts.data[i])}`)),
-      marker: { symbol: "x", size: 9, color: css("--strong"), line: { width: 1, color: css("--panel") } } }));
+      marker: { size: 9, color: css("--strong"), ...(merged ? { symbol: "line-ns-open" } : { symbol: "x", line: { width: 1, color: css("--panel") } }) } }));
     return { data, layout: layout({ barmode: "overlay", showlegend: true, xaxis: { title: `${unit[1]} since the start`, range: [from / unit[0], to / unit[0]] },
-      yaxis: merged ? { title: "busy slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };
+      yaxis: merged ? { title: "slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };
   };
   const chart = new Chart("Attempts over time, by slot", 220, draw, (element) => {
     element.on("plotly_relayout", (change) => {
@@ -622,6 +623,7 @@ function timeline(run) {
   const renew = () => {
     const { idle, slots } = run.facts.costs;
     words.textContent = [idle === null ? "" : `${slots === 1 ? "1 slot was" : `${slots} slots were`} idle for ${(100 * idle).toFixed(0)} % of the time that the run had ${slots === 1 ? "it" : "them"}.`,
+      run.facts.kind === "collect" ? "Bars are iterations in the slot of the learner; the time of single workers is not recorded." : "",
       starts.data.length > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
     words.hidden = !words.textContent;
     chart.resize({ height: `${Math.max(220, Math.min(560, 90 + 26 * extent().slots))}px` });
