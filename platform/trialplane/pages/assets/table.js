@@ -49,7 +49,9 @@ class Table {
       const lengths = (column) => column.texts?.slice(0, 50).map((text) => text.length) ?? [9];
       const widths = this.columns.map((column) => column.wide ? 30 : Math.min(27, 1.4 + (column.mark ? 1.2 : 0) + 0.58 * Math.max(4, column.title.length + 2, ...lengths(column))));
       this.grid.style.setProperty("--widths", widths.map((width) => `${width}rem`).join(" "));
-      this.grid.style.setProperty("--columns", this.columns.length);
+      const printed = widths.map((width) => Math.min(width, 14));
+      this.grid.style.setProperty("--shares", printed.map((width) => `minmax(0, ${width}fr)`).join(" "));
+      this.grid.style.setProperty("--width", printed.reduce((sum, width) => sum + width, 0));
     }
     this.grid.style.setProperty("--height", `${Math.min(TALLEST, (this.source.size + 1) * ROW + 20)}px`); // with a scroll bar
     this.refresh();
