@@ -142,6 +142,27 @@ def test_a_mapping_in_a_command_is_flags() -> None:
     assert shell(read(train("run ${train} -n 1"), files)) == 'run --sizes 1 2 --text {train.text} --api_key "$API_KEY" -n 1'
 
 
+def test_a_command_reads_the_secrets_of_files_from_the_environment() -> None:
+    files = {"params.yaml": "wandb: {api_key: s3cr3tVALUE99}\nhub: {api_key: other}\nlr: 0.1\n"}
+    key = "${wandb.api_key}"
+    command = f'run {key} --key="{key}" "x {key}x" \'{key}\' --token {key} ${{hub.api_key}} ${{hub}} --lr ${{lr}}'
+    parsed = read(f"stages:\n  a:\n    cmd: |\n      {command}\n", files)
+    expected = """run "$API_KEY" --key="$API_KEY" "x ""$API_KEY""x" ''"$API_KEY"'' --token "$API_KEY" "$HUB_API_KEY" """
+    assert shell(parsed) == f'{expected}--api_key "$HUB_API_KEY" --lr {{lr}}'
+    assert [note.split(" from")[0] for note in parsed.notes[:-1]] == [
+        "the command reads API_KEY",
+        "the command reads HUB_API_KEY",
+    ]
+
+
+@pytest.mark.parametrize(
+    "command", ["exec run", "exit 0", "A=1 exec run", "unset A", "trap x EXIT", "'exec' run", "time exit"]
+)
+def test_a_command_that_changes_its_shell_has_one_of_its_own(command: str) -> None:
+    parsed = read(f'stages: {{a: {{cmd: ["{command}", "exec_it ${{train.lr}}"]}}}}')
+    assert shell(parsed) == f"({command}) && exec_it {{train.lr}}"
+
+
 def test_each_command_runs_in_a_shell_of_its_own() -> None:
     text = """
     stages:

@@ -30,8 +30,12 @@ _INTERPOLATION = re.compile(r"(?<!\\)\$\{(.*?)\}")
 _INDEX = re.compile(r"\[(.*?)\]")  # layers[0]
 # Names of stages that are likely to print a metric, if none of them declares one.
 _TRAINS = re.compile(r"train(?!_?test)|fit|eval|(?<!train_)(?<!train)test|valid|score|metric|tune", re.IGNORECASE)
-# Syntax for which a command must run in a subshell of its own, as DVC runs each command in a shell of its own.
-_NEEDS_SUBSHELL = re.compile(r"[|&;<#\n]|^\s*(?:cd|export|set|source|\.)\s")
+# Syntax for which a command must run in a subshell of its own, as DVC runs each command in a shell of its own: several
+# commands, and builtins that change or end the shell, perhaps behind an assignment or in quotes.
+_NEEDS_SUBSHELL = re.compile(
+    r"""[|&;<#\n]|^(?:\w+=|[\\"'$!]|(?:\.|alias|builtin|cd|command|declare|enable|eval|exec|exit|export|hash|kill|logout|"""
+    r"""popd|pushd|readonly|return|set|shift|shopt|source|suspend|time|trap|typeset|ulimit|umask|unalias|unset)(?!\S))"""
+)
 _LONGEST_COMMAND = 100_000  # characters; Linux allows 131,072 bytes in an argument
 _MOST_STAGES, _MOST_VARIABLES = 1_000, 100
 _MOST_INTERPOLATIONS = 20_000
@@ -225,6 +229,7 @@ class _Pipeline:
         self._notes: list[str] = []
         self._data: dict[str, dict[str, Any]] = {}  # of each file of parameters that was read
         self._path_names: set[str] = set()  # parameters that are parts of paths
+        self._secrets: dict[str, str] = {}  # those of the files of parameters, by the variable that stands for each one
         self._literal_names: set[str] = set()  # parameters whose values are in a command, where no trial can replace them
         data = self._source.data if isinstance(self._source.data, dict) else {}
         fields_by_stage = data.get("stages")
@@ -275,7 +280,8 @@ class _Pipeline:
         self._check_names(options)
         self._raise()
         self._note_stages(stages, names)
-        text, secrets = credentials.extract(text)
+        text, secrets = credentials.extract(text, self._secrets)
+        own_secrets = {variable: value for variable, value in secrets.items() if variable not in self._secrets}
         set_values, variables = self._command.values, self._command.variables
         assignments = [f"{name}={arguments.escaped(value)}" for name, value in variables.items()]
         paths = [config, *(stage.folder for stage in stages), *(path for stage in stages for path in stage.deps)]
@@ -287,7 +293,7 @@ class _Pipeline:
             config,
             command=(*(("env", *assignments) if assignments else ()), "bash", "-c", text),
             paths=tuple(dict.fromkeys(path for path in paths if path.startswith(os.pardir))),
-            notes=(*launcher.secret_notes(self._text, secrets), *self._notes),
+            notes=(*launcher.secret_notes(self._text, own_secrets), *map(_secret_note, self._secrets), *self._notes),
             metric_files=self._metric_files(stages),
             outputs=tuple(dict.fromkeys(path for stage in stages for path in stage.outs)),
             fixed=tuple(set_values),
@@ -574,6 +580,7 @@ class _Pipeline:
             options: Options of placeholders, to which those of this command are added.
         """
         pieces, copied, length = [], 0, 0  # pieces of the text, which stand for `command` up to the index `copied`
+        quote = ""  # that is open there
         for match in _INTERPOLATION.finditer(command):
             name = self._name(match)
             value = _find(stage.values, name)
@@ -586,10 +593,14 @@ class _Pipeline:
                 continue
             leaves = _flat(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
             words = []
-            for key, leaf in leaves:
-                text = self._placeholder(key, leaf, options)
-                words.append(text if key == name else _flag(key.removeprefix(f"{name}."), leaf, text))
             start, end = match.span()
+            quote = credentials.open_quote(command[copied:start], quote)
+            for key, leaf in leaves:
+                if credentials.is_secret(key, leaf):
+                    text = credentials.reference(key, leaf, self._secrets, quote, command[end : end + 1])
+                else:
+                    text = self._placeholder(key, leaf, options)
+                words.append(text if key == name else _flag(key.removeprefix(f"{name}."), leaf, text))
             pieces += [_literal(command[copied:start]), " ".join(filter(None, words))]
             copied = end
             length += len(pieces[-2]) + len(pieces[-1])
@@ -599,7 +610,7 @@ class _Pipeline:
 
     def _placeholder(self, name: str, value: Any, options: dict[str, Option]) -> str:
         """Return the placeholder for a number or a text, and add its option; of another value, or a path, its own text."""
-        is_text = isinstance(value, str) and name not in self._path_names and not credentials.is_secret(name, value)
+        is_text = isinstance(value, str) and name not in self._path_names
         is_item = any(part.isdecimal() for part in name.split("."))  # of a list, which a file has as one value
         if not (_is_number(value) or is_text) or is_item or values.parameter_name(name, ()) != name:
             self._literal_names.add(name)
@@ -717,6 +728,14 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _secret_note(variable: str) -> str:
+    """Return the remark on a secret in a file of parameters, for which a variable stands in the command."""
+    return (
+        f"the command reads {variable} from the environment, as its value in a file of parameters looks like a secret, and "
+        f"the file is uploaded with the job: remove it there, and type `export {variable}=…` before `platform submit`"
+    )
+
+
 def _literal(text: str) -> str:
     """Return a part of a command as a part of a job's command, with the variables of the shell that it escapes."""
     return arguments.escaped(text.replace(r"\${", "${"))
@@ -735,7 +754,7 @@ def _flag(name: str, value: Any, text: str) -> str:
     if isinstance(value, list):
         items = " ".join(shlex.quote(item) if isinstance(item, str) else str(item) for item in value)
         return f"--{name} {_literal(items)}" if value else ""
-    is_quoted = isinstance(value, str) and not text.startswith("{")
+    is_quoted = isinstance(value, str) and text == _literal(value)  # and no placeholder
     return f"--{name} {_literal(shlex.quote(value)) if is_quoted else text}"
 
 

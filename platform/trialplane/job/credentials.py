@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -97,36 +98,47 @@ def is_secret(name: str, value: Any) -> bool:
     return words[-1] == "key" and (is_variable or bool({*_KINDS_OF_KEYS, *_SERVICES} & set(words)))
 
 
-def extract(command: str) -> tuple[str, dict[str, str]]:
+def extract(command: str, known: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, str]]:
     """Return a command line with variables of the shell in place of its secrets: `--api-key "$API_KEY"` for `--api-key x`.
 
     An assignment `API_KEY=x` at its beginning is removed, because the command inherits the variable.
 
     Args:
         command: Command line as a user types it.
+        known: Values of variables for secrets that the command has no longer, see `reference`.
 
     Returns:
         The command line without secrets, and the value of each environment variable that it needs instead.
     """
-    variables: dict[str, str] = {}
+    variables = dict(known)
     pieces, end = [], 0  # pieces of the new command line, which stand for `command` up to the index `end`
     for secret in sorted(_secrets_in(command)):
         start, stop = secret.span
         if start < end:  # inside the secret before
             continue
-        variable = _variable(secret.name, secret.value, variables)
-        variables[variable] = secret.value
-        quote = _open_quote(command[:start]) if secret.is_part else ""
-        reference = f'"${variable}"'
-        if quote == '"':  # the text around the secret is in double quotes already
-            reference = f"${variable}"
-        elif quote == "'":  # a shell replaces no variable there: end the quoted part before the reference, and begin another
-            reference = f"'{reference}'"
-        pieces += [command[end:start], reference]
+        quote = open_quote(command[:start]) if secret.is_part else ""
+        pieces += [command[end:start], reference(secret.name, secret.value, variables, quote, command[stop : stop + 1])]
         end = stop
     if not variables:
         return command, {}
     return _INHERITED.sub("", "".join([*pieces, command[end:]])), variables
+
+
+def reference(name: str, value: str, variables: dict[str, str], quote: str = "", following: str = "") -> str:
+    """Return the text of the shell that stands for a secret: `"$API_KEY"`.
+
+    Args:
+        name: Name of the secret.
+        value: The secret.
+        variables: Values of variables for secrets, to which that of this one is added.
+        quote: The quotation mark that is open before it, see `open_quote`.
+        following: The character behind it.
+    """
+    variable = _variable(name, value, variables)
+    variables[variable] = value
+    if quote == '"' and not re.match(r"\w", following):  # the text around the secret is in double quotes already
+        return f"${variable}"
+    return f'{quote}"${variable}"{quote}'  # a shell replaces no variable in single quotes: end the quoted part before
 
 
 def _secrets_in(command: str) -> Iterator[_Secret]:
@@ -146,9 +158,13 @@ def _secrets_in(command: str) -> Iterator[_Secret]:
         yield _Secret((start, stop), name, command[start:stop], is_part=True)
 
 
-def _open_quote(text: str) -> str:
-    """Return the quotation mark that is open at the end of a part of a command line; "" if none is."""
-    quote = ""
+def open_quote(text: str, quote: str = "") -> str:
+    """Return the quotation mark that is open at the end of a part of a command line; "" if none is.
+
+    Args:
+        text: The part.
+        quote: The one that is open at its beginning.
+    """
     characters = iter(text)
     for character in characters:
         if character == "\\" and quote != "'":
