@@ -72,6 +72,9 @@ def test_what_is_newer_is_sent_and_nothing_twice(runs, served):
     runs.drive(run, failed, 1)
     facts, table = content(browser, facts["version"], table) or ({}, {})
     assert table["trials", "state"] == ["COMPLETE", "COMPLETE", "FAILED"]
+    assert {entry["kept"] for entry in facts["columns"] if entry["name"] == "state"} == {2}, (
+        "the first two are not sent again"
+    )
     runs.report(run, 3)
     facts, table = content(browser, facts["version"], table) or ({}, {})
     assert (table["points 0", "step"], table["points 1", "step"], facts["curve_metrics"]) == (

@@ -519,6 +519,7 @@ def test_hundreds_of_runs_are_a_table_that_sorts_and_few_traces(chromium, tmp_pa
     before = shown.read(titles)
     shown.page.get_by_label("equal parameters").check()
     assert shown.read(titles) == before + len(compared["same"])
+    assert shown.read("document.querySelector('#runs [aria-sort=ascending]').textContent") == "seed", "as before"
     assert shown.errors == []
 
 

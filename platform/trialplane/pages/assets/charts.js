@@ -44,6 +44,7 @@ function layout(options) {
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: css("--text"), family: "system-ui, sans-serif", size: 13 },
     margin: { l: 60, r: 20, t: 20, b: 50 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--faint"), activecolor: css("--strong") },
     hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--text") } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, itemsizing: "constant" },
     xaxis: titled(xaxis),

@@ -43,6 +43,7 @@ class Table {
     const shape = JSON.stringify(columns.map((column) => [column.title, Boolean(column.texts)]));
     if (shape !== this.shape) {
       Object.assign(this, { columns: columns.slice(0, MOST_COLUMNS), all: columns, shape });
+      this.sorted.column = columns.find(({ title }) => title === this.sorted.column?.title) ?? null;
       this.header.replaceChildren(...this.columns.map((column) => this.heading(column)));
       this.grid.setAttribute("aria-colcount", this.columns.length);
       // Fixed widths, as each row is a grid of its own.
