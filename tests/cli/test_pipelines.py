@@ -11,6 +11,7 @@ from tests.cli.conftest import write
 
 from trialplane.job import load
 from trialplane.job.kinds import Study
+from trialplane.worker.metrics import elsewhere
 
 PREPARE = """
 import yaml
@@ -126,6 +127,20 @@ def test_metrics_of_an_earlier_run_count_if_none_are_seen(platform: Callable[...
     (pipeline / "src" / "evaluate.py").write_text("raise ValueError")
     result = platform("init", "--from", "dvc.yaml")
     assert "dvc.yaml failed" in result.stderr and made(pipeline).objectives[0].metric == "accuracy", result.output
+
+
+@pytest.mark.parametrize("words", [(), ("--no-smoke",)])
+def test_declared_metrics_are_read_behind_more_files_than_are_searched(
+    platform: Callable[..., Result], pipeline: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(elsewhere, "MOST_ENTRIES", 1)
+    stages = PIPELINE.replace("[scores.json:", "[/none.json, ../none.json, 'n**.json', results/scores.json:")
+    write(pipeline, {"dvc.yaml": stages, "results/scores.json": '{"error": 1000}'})
+    (pipeline / "src" / "evaluate.py").write_text(EVALUATE.replace("scores.json", "results/scores.json"))
+    result = platform("init", "--from", "dvc.yaml", *words)
+    assert result.exit_code == 0, result.output
+    assert [source.path for source in made(pipeline).metrics or ()] == ["results/scores.json"], result.stderr
+    assert made(pipeline).objectives[0].metric == "error"
 
 
 @pytest.mark.parametrize("text", ["import dvc.api", "from dvc import api"])

@@ -232,7 +232,7 @@ def _file_metrics(
         is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
         return not is_of_wandb and file.is_file() and is_written(file)
 
-    files = list(elsewhere.metric_files(folder, names, is_new, lambda _: b""))
+    files = list(elsewhere.metric_files(folder, names, is_new, lambda _: b"", declared))
     file_counts = collections.Counter(file.source for file in files)
     for file in files:
         finite = {name: value for name, value in file.values.items() if math.isfinite(value)}

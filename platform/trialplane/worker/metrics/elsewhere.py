@@ -6,9 +6,10 @@ If a trial ends without a metric that its job names, the message of the failure 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +73,11 @@ def advice(
 
 
 def metric_files(
-    folder: Path, names: Collection[str], is_own: Callable[[Path], bool], original_content: Callable[[Path], bytes]
+    folder: Path,
+    names: Collection[str],
+    is_own: Callable[[Path], bool],
+    original_content: Callable[[Path], bytes],
+    declared: Sequence[str] = (),
 ) -> Iterator[MetricFile]:
     """Yield each file with metrics. The search ends after `_TIME_LIMIT`.
 
@@ -81,9 +86,11 @@ def metric_files(
         names: Metrics to find in any spelling.
         is_own: Returns whether the program has written a file.
         original_content: Returns the content that a file had before the program ran.
+        declared: Relative paths of files that are searched first, with wildcards.
     """
     deadline = time.monotonic() + _TIME_LIMIT
-    for file in _files(folder):
+    declared_files = dict.fromkeys(_declared_files(folder, declared))
+    for file in itertools.chain(declared_files, (file for file in _files(folder) if file not in declared_files)):
         if time.monotonic() > deadline:
             return
         source = _source(file, folder)
@@ -102,6 +109,15 @@ def metric_files(
                 values.update(line.metrics)
         if values:
             yield MetricFile(file, source, values, tail_source.names.ambiguous.keys())
+
+
+def _declared_files(folder: Path, declared: Sequence[str]) -> Iterator[Path]:
+    """Yield the files below a folder with one of some paths, `MOST_ENTRIES` at most; see `metric_files`."""
+    for pattern in declared:
+        if not {"/", os.pardir}.isdisjoint(Path(pattern).parts):
+            continue
+        with contextlib.suppress(ValueError, OSError):  # no path can be this one
+            yield from itertools.islice(filter(Path.is_file, folder.glob(pattern)), MOST_ENTRIES)
 
 
 def _files(folder: Path) -> Iterator[Path]:
