@@ -114,6 +114,70 @@ def test_a_command_of_dvc_sets_values_and_several_values_are_a_search() -> None:
     assert "is not understood" in str(problems(STAGES, command="dvc exp run -S 'train.lr=wrong(1)'"))
 
 
+def test_a_command_of_dvc_sets_values_of_the_file_that_it_names() -> None:
+    files = {"params.yaml": "lr: 0.1\nsize: 3\n", "p2.yaml": "lr: 0.2\nmom: 0.9\n"}
+    both = train("python train.py", "params: [lr, size, {p2.yaml: [lr, mom]}]")
+    parsed = read(both, files, "dvc exp run -S params.yaml:lr=0.5")
+    assert {option.name: option.default for option in parsed.options} == {"lr": 0.5, "size": 3}
+    remedy = "trials rewrite one file of parameters, which is params.yaml: write the value into p2.yaml, and drop -S"
+    for name in ("lr", "mom"):
+        assert f"-S.{name}: {remedy}" in problems(both, files, f"dvc exp run -S ./p2.yaml:{name}=0.5")
+    assert "no stage of the job has this parameter; write -S p2.yaml:mom" in str(
+        problems(both, files, "dvc exp run -S mom=1")
+    )
+    twice = problems(both, files, "dvc exp run -S lr=0.5 -S p2.yaml:lr=0.5")
+    assert "is set in params.yaml and p2.yaml, and a job has one parameter of this name" in str(twice)
+    interpolated = train("python train.py ${mom}", "params: [lr]", "vars: [p2.yaml:mom]")
+    parsed = read(interpolated, files, "dvc exp run -S p2.yaml:mom=0.5")
+    assert {option.name: option.default for option in parsed.options} == {"lr": 0.1, "mom": 0.5}
+    assert parsed.config == "params.yaml" and parsed.fixed == ("mom",)
+
+
+def test_a_search_of_a_named_file_decides_between_two_files() -> None:
+    files = {"params.yaml": "lr: 0.1\nsize: 3\n", "p2.yaml": "lr: 0.2\n"}
+    both = train("python train.py", "params: [lr, size, {p2.yaml: [lr]}]")
+    parsed = read(both, files, "dvc exp run -S p2.yaml:lr=0.1,0.2", requested=["lr"])
+    assert parsed.config == "p2.yaml" and names(parsed) == {"lr"}
+
+
+def test_a_command_of_dvc_sets_switches_paths_and_no_items_of_lists() -> None:
+    files = {"params.yaml": "train: {amp: true, path: data/x, lr: 0.1}\nsizes: [1, 2]\n"}
+    text = train("python t.py --amp ${train.amp} ${sizes[0]} ${train.lr}", "deps: ['${train.path}']\n    params: [train]")
+    parsed = read(text, files, "dvc exp run -S train.amp=false -S train.path=data/y")
+    assert shell(parsed) == "python t.py --amp false 1 {train.lr}"
+    assert {option.name: option.default for option in parsed.options} == {
+        "train.amp": False,
+        "train.path": "data/y",
+        "train.lr": 0.1,
+    }
+    unlisted = text.replace("params: [train]", "")
+    assert names(read(unlisted, files, "dvc exp run -S train.amp=false -S train.path=data/y")) >= {"train.lr"}
+    assert "data/y.missing does not exist" in str(problems(text, files, "dvc exp run -S train.path=data/y.missing"))
+    assert "no stage of the job has this parameter" in str(problems(text, files, "dvc exp run -S sizes.0=5"))
+
+
+@pytest.mark.parametrize(
+    ("command", "targets", "is_alone", "values"),
+    [
+        ("dvc exp run -m 'my run' train", ("train",), False, {}),
+        ("dvc repro -m train", ("train",), False, {}),
+        ("dvc repro -sf train", ("train",), True, {}),
+        ("dvc exp run -qfs -j4 -fS lr=1 -Sa=2 --set-param=b=3 --name x train", ("train",), True, {"lr": 1, "a": 2, "b": 3}),
+    ],
+)
+def test_options_of_dvc_are_no_stages(
+    command: str, targets: tuple[str, ...], is_alone: bool, values: Mapping[str, object]
+) -> None:
+    parsed = dvc.find_command(command)
+    assert parsed is not None and (parsed.targets, parsed.is_alone, parsed.values) == (targets, is_alone, values)
+
+
+@pytest.mark.parametrize("option", ["--downstream b", "--glob 'tr*'", "-R .", "-fP", "-p train", "--force=1", "--"])
+def test_options_of_dvc_that_choose_other_stages_are_refused(option: str) -> None:
+    with pytest.raises(SpecError, match=r"is not read: name the stages to run, as in `dvc repro STAGE`"):
+        dvc.find_command(f"dvc repro {option}")
+
+
 @pytest.mark.parametrize("text", ["python train.py", "dvc pull", "dvc push && python train.py", "echo dvc"])
 def test_another_command_is_not_one_of_a_pipeline(text: str) -> None:
     assert dvc.find_command(text) is None

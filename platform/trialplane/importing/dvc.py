@@ -46,8 +46,16 @@ _LONGEST_VALUE = 1_000  # characters of a value in a path
 _REPOSITORY = r"mkdir -p .dvc && printf '[core]\n    no_scm = true\n' > .dvc/config"
 _TEMPLATES = ("foreach", "matrix")  # keys of a stage that stands for several
 _RUNS = (("repro",), ("exp", "run"), ("experiments", "run"), ("exp", "r"))
-# Options of these commands that have a value.
-_WITH_VALUE = ("-S", "--set-param", "-n", "--name", "-j", "--jobs", "-r", "--rev", "-C", "--copy-paths", "--message")
+# Options of these commands with a value. Only `-S` counts for a job.
+_WITH_VALUE = ("-S", "--set-param", "-n", "--name", "-j", "--jobs", "-r", "--rev", "-C", "--copy-paths", "-m", "--message")
+_METRICS = ("-m", "--metrics")  # of `dvc repro`, without a value
+_SINGLE = ("-s", "--single-item")
+# Options without a value that leave the stages as they are.
+_SWITCHES = (
+    *(*_SINGLE, "-f", "--force", "-i", "--interactive", "-k", "--keep-going", "--ignore-errors", "--pull", "--temp"),
+    *("--allow-missing", "--dry", "--no-commit", "--no-run-cache", "--force-downstream", "--queue", "--run-all", "--reset"),
+    *("-q", "--quiet", "-v", "--verbose"),
+)
 _SET_VALUE = re.compile(r"(?:(?P<file>[^=]+\.\w+):)?(?P<name>[^=:]+)=(?P<value>.*)", re.DOTALL)
 
 
@@ -62,6 +70,7 @@ class Command:
         values: Values that the command sets, by parameter.
         space: Parameters with several values, as fields of a job.
         variables: Environment variables that it sets.
+        files: Files of these values and parameters, relative to the folder of the pipeline, but for those of `params.yaml`.
     """
 
     file: str = FILE
@@ -70,6 +79,11 @@ class Command:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     space: Mapping[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def values_in(self, file: str) -> dict[str, Any]:
+        """Return the values that the command sets in a file of parameters, by parameter."""
+        return {name: value for name, value in self.values.items() if self.files.get(name, PARAMS) == file}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,14 +132,14 @@ def find_command(text: str) -> Command | None:
     """Return the command of DVC that runs stages in a command line; None without one.
 
     Raises:
-        SpecError: A value of `-S` cannot be read.
+        SpecError: An option cannot be read.
     """
     call = launcher.last_call(text, _call)
     return None if call is None else _command(call)
 
 
 def _call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
-    """Return the call of DVC in one simple command, with the arguments of `repro` or `exp run`; None for another command.
+    """Return the call of DVC in one simple command, with `repro` or `exp` and its arguments; None for another command.
 
     Args:
         words: Words of the command, each with its end in the command line.
@@ -137,7 +151,7 @@ def _call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
             rest = texts[index + 1 :]
             if tuple(rest[: len(verb)]) == verb:
                 variables = launcher.leading_variables(texts)
-                return Call(FILE, folder, "", tuple(rest[len(verb) :]), words[-1][1], variables)
+                return Call(FILE, folder, "", (verb[0], *rest[len(verb) :]), words[-1][1], variables)
     return None
 
 
@@ -145,15 +159,24 @@ def _command(call: Call) -> Command:
     """Return the command of DVC that a call stands for, see `find_command`."""
     targets, pairs, is_alone = [], [], False
     words = iter(call.arguments)
+    verb = next(words)
+    switches, with_value = (*_SWITCHES, *(_METRICS if verb == "repro" else ())), {*_WITH_VALUE}
+    with_value -= set(switches)
     for word in words:
-        flag, has_value, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
         if not word.startswith("-"):
             targets.append(word)
-        elif flag in ("-S", "--set-param"):
-            pairs.append(value if has_value else next(words, ""))
-        elif flag in _WITH_VALUE and not has_value:
-            next(words, "")
-        is_alone = is_alone or word in ("-s", "--single-item")
+            continue
+        flag, has_value, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        while not word.startswith("--") and flag in switches and value:  # -sf
+            is_alone = is_alone or flag in _SINGLE
+            flag, has_value, value = f"-{value[0]}", value[1:], value[1:]
+        if flag in with_value:
+            value = value if has_value else next(words, "")
+            pairs += [value] if flag in ("-S", "--set-param") else []
+        elif flag not in switches or has_value:
+            message = f"{errors.shortened(word, 60)} is not read: name the stages to run, as in `dvc repro STAGE`"
+            raise SpecError([Issue((f"dvc {verb}",), message)])
+        is_alone = is_alone or flag in _SINGLE
     file, names = FILE, []
     for target in targets:  # train, models/dvc.yaml, models/dvc.yaml:train
         path, _, name = target.rpartition(":") if ":" in target else ("", "", target)
@@ -161,16 +184,18 @@ def _command(call: Call) -> Command:
             path, name = name, ""
         file = path or file
         names += [name] if name else []
-    set_values, space = _set_values(pairs)
-    return Command(_join(call.folder, file), tuple(names), is_alone, set_values, space, call.variables)
+    set_values, space, files = _set_values(pairs)
+    files = {name: os.path.relpath(path, PurePath(file).parent) for name, path in files.items()}
+    return Command(_join(call.folder, file), tuple(names), is_alone, set_values, space, call.variables, files)
 
 
-def _set_values(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the values and the parameters to search of `-S train.lr=0.1 -S 'train.depth=2,4'`, by name.
+def _set_values(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, str]]:
+    """Return the values and the parameters to search of `-S train.lr=0.1 -S 'p.yaml:depth=2,4'`, and the files, by name.
 
     Raises:
-        SpecError: One of them cannot be read.
+        SpecError: One of them cannot be read, or two files have the same name.
     """
+    files: dict[str, str] = {}
     set_values: dict[str, Any] = {}
     space: dict[str, dict[str, Any]] = {}
     for pair in pairs:
@@ -183,11 +208,15 @@ def _set_values(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[st
             message = f"{errors.shortened(pair, 60)!r} is not understood: write -S train.lr=0.1, or -S 'train.lr=0.1,0.01'"
             raise SpecError([Issue(("-S",), message)])
         name = match["name"].lstrip("+")
+        file = match["file"] or PARAMS
+        if files.setdefault(name, file) != file:
+            message = f"is set in {files[name]} and {file}, and a job has one parameter of this name: set one of them"
+            raise SpecError([Issue(("-S", name), message)])
         if "type" in parameter:
             space[name] = parameter
         else:
             set_values[name] = parameter["value"]
-    return set_values, space
+    return set_values, space, {name: file for name, file in files.items() if file != PARAMS}
 
 
 def read(text: str, name: str, files: Files, command: Command | None = None, requested: Collection[str] = ()) -> Script:
@@ -267,29 +296,30 @@ class _Pipeline:
         text, in_command = self._command_text(stages)
         self._raise()
         options_by_file = {file: self._options(file, names) for file, names in sections.items()}
-        config = max(options_by_file, key=lambda file: _worth(options_by_file[file], requested), default="")
+        wanted = {file: [name for name in requested if self._command.files.get(name, file) == file] for file in sections}
+        config = max(options_by_file, key=lambda file: _worth(options_by_file[file], wanted[file]), default="")
         for file, file_options in options_by_file.items():
             if file != config and guess.space(file_options):
                 self._notes.append(f"{file} stays as it is: trials rewrite one file, which is {config}")
+        set_values, variables = self._command.values, self._command.variables
         in_file = {
-            option.name: option for option in options_by_file.get(config, ()) if option.name not in self._literal_names
+            option.name: option
+            for option in options_by_file.get(config, ())
+            if option.name not in self._literal_names or option.name in set_values
         }
         options = {**in_file, **in_command}
         if not options:
             text, options = launcher.number_placeholders(text)
-        self._check_names(options)
+        self._check_names(options, in_command, options_by_file, config)
         self._raise()
         self._note_stages(stages, names)
         text, secrets = credentials.extract(text, self._secrets)
         own_secrets = {variable: value for variable, value in secrets.items() if variable not in self._secrets}
-        set_values, variables = self._command.values, self._command.variables
         assignments = [f"{name}={arguments.escaped(value)}" for name, value in variables.items()]
         paths = [config, *(stage.folder for stage in stages), *(path for stage in stages for path in stage.deps)]
         return Script(
             Style.COMMAND,
-            tuple(
-                dataclasses.replace(option, default=set_values.get(name, option.default)) for name, option in options.items()
-            ),
+            tuple(options.values()),
             config,
             command=(*(("env", *assignments) if assignments else ()), "bash", "-c", text),
             paths=tuple(dict.fromkeys(path for path in paths if path.startswith(os.pardir))),
@@ -336,7 +366,7 @@ class _Pipeline:
             if not isinstance(data, dict):
                 self._refuse(f"the file of parameters {file} has no `name: value` lines", *field_path)
                 return {}
-            for name, value in self._command.values.items():
+            for name, value in self._command.values_in(file).items():
                 _replace(data, name.split("."), value)
             self._data[file] = data
         return self._data[file]
@@ -541,8 +571,9 @@ class _Pipeline:
             options = settings_options(self._files.read(file), file)
         except (OSError, ValueError):  # it is a dependency, and no file of parameters
             return ()
+        set_values = self._command.values_in(file)
         return tuple(
-            option
+            dataclasses.replace(option, default=set_values.get(option.name, option.default))
             for option in options
             if "" in sections or not {option.name, *_parents(option.name, ".")}.isdisjoint(sections)
         )
@@ -618,17 +649,44 @@ class _Pipeline:
         options.setdefault(name, Option(name, value, type(value).__name__))
         return f"{{{name}}}"
 
-    def _check_names(self, options: Collection[str]) -> None:
-        """Check that there are options, and those that the user sets."""
+    def _check_names(
+        self,
+        options: Collection[str],
+        in_command: Collection[str],
+        options_by_file: Mapping[str, Sequence[Option]],
+        config: str,
+    ) -> None:
+        """Check that there are options, and those that the user's command sets, or names with a file.
+
+        Args:
+            options: Names of the options.
+            in_command: Names of those that are placeholders in the command.
+            options_by_file: Options of each file of parameters.
+            config: The file that trials rewrite.
+        """
         if not options:
             remedy = (
                 "list the parameters that a stage reads, as in `params: [train.lr]`, or write ${train.lr} into its `cmd`"
             )
             self._refuse(f"have no parameters: {remedy}", "stages")
-        for name in self._command.values:
-            if name not in options and options:
-                hint = errors.nearest(name, options)
-                self._issues.append(Issue(("-S", name), f"no stage of the job has this parameter; {hint}".rstrip("; ")))
+            return
+        for name in {**self._command.values, **self._command.files}:
+            file = self._command.files.get(name, PARAMS)
+            files = [path for path, listed in options_by_file.items() if any(option.name == name for option in listed)]
+            holders = [path for path, data in self._data.items() if _look(data, name) is not _MISSING]
+            value = _look(self._data.get(file), name)
+            is_interpolated = name in {*in_command, *self._literal_names, *self._path_names}
+            is_interpolated = is_interpolated and self._command.values.get(name, value) == value  # it was replaced
+            if (file in files and file == config) or (is_interpolated and holders == [file]):
+                continue
+            if file in files or (is_interpolated and file in holders):
+                reason = (
+                    f"trials rewrite one file of parameters, which is {config}: write the value into {file}, and drop -S"
+                )
+            else:
+                hint = f"write -S {files[0]}:{name}" if files else errors.nearest(name, options)
+                reason = f"no stage of the job has this parameter; {hint}".rstrip("; ")
+            self._issues.append(Issue(("-S", name), reason))
 
     def _metric_files(self, stages: Sequence[_Stage]) -> tuple[str, ...]:
         """Return the metrics of the last stage that has some."""
