@@ -288,6 +288,18 @@ def test_a_run_is_read_more_often_when_it_is_about_to_end(runs, monkeypatch):
     assert pauses == [1.0, 1.0, 0.25]
 
 
+def test_an_end_that_is_overdue_is_read_as_often_as_before(runs, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("trialplane.client.run.time.sleep", pauses.append)
+    target = Alive(runs.target, 100, [dataclasses.replace(HALF, eta=0.0)])
+    target.poll = 1.0
+    watched = RunHandle("a", target).watch()
+    for _ in range(60):
+        next(watched)
+    assert sum(pauses[:40]) == 10.0
+    assert set(pauses[40:]) == {1.0}
+
+
 class Alive:
     """A target on which somebody works for ever, or for a number of looks at a run."""
 

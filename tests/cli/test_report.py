@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from tests.client.conftest import complete, failed
 
+from trialplane.errors import TargetError
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState, TrialState
 
@@ -53,13 +54,13 @@ def test_it_is_written_where_it_is_asked_to(platform, run, tmp_path):
 
 @pytest.fixture
 def mlflow(monkeypatch):
-    """An MLflow that knows the experiment of each run that was exported, and asks for a login. `asked` are its logins."""
+    """An MLflow that knows the experiment of each run. `asked` are the logins that it gets."""
     stored, asked = [], []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append(self.headers["Authorization"])
-            is_known = stored and self.path.startswith("/api/2.0/mlflow/experiments/get-by-name?experiment_name=")
+            is_known = self.path.startswith("/api/2.0/mlflow/experiments/get-by-name?experiment_name=")
             data = json.dumps({"experiment": {"experiment_id": "7"}} if is_known else {}).encode()
             self.send_response(200 if is_known else 404)
             self.send_header("Content-Length", str(len(data)))
@@ -84,19 +85,38 @@ def test_it_links_to_the_run_in_the_mlflow_that_stores_it(platform, run, mlflow)
     assert (done.exit_code, f"in http://ann:***@127.0.0.1:{port}" in done.stderr) == (0, True)
     text = Path("a.html").read_text()
     assert f'"mlflow":"http://127.0.0.1:{port}/#/experiments/7/runs?' in text and "secret" not in text
-    assert [arguments[1:] for arguments in stored] == [
-        ("a", f"http://ann:secret@127.0.0.1:{port}", page) for page in ("", text)
-    ], "first to know where its records are"
-    assert set(asked) == {"Basic YW5uOnNlY3JldA=="}
-    assert platform("report", "a", "a", "--mlflow").exit_code == 0
-    assert len(stored) == 3
+    assert [arguments[1:] for arguments in stored] == [("a", f"http://ann:secret@127.0.0.1:{port}", text)]
+    assert asked == ["Basic YW5uOnNlY3JldA=="]
+
+
+def test_a_login_is_not_sent_to_another_server(platform, run, mlflow, monkeypatch):
+    port, _, asked = mlflow
+
+    class Redirects(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{port}{self.path}")
+            self.end_headers()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirects) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://ann:secret@127.0.0.1:{server.server_port}")
+        assert platform("report", "a", "--mlflow").exit_code == 0
+        server.shutdown()
+    assert not asked
+    assert f'"mlflow":"http://127.0.0.1:{server.server_port}"' in Path("a.html").read_text()
 
 
 def test_without_an_answer_of_mlflow_it_links_to_the_server(platform, run, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9/")
-    monkeypatch.setattr("trialplane.client.exporting.export_to_mlflow", lambda *arguments: None)
-    assert platform("report", "a", "--mlflow").exit_code == 0
-    assert '"mlflow":"http://127.0.0.1:9"' in Path("a.html").read_text()
+
+    def export(*arguments):
+        raise TargetError("MLflow does not answer")
+
+    monkeypatch.setattr("trialplane.client.exporting.export_to_mlflow", export)
+    done = platform("report", "a", "--mlflow")
+    assert (done.exit_code, "MLflow does not answer" in done.stderr) == (3, True)
+    assert '"mlflow":"http://127.0.0.1:9"' in Path("a.html").read_text(), "the page is written first"
 
 
 def test_it_is_opened_in_a_browser(platform, run, monkeypatch):

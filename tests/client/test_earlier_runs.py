@@ -193,6 +193,7 @@ def killed(request: TrialRequest) -> TrialOutcome:
     [
         ({"seed": 9, "trials": 40}, 3),
         ({"resources.memory": "2Mi"}, 0),
+        ({"cluster.gpu_resource": "nvidia.com/mig-1g.10gb"}, 0),
         ({"params.layers": 3}, 0),
         ({"avoid_oom": []}, None),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -76,15 +77,52 @@ def test_a_database_that_mlflow_left_incomplete_is_replaced(tmp_path: Path, mlfl
     assert not made, "it is complete"
     execute(file, "DELETE FROM experiments")  # the one that MLflow creates after the last table
     incomplete = file.read_bytes()
+    os.utime(file, (0, 0))  # no process has changed it for long
     store.create(file)
     assert len(made) == 1
-    assert (tmp_path / "mlflow.db.incomplete").read_bytes() == incomplete
+    (renamed,) = tmp_path.glob("mlflow.db.*.incomplete")
+    assert renamed.read_bytes() == incomplete
     assert file.read_bytes() == mlflow_tables.read_bytes()
 
 
-@pytest.mark.parametrize("statement", ["", "CREATE TABLE studies (id INTEGER)"])
-def test_a_database_without_mlflows_tables_is_left_to_mlflow(tmp_path: Path, made: list[Path], statement: str) -> None:
-    execute(tmp_path / "own.db", statement)
+@pytest.mark.parametrize("is_begun_first", [True, False])
+def test_a_database_that_a_trial_is_creating_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mlflow_tables: Path, made: list[Path], is_begun_first: bool
+) -> None:
+    file, create_tables = tmp_path / "mlflow.db", store._create_tables
+
+    def begin() -> None:
+        shutil.copy(mlflow_tables, file)
+        execute(file, "DELETE FROM experiments")
+
+    def finish(_: float) -> None:
+        execute(file, "INSERT INTO experiments (experiment_id, name) VALUES (7, 'of the trial')")
+
+    def begun_meanwhile(part: Path, artifacts: Path) -> None:
+        create_tables(part, artifacts)
+        begin()
+
+    if is_begun_first:
+        begin()
+    monkeypatch.setattr(store, "_create_tables", begun_meanwhile)
+    monkeypatch.setattr(store.time, "sleep", finish)
+    store.create(file)
+    assert len(made) == (not is_begun_first)
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        assert database.execute("SELECT name FROM experiments").fetchall() == [("of the trial",)]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mlflow.db"]
+
+
+def test_an_empty_file_is_replaced(tmp_path: Path, mlflow_tables: Path, made: list[Path]) -> None:
+    file = tmp_path / "mlflow.db"
+    file.touch()
+    os.utime(file, (0, 0))
+    store.create(file)
+    assert file.read_bytes() == mlflow_tables.read_bytes()
+
+
+def test_a_database_without_mlflows_tables_is_left_to_mlflow(tmp_path: Path, made: list[Path]) -> None:
+    execute(tmp_path / "own.db", "CREATE TABLE studies (id INTEGER)")
     store.ensure(f"sqlite:///{tmp_path}/own.db")
     assert not made
     assert [entry.name for entry in tmp_path.iterdir()] == ["own.db"]

@@ -181,29 +181,29 @@ def mlflow_uri(handle: RunHandle) -> str:
     return uri or paths.mlflow_uri(paths.home())
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect, as the login would be sent to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request."""
+
+
 def _mlflow_address(handle: RunHandle, uri: str) -> str:
-    """Return the address of a run's records in the MLflow at an HTTP address, without a login. Export the run if needed.
+    """Return the address of a run's records in the MLflow at an HTTP address, without a login.
 
-    If MLflow does not tell where they are, this is the address of the server.
-
-    Raises:
-        InputError: The run cannot be exported.
-        TargetError: MLflow cannot be written.
+    If MLflow does not tell where they are, for example before the first export, this is the address of the server.
     """
     from trialplane.cli import ui
 
     server, login = re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/"), re.search(r"://([^/?#]*)@", uri)
     token = base64.b64encode(urllib.parse.unquote(login[1]).encode()).decode() if login else ""
     headers = {"Authorization": f"Basic {token}"} if login else {}
+    opener = urllib.request.build_opener(_NoRedirects)
 
     def ask(method: str, target: str, body: bytes) -> Any:
-        request = urllib.request.Request(f"{server}{target}", headers=headers)
-        return urllib.request.urlopen(request, timeout=_PATIENCE)
+        return opener.open(urllib.request.Request(f"{server}{target}", headers=headers), timeout=_PATIENCE)
 
-    run_and_job = handle.name, handle.job
-    if ui.mlflow_page(ask, run_and_job) == "/":  # the experiment is made by the first export
-        handle.store_report("", uri)
-    return f"{server}{ui.mlflow_page(ask, run_and_job).rstrip('/')}"
+    return f"{server}{ui.mlflow_page(ask, (handle.name, handle.job)).rstrip('/')}"
 
 
 def _default_file(run: str, opens: bool) -> Path:

@@ -45,8 +45,9 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
             if reason := earlier.refusal(old_job, job):
                 issues.append(Issue(("history", index), f"{run} {reason}"))
                 continue
-            trains_alike = (
+            trains_alike = (  # on the same GPUs too, as `avoid_oom` needs it
                 target.submission(run).get("identity") == plan.pack.identity
+                and (old_job.cluster, old_job.requirements) == (job.cluster, job.requirements)
                 and earlier.training_digest(old_job.model_copy(update={"seed": job.seed})) == training_digest
             )
             mapper = earlier.HistoryMapper(

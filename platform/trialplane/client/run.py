@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 60.0  # seconds for a run to end, without saving checkpoints
 _LAST_POLL = 0.25  # seconds between two reads of a run that is about to end, so that its end is seen at once
+_LAST_POLLS = 40  # such reads; an end may be overdue for long
 _GRACE = 300.0  # seconds for saving them if the job sets no grace period; more than a chart usually grants
 
 
@@ -122,14 +123,16 @@ class RunHandle:
         return self.target.is_active(self.name)
 
     def watch(self) -> Iterator[RunStatus]:
-        """Yield the status about once a second or more often, until the run is no longer active."""
+        """Yield the status about once a second, more often near the end, until the run is no longer active."""
+        last_polls = _LAST_POLLS
         while True:
             observed = self.observe()
             yield observed.status
             if not observed.is_active:
                 return
             eta = observed.status.eta
-            is_near_end = eta is not None and eta < 2 * self.target.poll
+            is_near_end = eta is not None and eta < 2 * self.target.poll and last_polls > 0
+            last_polls -= is_near_end
             time.sleep(min(self.target.poll, _LAST_POLL) if is_near_end else self.target.poll)
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> RunStatus:

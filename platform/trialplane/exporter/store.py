@@ -15,6 +15,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from trialplane import errors
@@ -22,6 +23,8 @@ from trialplane.training import building
 from trialplane.wire import paths
 
 _SCHEME = "sqlite:///"
+_PATIENCE = 60.0  # seconds without a change, after which an incomplete database is one of a killed process
+_INTERVAL = 0.2  # seconds between two looks at it
 
 
 def ensure(uri: str) -> None:
@@ -41,7 +44,7 @@ def ensure(uri: str) -> None:
 def create(file: Path) -> None:
     """Create a database of MLflow, unless it exists. If another process creates it, wait for that process instead.
 
-    A database that a killed MLflow has left incomplete has no records. It is renamed and replaced.
+    A trial's own MLflow may create it in place. If that is killed, the incomplete database is renamed and replaced.
 
     Args:
         file: Path of the database.
@@ -52,18 +55,27 @@ def create(file: Path) -> None:
     if file.exists() and not _is_incomplete(file):
         return
     with building.lock(file):
-        if file.exists():
-            if not _is_incomplete(file):  # another process has created it meanwhile
-                return
-            file.replace(file.with_name(f"{file.name}.incomplete"))
-        for leftover in file.parent.glob(f"{glob.escape(file.name)}.*{building.PART}"):  # by a killed process
-            shutil.rmtree(leftover, ignore_errors=True)
-        # A new folder each time, as MLflow keeps connections to a file whose tables it failed to create.
-        folder = Path(tempfile.mkdtemp(building.PART, f"{file.name}.", file.parent))
-        part = folder / file.name
-        _create_tables(part, paths.mlflow_artifacts(file.parent))
-        part.replace(file)
-        folder.rmdir()
+        while not _is_created(file):
+            for leftover in file.parent.glob(f"{glob.escape(file.name)}.*{building.PART}"):  # by a killed process
+                shutil.rmtree(leftover, ignore_errors=True)
+            # A new folder each time, as MLflow keeps connections to a file whose tables it failed to create.
+            folder = Path(tempfile.mkdtemp(building.PART, f"{file.name}.", file.parent))
+            part = folder / file.name
+            _create_tables(part, paths.mlflow_artifacts(file.parent))
+            if not file.exists():  # a trial's own MLflow may have begun one meanwhile
+                part.replace(file)
+            shutil.rmtree(folder)
+
+
+def _is_created(file: Path) -> bool:
+    """Whether a database exists. Waits while another process creates it, and renames it if that process was killed."""
+    while file.exists() and _is_incomplete(file):
+        now = time.time()
+        if now - file.stat().st_mtime >= _PATIENCE:
+            file.rename(file.with_name(f"{file.name}.{now:.0f}.incomplete"))
+        else:
+            time.sleep(_INTERVAL)
+    return file.exists()
 
 
 def _create_tables(file: Path, artifacts: Path) -> None:
@@ -74,9 +86,12 @@ def _create_tables(file: Path, artifacts: Path) -> None:
 
 
 def _is_incomplete(file: Path) -> bool:
-    """Whether a file has tables of MLflow without the experiment that MLflow creates after the last table."""
+    """Whether a file is empty, or has tables of MLflow without the experiment that MLflow creates after the last table."""
     try:
-        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        # It is opened for writing, as SQLite first undoes what a killed process has half written.
+        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:
+            if database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None:
+                return True
             return database.execute("SELECT 1 FROM experiments LIMIT 1").fetchone() is None
     except sqlite3.Error:  # no database of MLflow, so not ours to replace; MLflow will say what is wrong
         return False
