@@ -763,3 +763,14 @@ def test_the_memory_is_that_of_the_smoke_run_with_headroom(platform, written: Pa
     (written / "fit.py").write_text(text.replace("signal.pause()", "import time; time.sleep(1)"))
     assert platform("init", "--from", "src/fit.py").exit_code == 0
     assert "used 0.4 GiB\n" in (written / "job.yaml").read_text(), "it ended, so it needs less headroom"
+
+
+def test_a_command_without_a_likely_parameter_waits_for_the_library_that_its_script_lacks(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(written)
+    (written / "fit.py").write_text(f"import no_such_library\n{ARGPARSE}")
+    result = platform("init", "--from", "python fit.py --seed 3")
+    assert result.exit_code == 2 and "'no_such_library'; install it, and type this again" in result.stderr, result.output
+    assert not Path("job.yaml").exists()
+    assert platform("init", "--from", "python fit.py --lr 0.1", "--no-smoke").exit_code == 0

@@ -26,6 +26,7 @@ from trialplane.wire import records
 from trialplane.wire.declared import Declared, Option
 
 _LONGEST_PROBE = 60.0  # seconds until a script reads its arguments, with its imports
+_MISSING_LIBRARY = ("ModuleNotFoundError", "ImportError")  # start of a failure
 _LONGEST_REASON = 400  # characters at the end of Hydra's output in a message
 BY_COMMAND = (
     "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
@@ -137,7 +138,7 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
         return parsed_script, _with_choices(declared, parsed_script)
     reason = errors.shortened(declared.failure, 300)
     # If a library is missing here, the script can have arguments that are not known yet.
-    lacks_library = declared.failure.startswith(("ModuleNotFoundError", "ImportError"))
+    lacks_library = declared.failure.startswith(_MISSING_LIBRARY)
     if guess.space(parsed_script.values) and not lacks_library:
         output.note(f"{copy.file.name} read no arguments: {reason}; so parameters replace the values in its text")
         return as_globals(parsed_script), Declared(parsed_script.values)
@@ -207,6 +208,9 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
         raise InputError(f"{copy.file} has no named numbers that could be parameters, and {reason}; nothing was changed")
     if not options:
         raise launcher.no_parameters_error(str(copy.file))
+    has_likely = bool(requested or guess.space(options) or guess.any_float(options))
+    if declared.failure.startswith(_MISSING_LIBRARY) and not has_likely:  # the script's arguments may be likely
+        raise InputError(f"{copy.file}: {not_asked(declared)}; install it, and type this again; nothing was changed")
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
     shared_paths = tuple(dict.fromkeys((*script.shared_outputs(call.arguments), *called_script.shared_paths)))
