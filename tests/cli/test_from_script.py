@@ -255,11 +255,15 @@ def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, 
     assert made().objectives[0].metric == "loss" and "a placeholder" in Path("src/job.yaml").read_text()
 
 
-def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) -> None:
+@pytest.mark.parametrize("script", ["fit.py", "python fit.py --lr 0.1"])
+def test_what_a_script_logs_to_wandb_alone_is_captured(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.chdir(written)
     (written / "fit.py").write_text("import wandb\n" + ARGPARSE.replace('"stamp"', '"--stamp"'))
-    result = platform("init", "--from", str(written / "fit.py"))
+    result = platform("init", "--from", script)
     assert result.exit_code == 0 and "no metrics were found" in result.stderr, result.output
-    assert made().capture == ("wandb",) and "placeholder: name a metric that it logs to W&B" in result.stderr
+    assert made(".").capture == ("wandb",) and "placeholder: name a metric that it logs to W&B" in result.stderr
 
 
 @pytest.mark.parametrize(
