@@ -94,6 +94,14 @@ def test_data_that_a_script_finds_from_its_own_path_is_in_the_jobs_folder(platfo
     assert load.load_job(Path("project")).objectives[0].metric == "loss"
 
 
+def test_paths_that_no_file_can_have_are_skipped(platform, workplace: Path) -> None:
+    text = "from pathlib import Path\n\nDATA = Path(__file__).parents[1] / 'a\\0b'\nMORE = '../data/a\\0.csv'\nLOOP = '../loop/a.csv'\nlr = 0.1\n"
+    write(workplace / "project", {"src/fit.py": text + "print(f'loss={lr}')\n"})
+    (workplace / "project" / "loop").symlink_to("loop")
+    result = platform("init", "--from", "project/src/fit.py")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+
+
 @pytest.mark.parametrize("path", ["Path(x) / 'data'", "(Path(__file__) / 'data')", "Path(__file__).parents[1]"])
 def test_other_expressions_are_no_paths_above_the_script(path: str) -> None:
     tree = ast.parse(f"from pathlib import Path\nx = x / 'data'\n{path}\n")

@@ -349,6 +349,8 @@ def test_a_frozen_stage_does_not_run() -> None:
             "stages: {a: {cmd: x, deps: [p], outs: [q]}, b: {cmd: y, deps: [q], outs: [p]}}",
             "depend on each other: a → b → a",
         ),
+        (train(r'"run \0 ${train.lr}"'), "have a null character in a command"),
+        (train("run ${train.lr}", r'wdir: "a\0b"'), "have a null character in a command"),
         (train("x" * 100_001), "more than 100,000 characters of commands"),
         (train("run " + "${train.lr} " * 20_001), "more than 20,000 interpolations"),
         (
@@ -375,6 +377,11 @@ def test_no_stage_of_that_name() -> None:
 
 def test_a_pipeline_without_parameters_is_refused() -> None:
     assert "list the parameters that a stage reads" in str(problems(train("run"), {"params.yaml": "{}"}))
+
+
+def test_paths_with_a_null_character_are_skipped() -> None:
+    parsed = read(train("run ${train.lr}", r'metrics: ["a\0b"]' + "\n    " + r'deps: ["../a\0b"]'))
+    assert parsed.metric_files == () and parsed.paths == ()
 
 
 def test_files_above_the_folder_are_paths() -> None:

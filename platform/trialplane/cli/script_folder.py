@@ -148,7 +148,8 @@ def _named_files(home: Path, above: Sequence[Path], paths: Sequence[str]) -> _Na
         above: Folders above it in which the files may be.
         paths: The paths.
     """
-    upward_paths = [(home / path).resolve() for path in paths if path.startswith("../")]
+    # `resolve` raises an error for links in a circle.
+    upward_paths = [Path(os.path.realpath(home / path)) for path in paths if path.startswith("../")]
     upward_paths = [path for path in upward_paths if exists(path) and _is_below(path, above)]
     upward = [path if path.is_dir() else path.parent for path in upward_paths]
     downward_paths = [path for path in paths if not path.startswith("../")]

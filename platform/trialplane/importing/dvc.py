@@ -448,7 +448,7 @@ class _Pipeline:
                 path = path[: path.index("${")].rpartition("/")[0]
             if path:
                 paths.append(path if "://" in path else _join(folder, path))
-        return tuple(path for path in paths if path != ".")
+        return tuple(path for path in paths if path != "." and "\0" not in path)
 
     def _filled(self, text: str, available: Sequence[Mapping[str, Any]], number: str = "") -> str:
         """Return a path with the values of its interpolations; those without a value stay. See `_paths`."""
@@ -598,6 +598,8 @@ class _Pipeline:
                 if length > _LONGEST_COMMAND:
                     self._refuse(f"has more than {_LONGEST_COMMAND:,} characters of commands", "stages", stage.name, "cmd")
                     return "", {}
+        if any("\0" in piece for piece in pieces):
+            self._refuse("have a null character in a command or its folder, which no program can get", "stages")
         if not pieces and not self._issues:
             self._refuse("has no commands to run: the stages are frozen, or `cmd` is empty", "stages")
         return " && ".join(pieces), options

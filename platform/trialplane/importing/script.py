@@ -276,7 +276,9 @@ def read(
         takes_file=takes_file,
         values=values,
         searcher=searcher,
-        paths=tuple(dict.fromkeys((*_path_texts(tree), *own_folder.upward_paths(tree)))),
+        paths=tuple(
+            path for path in dict.fromkeys((*_path_texts(tree), *own_folder.upward_paths(tree))) if "\0" not in path
+        ),
         printed=_printed_metric(tree, calls),
         needs_file=bool(_NEEDED_CONFIG.search(all_text)),
         compared=_compared_texts(all_text),
