@@ -95,7 +95,8 @@ def test_data_that_a_script_finds_from_its_own_path_is_in_the_jobs_folder(platfo
 
 
 def test_paths_that_no_file_can_have_are_skipped(platform, workplace: Path) -> None:
-    text = "from pathlib import Path\n\nDATA = Path(__file__).parents[1] / 'a\\0b'\nMORE = '../data/a\\0.csv'\nLOOP = '../loop/a.csv'\nlr = 0.1\n"
+    paths = "A = Path(__file__).parents[1] / 'a\\0b'\nB = '../data/a\\0.csv'\nC = '../loop/a.csv'\n"
+    text = f"from pathlib import Path\n\n{paths}lr = 0.1\n"
     write(workplace / "project", {"src/fit.py": text + "print(f'loss={lr}')\n"})
     (workplace / "project" / "loop").symlink_to("loop")
     result = platform("init", "--from", "project/src/fit.py")
