@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.worker.conftest import Bench
 
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.wire.records import SlotConfig
 from trialplane.worker import environment
@@ -51,6 +52,21 @@ def test_trials_find_modules_and_programs_of_the_pods_packages_and_the_images_ow
         assert outcome.metrics == {"spam": 3.0, "eggs": 2.0, "found": 1.0}, f"{outcome.message}\n{slot.log(outcome)}"
     assert os.environ["PATH"] == before, "it is the template's alone"
     assert sys.path[0] == str(packages), "the slot sends files with them"
+
+
+@pytest.mark.parametrize(
+    "words", [("env", "PYTHONPATH={image}", "python"), ("bash", "-c", "PYTHONPATH={image} python $0 $1")]
+)
+def test_a_command_that_sets_the_path_of_modules_finds_the_pods_packages(
+    packages: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    command = (*(word.format(image=tmp_path / "image") for word in words), "show.py", "--")
+    program = Program(command=command, cwd="code", metrics=(MetricSource("stdout"),), names=("spam", "eggs"), arguments=())
+    with Bench(
+        tmp_path, {"show": "import eggs, spam\nprint(f'spam={spam.VALUE} eggs={eggs.VALUE}')\n"}, program=program
+    ) as slot:
+        outcome = slot.outcome("")
+        assert outcome.metrics == {"spam": 3.0, "eggs": 2.0}, f"{outcome.message}\n{slot.log(outcome)}"
 
 
 def test_without_packages_the_paths_stay(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,7 @@ def test_a_script_imports_it_before_an_installed_one(
 
 
 @pytest.mark.parametrize("cwd", ["code", "workdir"])
-def test_a_command_finds_it(root: Path, cwd: str) -> None:
-    command = ("python", "-c", PRINTS.replace("\n", ";"))
+@pytest.mark.parametrize("words", [(), ("env", "PYTHONPATH=elsewhere")])
+def test_a_command_finds_it(root: Path, cwd: str, words: tuple[str, ...]) -> None:
+    command = (*words, "python", "-c", PRINTS.replace("\n", ";"))
     assert score(root, Program(command=command, cwd=cwd, metrics=READS, names=("score",), packages=True)) == 0.5

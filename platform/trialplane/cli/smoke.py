@@ -23,6 +23,7 @@ from trialplane.importing import guess
 from trialplane.job import settings
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
+from trialplane.worker import module_path
 from trialplane.worker.metrics import elsewhere, lines, passages, reader
 from trialplane.worker.metrics.tails import Source, Tail
 from trialplane.worker.shims import wandb_files
@@ -105,7 +106,7 @@ def run(
         env.MLFLOW_TRACKING_URI: f"sqlite:///{database}",
     }
     old_files = {file: _file_version(file) for file in folder.rglob("*") if file.is_file()}
-    process_end = bounded.run(wandb_files.with_stand_in(command), folder, variables, log, limit)
+    process_end = bounded.run(module_path.passed_on(command, variables), folder, variables, log, limit)
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
     names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:]))))

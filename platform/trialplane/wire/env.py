@@ -20,6 +20,7 @@ TRIAL_CHECKPOINTS = "TRIALPLANE_TRIAL_CHECKPOINTS"  # folder or URL of a script'
 CACHE = "TRIALPLANE_CACHE"  # folder shared by all trials of all runs
 CHECKPOINTS = "TRIALPLANE_CHECKPOINTS"  # folder or URL of the checkpoints of all trials of a run on a cluster
 PACKAGES = "TRIALPLANE_PACKAGES"  # folder with the packages that a trial pod has installed
+MODULE_FOLDERS = "TRIALPLANE_MODULE_FOLDERS"  # folders that are first in PYTHONPATH, also if a trial's command sets it
 BLAS_THREADS = "TRIALPLANE_BLAS_THREADS"  # number of numpy's threads that the user has set; a template may use fewer
 GPU_MEMORY = "TRIALPLANE_GPU_MEMORY"  # share of its memory that a trial may use on the device of a pod with a share of a GPU
 GPU_PRICE = "TRIALPLANE_GPU_PRICE"  # price of an hour of one GPU, for `budget.cost`

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from trialplane import policies
 from trialplane.wire import env
 from trialplane.wire.records import SlotConfig
+from trialplane.worker import module_path
 
 _ALLOCATOR, _OLD_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 _FRACTION = "per_process_memory_fraction"
@@ -45,8 +46,8 @@ def template_variables(config: SlotConfig) -> dict[str, str]:
     variables[env.BLAS_THREADS] = variables.get(_OPENBLAS, "")
     variables[_OPENBLAS] = "1"
     if packages := os.environ.get(env.PACKAGES):
-        for name, first in (("PYTHONPATH", packages), ("PATH", f"{packages}/bin")):
-            variables[name] = os.pathsep.join(filter(None, (first, variables.get(name))))
+        variables |= module_path.with_first(packages, variables)
+        variables["PATH"] = os.pathsep.join(filter(None, (f"{packages}/bin", variables.get("PATH"))))
     return variables
 
 

@@ -31,10 +31,10 @@ from trialplane.job import arguments, notebook, settings
 from trialplane.job.program import Program
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
-from trialplane.worker import context
+from trialplane.worker import context, module_path
 from trialplane.worker.channel import TrialChannel
 from trialplane.worker.setup import usage
-from trialplane.worker.shims import capture, wandb_files
+from trialplane.worker.shims import capture
 
 _COPY = "code"  # copy of the job's code, in the scratch folder of a trial
 
@@ -232,8 +232,7 @@ class Command:
         _prepare(self._program, ctx)
         context_values = _context_values(ctx)
         command = arguments.build(self._program.command, ctx.params, context_values)
-        if capture.is_wandb_replaced():
-            command = wandb_files.with_stand_in(command)
+        command = module_path.passed_on(command, os.environ)
         argv = [*command, *_arguments(self._program, ctx)]
         # The trial's interpreter and the programs installed with it come before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -342,8 +341,7 @@ def _prepare(program: Program, ctx: context.Context) -> Path:
     if capture.is_wandb_replaced():
         capture.enter_wandb(run_folder)
     if program.packages:  # for the interpreters that the program starts
-        old_path = os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(_packages_folder(program, ctx)), *([old_path] if old_path else [])])
+        os.environ |= module_path.with_first(str(_packages_folder(program, ctx)), os.environ)
     return run_folder
 
 

@@ -1,0 +1,73 @@
+"""Folders from which a trial's interpreters import modules before others, also if its command sets PYTHONPATH."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+
+from trialplane.job import credentials
+from trialplane.wire import env
+
+_PATH = "PYTHONPATH"
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+_COMMAND_FLAG = re.compile(r"-\w*c")  # of a shell: `bash -lc`
+# An assignment of PYTHONPATH in a text for a shell, where a command begins, or as an argument of `env` and `export`.
+_ASSIGNMENT = re.compile(
+    r"""(?:^|[\n;&|({`]|(?<![^\s;&|({`"'])(?:!|(?:if|while|elif|do|then|else|time|exec|export)(?!\S)|-\w*c\s+["'])|"""
+    r"""(?<![\w.-])env(?!\S)(?:\s+-\S+(?:\s+[^\s=-][^\s=]*)?)*)\s*"""
+    r"""(?:[A-Za-z_]\w*=(?:'[^']*'|"[^"]*"|[^\s;&|'"])*\s+)*PYTHONPATH="""
+)
+
+
+def with_first(folder: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by which an interpreter imports from a folder first.
+
+    Args:
+        folder: The folder.
+        variables: Environment variables of the interpreter, whose other folders come behind it.
+    """
+    return {name: os.pathsep.join(filter(None, (folder, variables.get(name)))) for name in (_PATH, env.MODULE_FOLDERS)}
+
+
+def passed_on(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Return the words of a command whose interpreters import from these folders also if the command sets PYTHONPATH.
+
+    Args:
+        command: The words.
+        variables: Environment variables of the command, see `with_first`.
+    """
+    folders = variables.get(env.MODULE_FOLDERS, "")
+    return list(_words(command, folders)) if folders else list(command)
+
+
+def _shell_text(text: str) -> str:
+    """Return a text for a shell with a reference to the folders before those that it sets. See `passed_on`."""
+    pieces, end, quote = [], 0, ""
+    for match in _ASSIGNMENT.finditer(text):
+        quote = credentials.open_quote(text[end : match.end()], quote)
+        reference = f'"${{{env.MODULE_FOLDERS}}}"'
+        if quote == '"':  # the text is for another shell, which replaces the variable
+            reference = reference.replace('"', r"\"").replace("$", r"\$")
+        pieces += [text[end : match.end()], reference, os.pathsep]
+        end = match.end()
+    return "".join([*pieces, text[end:]])
+
+
+def _words(command: Sequence[str], folders: str) -> Iterator[str]:
+    """Yield the words of a command with folders before those that it sets. See `passed_on`."""
+    starts_shell = is_of_env = False
+    previous = ""
+    for word in command:
+        if starts_shell and _COMMAND_FLAG.fullmatch(previous):
+            yield _shell_text(word)
+            starts_shell = False
+        elif is_of_env and word.startswith(f"{_PATH}="):
+            yield f"{_PATH}={folders}{os.pathsep}{word.partition('=')[2]}"
+        else:
+            yield word
+        # The program follows the options of `env`, which may have a value, and its assignments.
+        is_of_env = PurePath(word).name == "env" or (is_of_env and ("=" in word or "-" in (word[:1], previous[:1])))
+        starts_shell = starts_shell or PurePath(word).name in _SHELLS
+        previous = word
