@@ -129,6 +129,13 @@ def test_metrics_of_an_earlier_run_count_if_none_are_seen(platform: Callable[...
     assert "dvc.yaml failed" in result.stderr and made(pipeline).objectives[0].metric == "accuracy", result.output
 
 
+def test_a_value_that_the_command_sets_is_that_of_every_trial(platform: Callable[..., Result], pipeline: Path) -> None:
+    result = platform("init", "--from", "dvc exp run -S train.lr=0.5", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    job = made(pipeline)
+    assert job.params["train.lr"] == 0.5 and list(job.search.parameters) == ["train.depth"], result.stderr
+
+
 @pytest.mark.parametrize("words", [(), ("--no-smoke",)])
 def test_declared_metrics_are_read_behind_more_files_than_are_searched(
     platform: Callable[..., Result], pipeline: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]

@@ -150,7 +150,8 @@ def build(
     style = parsed_script.style
     form = parsed_script.appended or (arguments.PAIRS if declared.pairs else _FORMS.get(style, arguments.FLAGS))
     options = [_with_value(option, start.folder) for option in _settable_options(declared, form)]
-    likely = guess.space(options) or guess.any_float(options)
+    open_options = [option for option in options if option.name not in parsed_script.fixed]
+    likely = guess.space(open_options) or guess.any_float(open_options)
     if requested_space:
         space = {name: (parameter, "") for name, parameter in requested_space.items()}
     else:
