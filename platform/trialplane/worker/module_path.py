@@ -13,11 +13,12 @@ from trialplane.wire import env
 _PATH = "PYTHONPATH"
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _COMMAND_FLAG = re.compile(r"-\w*c")  # of a shell: `bash -lc`
-# An assignment of PYTHONPATH in a text for a shell, where a command begins, or as an argument of `env` and `export`.
+# An assignment of PYTHONPATH in a text for a shell, where a command begins, or as an argument of `env` and `export`. The
+# numbers bound the work for each of many beginnings.
 _ASSIGNMENT = re.compile(
     r"""(?:^|[\n;&|({`]|(?<![^\s;&|({`"'])(?:!|(?:if|while|elif|do|then|else|time|exec|export)(?!\S)|-\w*c\s+["'])|"""
-    r"""(?<![\w.-])env(?!\S)(?:\s+-\S+(?:\s+[^\s=-][^\s=]*)?)*)\s*"""
-    r"""(?:[A-Za-z_]\w*=(?:'[^']*'|"[^"]*"|[^\s;&|'"])*\s+)*PYTHONPATH="""
+    r"""(?<![\w.-])env(?!\S)(?:\s+-\S+(?:\s+[^\s=-][^\s=]*)?){0,9})[ \t]*"""
+    r"""(?:[A-Za-z_]\w*=(?:'[^']{0,99}'|"[^"]{0,99}"|[^\s;&|'"]){0,400}\s+){0,20}PYTHONPATH="""
 )
 
 
