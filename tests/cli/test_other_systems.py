@@ -18,11 +18,10 @@ from pathlib import Path
 import pytest
 from tests.browser import Browser
 from tests.cli.conftest import write
-from tests.cli.test_ui import DOUBLE
+from tests.cli.test_ui import DOUBLE, write_database
 from tests.client.conftest import complete
 from tests.ports import free_port
 
-from trialplane.wire import paths
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -211,7 +210,7 @@ def test_the_dashboard_of_a_run_is_shown_without_it(environ):
 
 
 def test_mlflow_and_the_page_are_shown_without_it(environ, home, tmp_path, monkeypatch):
-    paths.mlflow_db(home).touch()
+    write_database(home)
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mlflow.py").write_text(DOUBLE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -61,11 +62,17 @@ server.serve_forever()
 """
 
 
+def write_database(home: Path) -> None:
+    """Write what stands for a complete database of MLflow."""
+    with contextlib.closing(sqlite3.connect(paths.mlflow_db(home))) as database, database:
+        database.execute("CREATE TABLE experiments AS SELECT 7 AS experiment_id")
+
+
 @pytest.fixture
 def recorded(home, tmp_path, monkeypatch) -> Path:
     """A home in which something is recorded, and a double of MLflow."""
     home.mkdir()
-    paths.mlflow_db(home).touch()
+    write_database(home)
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mlflow.py").write_text(DOUBLE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))

@@ -72,8 +72,8 @@ class StudyPage:
             newest = self._read()
             if self._version == after:
                 return None
-            known = self._previous_columns if after == self._version - 1 else ()
-            document, block = page.data([newest], known=known)
+            old_columns = self._previous_columns if after == self._version - 1 else ()
+            document, block = page.data([newest], old_columns=old_columns)
             return {**document, "block": block}
 
     def log(self, trial: str, attempt: str) -> urllib3.HTTPResponse:

@@ -98,19 +98,19 @@ def is_secret(name: str, value: Any) -> bool:
     return words[-1] == "key" and (is_variable or bool({*_KINDS_OF_KEYS, *_SERVICES} & set(words)))
 
 
-def extract(command: str, known: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, str]]:
+def extract(command: str, removed: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, str]]:
     """Return a command line with variables of the shell in place of its secrets: `--api-key "$API_KEY"` for `--api-key x`.
 
     An assignment `API_KEY=x` at its beginning is removed, because the command inherits the variable.
 
     Args:
         command: Command line as a user types it.
-        known: Values of variables for secrets that the command has no longer, see `reference`.
+        removed: Values of variables for secrets that the command has no longer, see `reference`.
 
     Returns:
         The command line without secrets, and the value of each environment variable that it needs instead.
     """
-    variables = dict(known)
+    variables = dict(removed)
     pieces, end = [], 0  # pieces of the new command line, which stand for `command` up to the index `end`
     for secret in sorted(_secrets_in(command)):
         start, stop = secret.span

@@ -93,34 +93,34 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def pack(columns: Iterable[Column], known: Iterable[Column] = ()) -> tuple[list[dict[str, Any]], str]:
+def pack(columns: Iterable[Column], old_columns: Iterable[Column] = ()) -> tuple[list[dict[str, Any]], str]:
     """Return columns in the form that the page reads.
 
     Args:
         columns: All columns.
-        known: Columns that the page has already. The first values of a column that are in them are left out.
+        old_columns: Columns that the page has already. The first values of a column that are in them are left out.
 
     Returns:
         A directory with an entry for each column: its names, its type, and its position in the bytes; also the number of
-        values and of texts to keep of the known column, if any. Then the bytes of all columns, as base64.
+        values and of texts to keep of the old column, if any. Then the bytes of all columns, as base64.
     """
-    known_columns = {(column.table, column.category, column.name): column for column in known}
+    old_by_name = {(column.table, column.category, column.name): column for column in old_columns}
     directory: list[dict[str, Any]] = []
     block = bytearray()
     for column in columns:
         block += bytes(-len(block) % _ALIGNMENT)  # zeros up to the next multiple of eight
-        old = known_columns.get((column.table, column.category, column.name))
-        kept = 0 if old is None else _common_length(old.numbers, column.numbers)
+        old = old_by_name.get((column.table, column.category, column.name))
+        shared = 0 if old is None else _common_length(old.numbers, column.numbers)
         entry: dict[str, Any] = {
             "table": column.table,
             "name": column.name,
             "category": column.category,
             "type": TYPES[column.numbers.typecode],
             "offset": len(block),
-            "length": len(column.numbers) - kept,
+            "length": len(column.numbers) - shared,
         }
-        if kept:
-            entry["kept"] = kept
+        if shared:
+            entry["kept"] = shared
         if column.texts is not None:
             old_texts = None if old is None else old.texts
             if old_texts and column.texts[: len(old_texts)] == old_texts:
@@ -129,7 +129,7 @@ def pack(columns: Iterable[Column], known: Iterable[Column] = ()) -> tuple[list[
         if column.log:
             entry["log"] = True
         directory.append(entry)
-        block += column.numbers[kept:].tobytes()
+        block += column.numbers[shared:].tobytes()
     return directory, base64.b64encode(block).decode()
 
 

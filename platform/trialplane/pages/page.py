@@ -85,7 +85,7 @@ def check_plotly() -> None:
 def data(
     runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]],
     comparison: Mapping[str, Any] | None = None,
-    known: Iterable[Column] = (),
+    old_columns: Iterable[Column] = (),
 ) -> tuple[dict[str, Any], str]:
     """Return the data of a page, which its scripts draw. For the arguments, see `page` and `columns.pack`.
 
@@ -93,7 +93,7 @@ def data(
         The facts of the runs as JSON values, each with the directory of its columns, and the comparison. The bytes of all
         columns, as base64.
     """
-    directory, block = columns.pack((column for _, run_columns in runs for column in run_columns), known)
+    directory, block = columns.pack((column for _, run_columns in runs for column in run_columns), old_columns)
     entries = iter(directory)  # in the order of the runs and of their columns
     document = {
         "runs": [
