@@ -8,6 +8,7 @@ parameters. See https://dvc.org/doc/user-guide/project-structure/dvcyaml-files.
 from __future__ import annotations
 
 import dataclasses
+import getopt
 import graphlib
 import itertools
 import os
@@ -46,16 +47,15 @@ _LONGEST_VALUE = 1_000  # characters of a value in a path
 _REPOSITORY = r"mkdir -p .dvc && printf '[core]\n    no_scm = true\n' > .dvc/config"
 _TEMPLATES = ("foreach", "matrix")  # keys of a stage that stands for several
 _RUNS = (("repro",), ("exp", "run"), ("experiments", "run"), ("exp", "r"))
-# Options of these commands with a value. Only `-S` counts for a job.
-_WITH_VALUE = ("-S", "--set-param", "-n", "--name", "-j", "--jobs", "-r", "--rev", "-C", "--copy-paths", "-m", "--message")
-_METRICS = ("-m", "--metrics")  # of `dvc repro`, without a value
-_SINGLE = ("-s", "--single-item")
-# Options without a value that leave the stages as they are.
-_SWITCHES = (
-    *(*_SINGLE, "-f", "--force", "-i", "--interactive", "-k", "--keep-going", "--ignore-errors", "--pull", "--temp"),
-    *("--allow-missing", "--dry", "--no-commit", "--no-run-cache", "--force-downstream", "--queue", "--run-all", "--reset"),
-    *("-q", "--quiet", "-v", "--verbose"),
+# Options of these commands that leave the stages as they are, and `-S` and `-s`, as for `getopt`. Others choose stages.
+_SHORT = "sfikqvS:n:j:r:C:"
+_LONG = (
+    *("single-item", "force", "interactive", "keep-going", "ignore-errors", "pull", "temp", "allow-missing", "dry"),
+    *("no-commit", "no-run-cache", "force-downstream", "queue", "run-all", "reset", "quiet", "verbose"),
+    *("set-param=", "name=", "jobs=", "rev=", "copy-paths="),
 )
+_OWN = {"repro": ("m", "metrics")}  # short and long option of one command; the other command has these:
+_MESSAGE = ("m:", "message=")
 _SET_VALUE = re.compile(r"(?:(?P<file>[^=]+\.\w+):)?(?P<name>[^=:]+)=(?P<value>.*)", re.DOTALL)
 
 
@@ -157,26 +157,18 @@ def _call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
 
 def _command(call: Call) -> Command:
     """Return the command of DVC that a call stands for, see `find_command`."""
-    targets, pairs, is_alone = [], [], False
-    words = iter(call.arguments)
-    verb = next(words)
-    switches, with_value = (*_SWITCHES, *(_METRICS if verb == "repro" else ())), {*_WITH_VALUE}
-    with_value -= set(switches)
-    for word in words:
-        if not word.startswith("-"):
-            targets.append(word)
-            continue
-        flag, has_value, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
-        while not word.startswith("--") and flag in switches and value:  # -sf
-            is_alone = is_alone or flag in _SINGLE
-            flag, has_value, value = f"-{value[0]}", value[1:], value[1:]
-        if flag in with_value:
-            value = value if has_value else next(words, "")
-            pairs += [value] if flag in ("-S", "--set-param") else []
-        elif flag not in switches or has_value:
-            message = f"{errors.shortened(word, 60)} is not read: name the stages to run, as in `dvc repro STAGE`"
-            raise SpecError([Issue((f"dvc {verb}",), message)])
-        is_alone = is_alone or flag in _SINGLE
+    verb, *words = call.arguments
+    short, long = _OWN.get(verb, _MESSAGE)
+    try:
+        if "--" in words:
+            raise getopt.GetoptError("option -- not recognized")
+        pairs, targets = getopt.gnu_getopt(words, _SHORT + short, [*_LONG, long])
+    except getopt.GetoptError as error:
+        reason = errors.shortened(error.msg, 80)
+        message = f"{reason}, so it is not read: name the stages to run, as in `dvc repro STAGE`"
+        raise SpecError([Issue((f"dvc {verb}",), message)]) from error
+    is_alone = not {"-s", "--single-item"}.isdisjoint(flag for flag, _ in pairs)
+    settings = [value for flag, value in pairs if flag in ("-S", "--set-param")]
     file, names = FILE, []
     for target in targets:  # train, models/dvc.yaml, models/dvc.yaml:train
         path, _, name = target.rpartition(":") if ":" in target else ("", "", target)
@@ -184,7 +176,7 @@ def _command(call: Call) -> Command:
             path, name = name, ""
         file = path or file
         names += [name] if name else []
-    set_values, space, files = _set_values(pairs)
+    set_values, space, files = _set_values(settings)
     files = {name: os.path.relpath(path, PurePath(file).parent) for name, path in files.items()}
     return Command(_join(call.folder, file), tuple(names), is_alone, set_values, space, call.variables, files)
 
