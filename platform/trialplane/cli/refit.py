@@ -14,6 +14,7 @@ from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError
+from trialplane.job.kinds import Job
 from trialplane.plan import refit
 from trialplane.wire import escapes, records, rows
 from trialplane.wire.records import TrialRow
@@ -98,7 +99,7 @@ def refit_command(
             f"the trials of {handle.name} start from a checkpoint of {job.origin}, and a training would not; drop --train"
         )
     is_refit = job.description.startswith(cloning.REFIT)
-    best_trials = _trials_of_best_mean(handle) if trains and is_refit else cloning.best_trials(job, handle.rows(), top)
+    best_trials = _trials_of_best_mean(handle, job) if trains and is_refit else cloning.best_trials(job, handle.rows(), top)
     if not best_trials:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
     if trains:
@@ -145,8 +146,9 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
         InputError: The run is not a refit, or nothing can be registered, see `_check_complete`.
         TargetError: MLflow cannot be written.
     """
-    trials, comparison = _comparison(handle)
-    metric = handle.job.objectives[0].metric
+    job = handle.job
+    trials, comparison = _comparison(handle, job)
+    metric = job.objectives[0].metric
     output.emit(output_format, records.to_dict(comparison), lambda: _comparison_text(metric, comparison))
     if model is None:
         return
@@ -160,21 +162,20 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
     output.note(f"trial {winner.trial} is version {version} of {model} in {escapes.mask_passwords(uri)}")
 
 
-def _comparison(handle: RunHandle) -> tuple[dict[int, list[TrialRow]], refit.Comparison]:
+def _comparison(handle: RunHandle, job: Job) -> tuple[dict[int, list[TrialRow]], refit.Comparison]:
     """Return a refit's complete trials, by the number of the original trial that they repeat, and their comparison.
 
     Raises:
         InputError: The run is not a refit.
     """
-    job = handle.job
     trials = cloning.refit_trials(handle.name, job, rows.newest_attempts(handle.attempts()))
     values = {trial: [row.values[0] for row in repetitions] for trial, repetitions in trials.items()}
     return trials, refit.compare(values, maximize=job.objectives[0].direction == "maximize")
 
 
-def _trials_of_best_mean(handle: RunHandle) -> list[TrialRow]:
+def _trials_of_best_mean(handle: RunHandle, job: Job) -> list[TrialRow]:
     """Return the trials of a refit whose configuration has the best mean, tied or not; empty without a result."""
-    trials, comparison = _comparison(handle)
+    trials, comparison = _comparison(handle, job)
     return trials[comparison.candidates[0].trial] if comparison.candidates else []
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import re
 import tempfile
 import time
-import urllib.parse
-import urllib.request
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +21,6 @@ if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
     from trialplane.pages.content import RunRecord
 
-_PATIENCE = 10.0  # seconds for an answer of MLflow
 _MAX_SETTINGS = 12  # columns of settings in a table on the terminal; the page has all settings
 
 
@@ -74,7 +69,9 @@ def report_command(
     contents = [content.content(record, context) for record, context in zip(run_records, contexts, strict=True)]
     if uri.startswith(("http://", "https://")):
         facts, _ = contents[0]
-        facts["mlflow"] = _mlflow_address(handles[0], uri)
+        from trialplane.cli import ui  # imports an HTTP client, which would delay `--help`
+
+        facts["mlflow"] = ui.mlflow_address(uri, handles[0].name, run_records[0].job)
     run_comparison = comparison.run_comparison(run_records) if len(run_records) > 1 else None
     title = ", ".join(handle.name for handle in handles[:3]) + (" and others" if len(handles) > 3 else "")
     text = page.page(title, contents, run_comparison)
@@ -179,31 +176,6 @@ def mlflow_uri(handle: RunHandle) -> str:
             f"{handle.name} is on a cluster, whose MLflow only its runs write; set {env.MLFLOW_TRACKING_URI} to another one"
         )
     return uri or paths.mlflow_uri(paths.home())
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect, as the login would be sent to another server."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Return no request."""
-
-
-def _mlflow_address(handle: RunHandle, uri: str) -> str:
-    """Return the address of a run's records in the MLflow at an HTTP address, without a login.
-
-    If MLflow does not tell where they are, for example before the first export, this is the address of the server.
-    """
-    from trialplane.cli import ui
-
-    server, login = re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/"), re.search(r"://([^/?#]*)@", uri)
-    token = base64.b64encode(urllib.parse.unquote(login[1]).encode()).decode() if login else ""
-    headers = {"Authorization": f"Basic {token}"} if login else {}
-    opener = urllib.request.build_opener(_NoRedirects)
-
-    def ask(method: str, target: str, body: bytes) -> Any:
-        return opener.open(urllib.request.Request(f"{server}{target}", headers=headers), timeout=_PATIENCE)
-
-    return f"{server}{ui.mlflow_page(ask, (handle.name, handle.job)).rstrip('/')}"
 
 
 def _default_file(run: str, opens: bool) -> Path:

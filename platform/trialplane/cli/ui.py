@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -26,7 +28,7 @@ from trialplane.cli import names, output
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError, RunNotFound, TargetError
 from trialplane.policies import protobuf
-from trialplane.wire import labels, paths
+from trialplane.wire import env, labels, paths
 
 if TYPE_CHECKING:
     from trialplane.client.pages import Pages, PrivateServer, Source
@@ -285,6 +287,33 @@ def mlflow_page(source: Source, run_and_job: tuple[str, Job] | None, workspace: 
         "compareRunsMode": "CHART",
     }
     return f"/#/experiments/{experiment}/runs?{urllib.parse.urlencode(view_fields, quote_via=urllib.parse.quote)}"
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect, as the login would be sent to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request."""
+
+
+def mlflow_address(uri: str, run: str, job: Job) -> str:
+    """Return the address of a run's records in the MLflow at an HTTP address, without a login.
+
+    If MLflow does not tell where they are, for example before the first export, this is the address of the server.
+    """
+    from trialplane.wire import mlflow  # imports msgspec, which would delay `--help`
+
+    server = re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")
+    login = re.search(r"://([^/?#:@]*):?([^/?#]*)@", uri)
+    user, password = map(urllib.parse.unquote, login.groups()) if login else ("", "")
+    authorization = mlflow.authorization({env.MLFLOW_USERNAME: user, env.MLFLOW_PASSWORD: password})
+    headers = {"Authorization": authorization} if authorization else {}
+    opener = urllib.request.build_opener(_NoRedirects)
+
+    def ask(method: str, target: str, body: bytes) -> Any:
+        return opener.open(urllib.request.Request(f"{server}{target}", headers=headers), timeout=_PATIENCE)
+
+    return f"{server}{mlflow_page(ask, (run, job)).rstrip('/')}"
 
 
 @contextlib.contextmanager
