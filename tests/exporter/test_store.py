@@ -70,14 +70,17 @@ def test_an_exporter_creates_its_database_so(place: Place, made: list[Path]) -> 
     assert place.runs("study")
 
 
-def test_a_database_that_mlflow_left_incomplete_is_replaced(tmp_path: Path, mlflow_tables: Path, made: list[Path]) -> None:
+@pytest.mark.parametrize("changed_at", [0, 1 << 32], ids=["long ago", "in the future"])
+def test_a_database_that_mlflow_left_incomplete_is_replaced(
+    tmp_path: Path, mlflow_tables: Path, made: list[Path], changed_at: int
+) -> None:
     file = tmp_path / "mlflow.db"
     shutil.copy(mlflow_tables, file)
     store.create(file)
     assert not made, "it is complete"
     execute(file, "DELETE FROM experiments")  # the one that MLflow creates after the last table
     incomplete = file.read_bytes()
-    os.utime(file, (0, 0))  # no process has changed it for long
+    os.utime(file, (changed_at, changed_at))  # no process changes it
     store.create(file)
     assert len(made) == 1
     (renamed,) = tmp_path.glob("mlflow.db.*.incomplete")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import os
 import shutil
 import sqlite3
@@ -20,11 +21,10 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.training import building
-from trialplane.wire import paths
+from trialplane.wire import backoff, paths
 
 _SCHEME = "sqlite:///"
 _PATIENCE = 60.0  # seconds without a change, after which an incomplete database is one of a killed process
-_INTERVAL = 0.2  # seconds between two looks at it
 
 
 def ensure(uri: str) -> None:
@@ -69,12 +69,14 @@ def create(file: Path) -> None:
 
 def _is_created(file: Path) -> bool:
     """Whether a database exists. Waits while another process creates it, and renames it if that process was killed."""
-    while file.exists() and _is_incomplete(file):
+    for looks in itertools.count(1):
+        if not file.exists() or not _is_incomplete(file):
+            break
         now = time.time()
-        if now - file.stat().st_mtime >= _PATIENCE:
+        if abs(now - file.stat().st_mtime) >= _PATIENCE:  # a time in the future is no sign of work
             file.rename(file.with_name(f"{file.name}.{now:.0f}.incomplete"))
-        else:
-            time.sleep(_INTERVAL)
+        else:  # MLflow takes no lock while it creates tables, and announces no end
+            time.sleep(backoff.pause(looks, longest=1.0, first=0.02))
     return file.exists()
 
 
