@@ -301,7 +301,7 @@ def mlflow_address(uri: str, run: str, job: Job) -> str:
 
     If MLflow does not tell where they are, for example before the first export, this is the address of the server.
     """
-    from trialplane.wire import mlflow  # imports msgspec, which would delay `--help`
+    from trialplane.wire import mlflow  # imports messages of the ledger, which would delay `--help`
 
     server = re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")
     login = re.search(r"://([^/?#:@]*):?([^/?#]*)@", uri)
