@@ -76,18 +76,46 @@ def test_values_of_a_configuration_that_the_script_merges_by_itself_are_searched
     assert words in " ".join(given(made(), **{"trainer.lr": 0.3}))
 
 
+SHARED = "from shared_lib.losses import loss\n"
+SHARED_LOSS = "print(f'loss={loss(float(sys.argv[2]))}')\n"
+# Files of a project whose projects/fit.py needs a module above it, and the beginning of the command there.
+MODULES_ABOVE = {
+    "no path": ({"projects/fit.py": f"import sys\n{SHARED}{SHARED_LOSS}"}, ""),
+    "path of the script": ({"projects/fit.py": f"import sys\nsys.path.append('..')\n{SHARED}{SHARED_LOSS}"}, ""),
+    "path of the command": (
+        {"projects/own.py": SHARED, "projects/fit.py": f"import sys\nfrom own import loss\n{SHARED_LOSS}"},
+        "LEVEL=a PYTHONPATH=.. ",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", MODULES_ABOVE)
 def test_a_command_that_needs_modules_of_a_folder_above_is_refused_with_the_command_for_that_folder(
-    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    text = "import sys\nfrom shared_lib.losses import loss\nprint(f'loss={loss(float(sys.argv[2]))}')\n"
-    write(written, {"shared_lib/losses.py": "def loss(lr): return lr\n", "projects/fit.py": text})
+    files, typed = MODULES_ABOVE[form]
+    write(written, {"shared_lib/losses.py": "def loss(lr): return lr\n", **files})
     monkeypatch.chdir(written / "projects")
-    result = platform("init", "--from", "python fit.py --lr 0.1")
+    result = platform("init", "--from", f"{typed}python fit.py --lr 0.1", "--space", "lr=0.5..2", "--no-smoke")
     assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
+    assert f"`PYTHONPATH={written}` in the command" in result.stderr
     shown = re.search(r"`cd (\S+) && platform init --from (.+?)`;", result.stderr)
     assert shown is not None, result.output
     monkeypatch.chdir(shown[1])
     result = platform("init", "--from", *shlex.split(shown[2]))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert "high: 2" in Path("job.yaml").read_text(), "the options are those that were typed"
+    monkeypatch.chdir(written / "projects")
+    absolute = f"{typed}PYTHONPATH={written} python fit.py --lr 0.1"
+    assert "its metrics: loss" in platform("init", "--from", absolute).stderr, "the other remedy"
+
+
+def test_a_path_of_a_command_above_its_folder_that_it_does_not_need_is_no_reason_to_refuse(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(written, {"projects/fit.py": "import sys\nprint('loss=', sys.argv[2])\n"})
+    monkeypatch.chdir(written / "projects")
+    result = platform("init", "--from", "PYTHONPATH=.. python fit.py --lr 0.1")
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
 
 

@@ -379,7 +379,7 @@ def _make_of_other_form(text: str, existing_call: script.Call | None, request: R
     if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
         script_file = existing_call.script if existing_call is not None else script_file
         return make(Path(script_file), request, script.Call(script_file, ".", "", (), 0))
-    if existing_call is not None and (path := _python_path(text, existing_call)):
+    if existing_call is not None and (path := _python_path(text, existing_call, request)):
         is_simple = text.startswith("python") and not set(text) & set("&|;")
         return make_of_command(f"PYTHONPATH={path} {text}" if is_simple else f"export PYTHONPATH={path} && {text}", request)
     if notebook_file := launcher.executed_notebook(text):
@@ -465,34 +465,83 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
             )
 
 
-def _python_path(text: str, call: script.Call) -> str:
+def _python_path(text: str, call: script.Call, request: Request) -> str:
     """Return the PYTHONPATH that the script of a command needs for its modules; "" if it needs none, or the command sets it.
 
     Raises:
-        InputError: It imports a module above the working directory, see `_refuse_files_above`. The message has the command
-            for the folder that has both.
+        InputError: It imports a module of a folder that the working directory lacks, see `_module_above_error`.
     """
-    file = Path(call.folder, call.script).resolve()
-    working_directory = Path.cwd()
-    if "PYTHONPATH" in call.variables or not file.is_relative_to(working_directory):
+    file, call_folder = Path(call.folder, call.script).resolve(), Path(call.folder).resolve()
+    if not file.is_relative_to(Path.cwd()):
         return ""
     text_of_script = script_folder.source(file)
-    roots = script_folder.start(file, script.read(text_of_script, call.script), text_of_script).roots
-    if root := next((root for root in roots if root != working_directory and working_directory.is_relative_to(root)), None):
-        folder = shlex.quote(working_directory.relative_to(root).as_posix())
-        path = os.path.relpath(root, working_directory / call.folder)
-        command = shlex.quote(f"cd {folder} && export PYTHONPATH={path} && {text}")
-        raise InputError(
-            f"{call.script} imports modules of {root}, above this folder, and trials get a copy of this folder only; give "
-            f"the command in the folder that has both: `cd {shlex.quote(str(root))} && {_INIT} {command}`; "
-            "nothing was changed"
-        )
+    parsed_script = script.read(text_of_script, call.script)
+    roots = script_folder.start(file, parsed_script, text_of_script).roots
+    _refuse_modules_above(text, call, script_folder.start(file, parsed_script, text="").roots, request)
+    if "PYTHONPATH" in call.variables:
+        return ""
     if call.module and call.script.startswith(f"{_SOURCES}/"):
         roots.append(Path(call.folder, _SOURCES).resolve())
     # Python imports from the folder of a script, or from the working directory for a module.
-    known_root = Path(call.folder).resolve() if call.module else file.parent
-    paths = dict.fromkeys(os.path.relpath(root, Path(call.folder).resolve()) for root in roots if root != known_root)
+    known_root = call_folder if call.module else file.parent
+    paths = dict.fromkeys(os.path.relpath(root, call_folder) for root in roots if root != known_root)
     return os.pathsep.join(map(shlex.quote, paths))
+
+
+def _refuse_modules_above(text: str, call: script.Call, roots: Sequence[Path], request: Request) -> None:
+    """Check that the script of a command imports no module of a folder that the working directory lacks.
+
+    Args:
+        text: Command line.
+        call: Its call of the script. Its PYTHONPATH may name such folders, too.
+        roots: Folders with modules that the script imports, also those that it adds to `sys.path` by itself.
+        request: Options of the user.
+
+    Raises:
+        InputError: It imports one, see `_module_above_error`.
+    """
+    file = Path(call.folder, call.script)
+    entries = list(filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep)))
+    typed_roots = [Path(os.path.realpath(Path(call.folder, entry))) for entry in entries if not entry.startswith("/")]
+    missing_modules = script_folder.missing_modules(file) if typed_roots else ()
+    typed_roots = [root for root in typed_roots if any(script_folder.has_module(root, name) for name in missing_modules)]
+    # A folder that the command or the script names by its absolute path is found in the copy, too.
+    absolute_names = f"{script_folder.source(file)}{os.pathsep.join(entries)}"
+    for root in (*roots, *typed_roots):
+        if not root.is_relative_to(Path.cwd()) and str(root) not in absolute_names:
+            raise _module_above_error(text, call, root, Path.cwd(), f"{call.script} imports modules of {root}", request)
+
+
+def _module_above_error(
+    text: str, call: script.Call | None, root: Path, folder: Path, reason: str, request: Request
+) -> InputError:
+    """Return the error for a command that imports modules of a folder that the job's folder lacks.
+
+    The message has the command for the folder that has both.
+
+    Args:
+        text: Command line, or COMMAND if it is not known.
+        call: Its call of a Python script; None without one.
+        root: Folder with the modules.
+        folder: Folder of the job without them, in which the command runs.
+        reason: Beginning of the message.
+        request: Options of the user.
+    """
+    common_folder = Path(os.path.commonpath([root, folder]))
+    path = shlex.quote(os.path.relpath(root, folder / call.folder)) if call is not None else ""
+    script_text = script_folder.source(folder / call.folder / call.script) if call is not None else ""
+    finds_root = call is None or "PYTHONPATH" in call.variables or script_folder.finds_own_modules(script_text)
+    words = [f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())}"]
+    words += [text] if finds_root else [f"export PYTHONPATH={path}", text]
+    command = " ".join(filter(None, (_INIT, shlex.quote(" && ".join(words)), request.typed)))
+    remedies = [f"set `PYTHONPATH={shlex.quote(str(root))}` in the command, for trials on this machine only"]
+    if not script_folder.has_other_files(common_folder):
+        remedy = f"give the command in the folder that has both: `cd {shlex.quote(str(common_folder))} && {command}`"
+        remedies.insert(0, remedy)
+    return InputError(
+        f"{reason}, outside of this folder, and trials get a copy of this folder only; {'; or '.join(remedies)}; "
+        "nothing was changed"
+    )
 
 
 def _existing_shell_call(text: str) -> script.Call | None:

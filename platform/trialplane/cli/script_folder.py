@@ -119,11 +119,15 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
         cwd = home
     else:
         cwd = folder
-    finds_own_modules = "sys.path" in text or "addsitedir" in text
-    if finds_own_modules and not module:
+    if finds_own_modules(text) and not module:
         roots = []
     path = tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
     return Start(folder, os.path.relpath(cwd, folder), path, module)
+
+
+def finds_own_modules(text: str) -> bool:
+    """Return whether a script itself sets the folders from which it imports."""
+    return "sys.path" in text or "addsitedir" in text
 
 
 class _NamedFiles(NamedTuple):
@@ -309,6 +313,13 @@ def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str,
         SpecError: A file is not Python.
     """
     return _read_files(file.parent, [Path(file.name)], {} if script_text is None else {Path(file.name): script_text})
+
+
+def missing_modules(file: Path) -> set[str]:
+    """Return the modules that a script and the modules in its folder import, and that are neither there nor installed."""
+    parsed_files = [parsed_file for _, parsed_file in modules(file).values()]
+    names = {name.partition(".")[0] for parsed in parsed_files for name in (*parsed.top, *parsed.late)}
+    return {name for name in names if not has_module(file.parent, name) and not is_installed(name)}
 
 
 def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, tuple[str, Script]]:
