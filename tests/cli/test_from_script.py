@@ -12,7 +12,7 @@ import select
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import BODY, given, made
+from tests.cli.conftest import BODY, given, made, write
 
 from trialplane.cli import script_job, smoke
 from trialplane.job import load
@@ -778,3 +778,17 @@ def test_a_command_without_a_likely_parameter_waits_for_the_library_that_its_scr
     assert result.exit_code == 2 and "'no_such_library'; install it, and type this again" in result.stderr, result.output
     assert not Path("job.yaml").exists()
     assert platform("init", "--from", "python fit.py --lr 0.1", "--no-smoke").exit_code == 0
+
+
+@pytest.mark.parametrize("typed", ["fit.py", "VERBOSE=1 python fit.py"])
+def test_a_number_that_a_script_sets_twice_is_searched_at_both_lines(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    text = "size = 1\nlr = 0.1\nprint('first_loss=', size)\nsize = 2\nprint('loss=', size * lr)\n"
+    write(written, {"fit.py": text})
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", typed, "--space", "size=1..32", "--space", "lr=0.1..1")
+    assert result.exit_code == 0, result.output
+    assert "\nsize is set in lines 1 and 4 of fit.py; both get the trial's value\n" in result.stderr
+    assert "lr is set" not in result.stderr
+    assert "\nenqueue: [{size: 2, lr: 0.1}]" in Path("job.yaml").read_text()

@@ -134,6 +134,12 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
     ("text", "made"),
     [
         ("lr = 1\nfit(lr=2)", "lr = 5\nfit(lr=2)"),
+        ("lr = 1\nfit(lr=2)\nlr: float = -3", "lr = 5\nfit(lr=2)\nlr: float = 5"),
+        (
+            "lr = 1\nlr = lr * 2\nlr = True\nif __name__ == '__main__':\n    lr = 3",
+            "lr = 5\nlr = lr * 2\nlr = True\nif __name__ == '__main__':\n    lr = 5",
+        ),
+        ("lr = one\nlr = 2", "lr = 5\nlr = 2"),
         ("fit(lr=2)", "fit(lr=5)"),
         ("fit(lr=2)\nfit(lr=3)", "fit(lr=2)\nfit(lr=3)"),
         ("fit(lr=other)", "fit(lr=other)"),

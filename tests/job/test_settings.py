@@ -173,6 +173,12 @@ def test_a_python_module_stays_one() -> None:
         settings.spans("x = (", "a.py")
 
 
+def test_a_number_that_a_python_module_assigns_twice_is_replaced_at_both_positions() -> None:
+    text = "size = 1\nlr = 0.1\nsize = -2  # of the second part\n"
+    assert settings.values(text, "a.py") == {"size": -2, "lr": 0.1}
+    assert settings.replace_values(text, {"size": 8}, "a.py") == "size = 8\nlr = 0.1\nsize = 8  # of the second part\n"
+
+
 def test_a_shell_script_stays_one() -> None:
     script = "# LR=9\nexport LR=0.1 # --lr 2\nN='3'\nOUT=a1\n"
     script += "python a.py --wd=1e-4 -b 8 --name x1 a.b=.5 OPT.LR 1 \\\n  --drop 0.5\n"

@@ -692,6 +692,10 @@ def _make_job(
         result = _with_earlier_metrics(result, start.folder, parsed_script.metric_files)
     _print_remarks(title, job, declared, file_with_values, job_file)
     _print_missing_values(title, job, job_file)
+    if parsed_script.style is Style.GLOBALS:
+        _print_repeated(name, origin.text, job)
+    elif config := file_with_values.name if file_with_values is not None else parsed_script.config if job.in_file else "":
+        _print_repeated(config, script_folder.source(start.folder / config), job)
     return job, result, *_summary(title, job, parsed_script, result, job_file, request)
 
 
@@ -723,6 +727,21 @@ def _print_remarks(
             f"{title} writes to {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, let it "
             "write below its working directory, of which each trial has its own"
         )
+
+
+def _print_repeated(name: str, text: str, job: ScriptJob) -> None:
+    """Print which searched values a Python file sets several times.
+
+    Args:
+        name: Path of the file.
+        text: Its text.
+        job: The job, whose parameters replace values in the file.
+    """
+    for key, lines in script.repeated_lines(text).items() if name.endswith(".py") else ():
+        if key in job.space:
+            shown_lines = errors.shortened(f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}", 100)
+            quantity = "both" if len(lines) == 2 else "all"
+            output.note(f"{key} is set in lines {shown_lines} of {name}; {quantity} get the trial's value")
 
 
 def _with_paths_from(folder: Path, parsed_script: Script, file: Path) -> Script:

@@ -653,6 +653,18 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
                 yield option
 
 
+def repeated_lines(text: str) -> dict[str, list[int]]:
+    """Return the lines of a Python file that set a value that a parameter replaces in all of them, by name.
+
+    Names with a single such line are left out.
+    """
+    lines = {
+        name: sorted({value.lineno for position in (spot, *spot.others) if (value := position.value) is not None})
+        for name, spot in arguments.spots(notebook.parse(text)).items()
+    }
+    return {name: numbers for name, numbers in lines.items() if len(numbers) > 1}
+
+
 def with_default(option: Option, text: str | None) -> Option:
     """Return an option whose default is the value that a text stands for.
 

@@ -136,14 +136,19 @@ def _arguments_for_all(placeholder: str, params: Mapping[str, Any], booleans: st
 
 def first_assignments(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
     """Return the first assignment of each name at the top level of a script or in its main block."""
-    assignments: dict[str, ast.Assign | ast.AnnAssign] = {}
+    return {name: nodes[0] for name, nodes in _assignments(tree).items()}
+
+
+def _assignments(tree: ast.Module) -> dict[str, list[ast.Assign | ast.AnnAssign]]:
+    """Return the assignments of each name at the top level of a script or in its main block."""
+    assignments: dict[str, list[ast.Assign | ast.AnnAssign]] = {}
     main_statements = [statement for block in tree.body if is_main(block) for statement in block.body]
     for node in [*tree.body, *main_statements]:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]):
-                assignments.setdefault(name, node)
+                assignments.setdefault(name, []).append(node)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
-                assignments.setdefault(name, node)
+                assignments.setdefault(name, []).append(node)
     return assignments
 
 
@@ -159,7 +164,7 @@ class Spot:
     Attributes:
         parent: Node whose attribute `value` is the value's expression, or the list of nodes that contains the expression.
         index: Index in the list.
-        others: Other positions at which the name has the same number. `put` replaces it there too.
+        others: Other positions at which the name has a number that is meant, too. `put` replaces it there as well.
         owner: Class, function, call, object or dict that has the name; "" for none.
     """
 
@@ -187,7 +192,8 @@ class Spot:
 def spots(tree: ast.Module) -> dict[str, Spot]:
     """Return the position of the value that a parameter can replace, by name.
 
-    - A name that is assigned at the top level has the value of its first assignment, see `first_assignments`.
+    - A name that is assigned at the top level or in the main block has the value of its first assignment. If that is a
+      number, it has the last number that is assigned to it there, and stands for all of them.
     - Any other name has the constant that a call, a dict, an attribute or a class gives it: `Adam(lr=0.1)`. Without one, it
       has the default of a function's argument: `def train(lr=0.1)`. A constant is a number, a text or a boolean.
     - If there are several such constants, it is unknown which one is meant, and the name is left out. But if all are the
@@ -195,7 +201,7 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     - A constant whose name is left out has a longer name instead, with its owner, if only this constant has it:
       `Encoder.dropout` for `Encoder(dropout=0.1)`.
     """
-    top_level = {name: Spot(node) for name, node in first_assignments(tree).items()}
+    top_level = {name: _assigned_spot(nodes) for name, nodes in _assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
     defaults: dict[str, list[Spot]] = {}  # of arguments of functions; they count only for names without values
     longer_named: dict[str, list[Spot]] = {}  # by the longer name, OWNER.NAME
@@ -218,6 +224,21 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
         if has_owner and name not in unambiguous and len(spots_of_name) == 1:
             longer[longer_name] = spots_of_name[0]
     return longer | top_level | unambiguous
+
+
+def _assigned_spot(assignments: Sequence[ast.Assign | ast.AnnAssign]) -> Spot:
+    """Return the position of the value of a name that is assigned at the top level, see `spots`."""
+    numbers = [Spot(node) for node in assignments if _is_number(node.value)]
+    if not _is_number(assignments[0].value):
+        return Spot(assignments[0])
+    return dataclasses.replace(numbers[-1], others=tuple(numbers[:-1]))
+
+
+def _is_number(node: ast.expr | None) -> bool:
+    """Whether an expression is a number, which may have a sign."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
+        node = node.operand
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
 
 
 def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:

@@ -60,19 +60,28 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
     Raises:
         ValueError: The text is not one document of its format, or is nested too deeply.
     """
+    return dict(_named_spans(text, name))  # of several positions of one name, the last one counts
+
+
+def _named_spans(text: str, name: str) -> list[tuple[str, tuple[int, int]]]:
+    """Return the name and the position of each value, see `spans`. In Python and a shell script, a name may have several.
+
+    Raises:
+        ValueError: See `spans`.
+    """
     try:
         if name.endswith(_PYTHON):
-            return dict(_python_spans(text))
+            return list(_python_spans(text))
         if name.endswith(SHELLS):
-            return dict(reversed(list(named_numbers(text))))  # of several numbers with one name, the first one counts
+            return list(named_numbers(text))
         if name.endswith(".toml"):
             data = tomllib.loads(text)
             # A line of a multi-line string may look like a value, but the file has no such key.
-            return {key: span for key, span in _line_spans(text) if _has_key(data, key)}
+            return [(key, span) for key, span in dict(_line_spans(text)).items() if _has_key(data, key)]
         if name.endswith(_LINE_SUFFIXES):
-            return dict(_line_spans(text))
+            return list(dict(_line_spans(text)).items())
         node = yaml.compose(text, yaml.SafeLoader)
-        return dict(_yaml_spans(node, "", text, set())) if isinstance(node, yaml.MappingNode) else {}
+        return list(dict(_yaml_spans(node, "", text, set())).items()) if isinstance(node, yaml.MappingNode) else []
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     except SyntaxError as error:
@@ -176,10 +185,8 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
         ValueError: The text is not one document of its format, or is nested too deeply.
     """
     format_value = _FORMATTERS.get(name[name.rfind(".") :], _yaml_text)
-    # In a shell script, a name may have several positions.
-    named_spans = named_numbers(text) if name.endswith(SHELLS) else spans(text, name).items()
     # From the end, so that a replaced value does not move the positions of the others.
-    positions = sorted(((span, key) for key, span in named_spans if key in params), reverse=True)
+    positions = sorted(((span, key) for key, span in _named_spans(text, name) if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
         text = f"{text[:start]}{space}{format_value(params[key])}{text[end:]}"
@@ -205,7 +212,7 @@ def _line_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
 def _python_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the name and the position of each value of a Python module that is written as a literal; see `arguments.spots`.
 
-    A value in several positions is left out.
+    The other positions of a name come before that of its value.
     """
     lines = text.splitlines(keepends=True)
     starts = [0, *itertools.accumulate(map(len, lines))]  # index of the first character of each line
@@ -215,10 +222,10 @@ def _python_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     for name, spot in arguments.spots(notebook.parse(text)).items():
-        node = spot.value
-        is_literal = isinstance(node, (ast.Constant, ast.UnaryOp, ast.List, ast.Tuple))
-        if is_literal and not spot.others and node is not None and node.end_lineno and node.end_col_offset:
-            yield name, (position(node.lineno, node.col_offset), position(node.end_lineno, node.end_col_offset))
+        for node in (*(other.value for other in spot.others), spot.value):
+            is_literal = isinstance(node, (ast.Constant, ast.UnaryOp, ast.List, ast.Tuple))
+            if is_literal and node is not None and node.end_lineno and node.end_col_offset:
+                yield name, (position(node.lineno, node.col_offset), position(node.end_lineno, node.end_col_offset))
 
 
 def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -> Iterator[tuple[str, tuple[int, int]]]:
