@@ -5,6 +5,7 @@ Not checked here: the rest of what it makes of a script (test_from_script.py).
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -1624,6 +1625,24 @@ def test_the_python_commands_of_a_shell_script_without_parameters_are_named(
     typed = command.replace("fit", "first")
     assert result.exit_code == 2, result.output
     assert f"`platform init --from '{typed}'` or `platform init --from '{command}'`" in result.stderr
+
+
+@pytest.mark.parametrize("source", ["src/run.sh", "cd src && sh run.sh"])
+def test_the_python_commands_of_a_shell_script_that_lacks_a_requested_parameter_are_named(
+    platform, written: Path, source: str
+) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', type=int)\n"
+    text += "parser.add_argument('--dropout', type=float, default=0.5)\nprint('loss=', parser.parse_args().dropout)\n"
+    (written / "fit.py").write_text(text)
+    (written / "run.sh").write_text("python fit.py --width 8\n")
+    words = ["--space", "width=4..16", "--space", "dropout=0..0.5"]
+    result = platform("init", "--from", source, "--no-smoke", *words)
+    command = ["platform", "init", "--from", "cd src && python fit.py --width 8", *words]
+    assert result.exit_code == 2 and "has no parameter dropout; there are: width; for an" in result.stderr, result.output
+    assert f": `{shlex.join(command)}`; nothing was changed" in result.stderr
+    assert platform(*command[1:]).exit_code == 0
+    result = platform("init", "--from", source, "--no-smoke", "--space", "widht=4..16")
+    assert "did you mean width" in result.stderr and "python fit.py" not in result.stderr, "the name is a typing error"
 
 
 def test_the_commands_of_a_shell_script_are_read_for_a_message_only(platform, written: Path) -> None:

@@ -132,6 +132,7 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
     if file.name == dvc.FILE and file.is_file():
         return _make_of_pipeline(dvc.Command(str(file)), request)
     new_files: tuple[_NewFile, ...] = ()
+    started_commands: Callable[[], Sequence[str]] = tuple
     if file.is_file() and file.suffix == ".ipynb":
         new_files = (_notebook_code(file),)
         file = new_files[0].path
@@ -144,10 +145,10 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
         if parsed_script.style is Style.TUNE:
             return _import_tune(file, request, is_notebook=bool(new_files))
     else:
-        text, parsed_script = _read_launcher(file, request)
+        text, parsed_script, started_commands = _read_launcher(file, request)
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
-    return _write_job(_Origin(file, real, text, file.name, new_files, call), parsed_script, request)
+    return _write_job(_Origin(file, real, text, file.name, new_files, call, started_commands), parsed_script, request)
 
 
 def _make_of_pipeline(command: dvc.Command, request: Request) -> int:
@@ -192,8 +193,11 @@ def _unusable_error(file: Path) -> InputError:
     )
 
 
-def _read_launcher(file: Path, request: Request) -> tuple[str, Script]:
-    """Return the text of a shell script, a Makefile or an MLproject, and the command that it starts."""
+def _read_launcher(file: Path, request: Request) -> tuple[str, Script, Callable[[], Sequence[str]]]:
+    """Return the text of a shell script, a Makefile or an MLproject, the command that starts it, and `started_commands`.
+
+    The last one is that of `_Origin`.
+    """
     real = file.resolve()
     text = script_folder.source(real)
     if launcher.is_makefile(real):
@@ -201,7 +205,7 @@ def _read_launcher(file: Path, request: Request) -> tuple[str, Script]:
     shell_call = script.Call(file.name, os.path.relpath(file.parent), "", (), 0)
     is_shell_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder  # below the working directory
     started_commands = functools.partial(_started_commands, text, shell_call, request) if is_shell_below else tuple
-    return text, launcher.read(text, str(file), started_commands)
+    return text, launcher.read(text, str(file), started_commands), started_commands
 
 
 def _read_python(
@@ -359,7 +363,8 @@ def _write_command_job(
     _refuse_files_above(text, words, folder)
     config, values = _named_settings(words, folder, call, request.space)
     parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
-    origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text)
+    started_commands = started_commands if call is None else tuple  # further arguments reach the Python script
+    origin = _Origin(Path(text), Path.cwd() / "command", text="", title=text, started_commands=started_commands)
     return _write_job(origin, parsed_script, request)
 
 
@@ -589,6 +594,7 @@ class _Origin:
         title: Name for messages.
         new_files: Files to write beside the job's.
         call: Call of the script in a command that the user types; None without one.
+        started_commands: Function that returns the commands of a shell script, for a message, see `_started_commands`.
     """
 
     file: Path
@@ -597,6 +603,7 @@ class _Origin:
     title: str
     new_files: tuple[_NewFile, ...] = ()
     call: script.Call | None = None
+    started_commands: Callable[[], Sequence[str]] = tuple
 
     @property
     def short_title(self) -> str:
@@ -676,7 +683,7 @@ def _make_job(
             _unpack(packed, target, origin, copy)
         parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
         request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
-        script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title)
+        script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title, origin.started_commands)
         if file_with_values is None:
             job = script_job.build(name, parsed_script, declared, start, request.space)
         else:

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -748,7 +748,14 @@ def _probe_arguments(
     return declared, f"; {log_clause}" if log_clause else ""
 
 
-def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Script, declared: Declared, title: str) -> None:
+def refuse_unknown(
+    names: Collection[str],
+    copy: ScriptCopy,
+    parsed_script: Script,
+    declared: Declared,
+    title: str,
+    started_commands: Callable[[], Sequence[str]] = tuple,
+) -> None:
     """Check that a script has the parameters that the user wants to search.
 
     Args:
@@ -757,6 +764,8 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
         parsed_script: Content of the script.
         declared: Its arguments.
         title: Name of the script for messages.
+        started_commands: Function that returns commands with which the user can make the job of a Python command that the
+            script starts if it is a shell script.
 
     Raises:
         InputError: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
@@ -783,6 +792,9 @@ def refuse_unknown(names: Collection[str], copy: ScriptCopy, parsed_script: Scri
     in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
     names_with_hints = _names_with_hints(unknown_names, known_names, in_files, declared.left_out)
     remedy = _file_remedy(in_files, declared, folder)
+    has_similar = any(errors.nearest(name, known_names).endswith("?") for name in unknown_names)
+    if not remedy and not has_similar and (started_remedy := launcher.started_remedy(started_commands())):
+        remedy = f"; for an option that it does not set, {started_remedy}"
     raise InputError(f"{title} has no parameter {'; and no '.join(names_with_hints)}{reason}{remedy}; nothing was changed")
 
 

@@ -124,7 +124,7 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
         names = {option.name for option in options}
         text_options = tuple(option for option in _text_options(text, name) if option.name not in names)
     if not options and not text_options:
-        remedy = "; or ".join(filter(None, (remedy, _started_remedy(started_commands()))))
+        remedy = "; or ".join(filter(None, (remedy, started_remedy(started_commands()))))
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
     config = file.name if text_options else ""  # trials replace the values in a copy of the script
     paths = tuple(dict.fromkeys(_PATH.findall(text)))
@@ -404,11 +404,11 @@ def no_parameters_error(command: str, started_commands: Sequence[str] = ()) -> S
     """
     example = "python train.py --lr 0.1"
     remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
-    remedy = _started_remedy(started_commands) or remedy
+    remedy = started_remedy(started_commands) or remedy
     return SpecError([Issue(("command",), f"has no named numbers that could be parameters; {remedy}", command)])
 
 
-def _started_remedy(commands: Sequence[str]) -> str:
+def started_remedy(commands: Sequence[str]) -> str:
     """Return the clause that names commands for the Python commands of a shell script; "" without any."""
     shown_commands = (f"`{command}`" for command in commands[:_MOST_COMMANDS])
     return f"give a Python command that its shell script starts: {' or '.join(shown_commands)}" if commands else ""
