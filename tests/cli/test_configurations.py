@@ -110,6 +110,31 @@ def test_a_command_that_needs_modules_of_a_folder_above_is_refused_with_the_comm
     assert "its metrics: loss" in platform("init", "--from", absolute).stderr, "the other remedy"
 
 
+@pytest.mark.parametrize("source", ["python fit.py --lr 0.1", "fit.py", "bash fit.sh", "python parsed.py --seed 1"])
+def test_a_run_that_lacks_a_module_of_a_folder_above_is_refused_with_the_command_for_that_folder(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    files = {
+        "shared_lib/losses.py": "def loss(lr): return lr\n",
+        "projects/own.py": SHARED,
+        "projects/fit.py": "lr = 0.1\nfrom own import loss\nprint(f'loss={loss(lr)}')\n",
+        "projects/fit.sh": "python fit.py --lr 0.1\n",
+        "projects/parsed.py": "from own import loss\nimport argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--seed')\nparser.add_argument('--lr', type=float, default=0.1)\n"
+        "print(f'loss={loss(parser.parse_args().lr)}')\n",
+    }
+    write(written, files)
+    monkeypatch.chdir(written / "projects")
+    result = platform("init", "--from", source, "--space", "lr=0.5..2")
+    assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
+    assert f"imports shared_lib, which is in {written}, outside" in result.stderr and "runs the job" not in result.stderr
+    shown = re.search(r"`cd (\S+) && platform init --from (.+?)`;", result.stderr)
+    assert shown is not None, result.output
+    monkeypatch.chdir(shown[1])
+    result = platform("init", "--from", *shlex.split(shown[2]))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+
+
 def test_a_path_of_a_command_above_its_folder_that_it_does_not_need_is_no_reason_to_refuse(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

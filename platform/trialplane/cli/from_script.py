@@ -41,6 +41,7 @@ _LONGEST_TITLE = 50  # characters of a command in a message
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
 # Variables that torchrun sets, in the failure of a script that lacks them.
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w{1,99}(?:\.\w{1,99})*)'", re.ASCII)
 _DATA_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _RUNNERS = {
     ".r": "Rscript {name}",
@@ -517,6 +518,36 @@ def _refuse_modules_above(text: str, call: script.Call, roots: Sequence[Path], r
             raise _module_above_error(text, call, root, Path.cwd(), f"{call.script} imports modules of {root}", request)
 
 
+def _refuse_missing_module(
+    failure: str, origin: _Origin, parsed_script: Script, start: script_folder.Start, request: Request
+) -> None:
+    """Check that a script did not fail because the job's folder lacks a module that a folder above has.
+
+    Args:
+        failure: Cause of the failure; "" without one.
+        origin: File from which the job is made.
+        parsed_script: Content of the script.
+        start: Its start in the job's folder.
+        request: Options of the user.
+
+    Raises:
+        InputError: It failed so, see `_module_above_error`.
+    """
+    missing = _MISSING_MODULE.search(failure)
+    root = script_folder.root_above(start.folder, missing[1]) if missing is not None else None
+    if missing is None or root is None:
+        return
+    text, call, folder = origin.title, parsed_script.call, start.folder / start.cwd
+    if origin.text:
+        name = os.path.relpath(origin.real, folder)
+        is_script = origin.real.suffix == ".py" and not start.path and not start.module
+        program = "python" if is_script else "bash" if origin.real.suffix in settings.SHELLS else ""
+        text = shlex.join([program, name]) if program else "COMMAND"
+        call = script.Call(name, ".", "", (), 0) if is_script else None
+    reason = f"{origin.short_title} imports {missing[1]}, which is in {root}"
+    raise _module_above_error(text, call, root, folder, reason, request)
+
+
 def _module_above_error(
     text: str, call: script.Call | None, root: Path, folder: Path, reason: str, request: Request
 ) -> InputError:
@@ -525,7 +556,7 @@ def _module_above_error(
     The message has the command for the folder that has both.
 
     Args:
-        text: Command line, or COMMAND if it is not known.
+        text: Command line, or COMMAND for one that is not known.
         call: Its call of a Python script; None without one.
         root: Folder with the modules.
         folder: Folder of the job without them, in which the command runs.
@@ -533,9 +564,9 @@ def _module_above_error(
         request: Options of the user.
     """
     common_folder = Path(os.path.commonpath([root, folder]))
-    path = shlex.quote(os.path.relpath(root, folder / call.folder)) if call is not None else ""
+    path = shlex.quote(os.path.relpath(root, folder / call.folder if call is not None else folder))
     script_text = script_folder.source(folder / call.folder / call.script) if call is not None else ""
-    finds_root = call is None or "PYTHONPATH" in call.variables or script_folder.finds_own_modules(script_text)
+    finds_root = (call is not None and "PYTHONPATH" in call.variables) or script_folder.finds_own_modules(script_text)
     words = [f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())}"]
     words += [text] if finds_root else [f"export PYTHONPATH={path}", text]
     command = " ".join(filter(None, (_INIT, shlex.quote(" && ".join(words)), request.typed)))
@@ -682,6 +713,7 @@ def _make_job(
         for target in (copy.folder, smoke_folder):  # two copies, because a probe may change its own
             _unpack(packed, target, origin, copy)
         parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
+        _refuse_missing_module(declared.failure, origin, parsed_script, start, request)
         request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title, origin.started_commands)
         if file_with_values is None:
@@ -694,6 +726,7 @@ def _make_job(
         result = None
         if request.with_smoke and not job.missing:
             job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request)
+            _refuse_missing_module(result.failure, origin, parsed_script, start, request)
     seen_sources = result.metrics if result is not None else ()
     if request.objective is None and not any(source.path in parsed_script.metric_files for source in seen_sources):
         result = _with_earlier_metrics(result, start.folder, parsed_script.metric_files)

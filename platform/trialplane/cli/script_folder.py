@@ -315,6 +315,22 @@ def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str,
     return _read_files(file.parent, [Path(file.name)], {} if script_text is None else {Path(file.name): script_text})
 
 
+def root_above(folder: Path, module: str) -> Path | None:
+    """Return the closest folder above a folder, or the `src` in one, that has the file of a module or a package with files.
+
+    None without one.
+
+    Args:
+        folder: The folder.
+        module: Dotted name of the module.
+    """
+    path = module.replace(".", "/")
+    parents = [parent for parent in folder.parents[:_LEVELS] if not has_other_files(parent)]
+    roots = [root for parent in parents for root in (parent, parent / "src") if not root.is_relative_to(folder)]
+    patterns = (f"{path}.py", f"{path}/*.py", f"{path}/*/*.py")
+    return next((root for root in roots if any(next(root.glob(pattern), None) for pattern in patterns)), None)
+
+
 def missing_modules(file: Path) -> set[str]:
     """Return the modules that a script and the modules in its folder import, and that are neither there nor installed."""
     parsed_files = [parsed_file for _, parsed_file in modules(file).values()]
