@@ -203,20 +203,64 @@ for phase in range(2):
     (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + text)
     result = platform("init", "--from", str(written / "fit.py"))
     assert "; its metrics: Loss, gap, score, test_AUC, time\n" in result.stderr, result.output
-    told = "# pruner: asha # not used: test_AUC was printed once or twice, without a step, as at the end of a phase\n"
+    told = "# pruner: asha # not used: test_AUC was reported once, or twice without a step, as at the end of a phase\n"
     text = (written / "job.yaml").read_text()
     assert told in text and "of: best" not in text
     assert made().pruner.name == "none" and made().objectives[0].metric == "test_AUC"
 
 
 def test_a_metric_with_steps_is_pruned_on(platform, written: Path) -> None:
-    """One value beside a step, or three values."""
-    for printed in ("epoch 1 auc: {0.5}", "auc: {1}\\nauc: {2}\\nauc: {3}"):
+    """Two values beside steps, or three values. The first rung is not before the first report."""
+    for printed in ("epoch 0 auc: {0.5}\\nepoch 1 auc: {0.5}", "auc: {1}\\nauc: {2}\\nauc: {3}"):
         Path("src/job.yaml").unlink(missing_ok=True)
         (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + f'print(f"{printed}")\n')
-        platform("init", "--from", str(written / "fit.py"))
+        result = platform("init", "--from", str(written / "fit.py"))
         text = (written / "job.yaml").read_text()
-        assert made().pruner.name == "asha" and "one run; the last value counts, with `of: best` the best one" in text
+        assert "\npruner: asha\n" in text and "one run; the last value counts, with `of: best` the best one" in text
+        assert "\npruner: asha stops trials that are behind at steps 1, 4, 16, …; `--pruner none` at" in result.stderr
+
+
+def test_a_metric_that_is_reported_once_is_not_pruned_on(platform, written: Path) -> None:
+    """An epoch beside it, as in the summary of a Trainer, makes no series."""
+    text = "print({'train_loss': '4.834', 'epoch': '1'})\n"
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert made().pruner.name == "none" and "pruner" not in result.stderr, result.output
+    assert "# pruner: asha # not used: train_loss was reported once, or" in Path("src/job.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("steps", "rung", "shown"),
+    [("range(501)", 31, "31, 124, 496"), ("range(20, 201, 20)", 20, "20, 80, 320"), ("range(30)", 1, "1, 4, 16")],
+)
+def test_the_first_rung_follows_the_length_of_a_run(platform, written: Path, steps: str, rung: int, shown: str) -> None:
+    """It is after the first steps of a long run, and not before the first report, also if other metrics repeat."""
+    text = f"""
+for step in {steps}:
+    for batch in range(3):
+        print(f"step {{step}} batch_loss: {{batch}}.5")
+    print(f"step {{step}} val_auc: {{step / 1000}}")
+"""
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert (made().objectives[0].metric, made().pruner.options.get("min_resource", 1)) == ("val_auc", rung), result.output
+    assert f"asha stops trials that are behind at steps {shown}, …; " in result.stderr
+
+
+def test_the_steps_of_metrics_that_wandb_gets_are_known(platform, written: Path) -> None:
+    text = """
+import wandb
+run = wandb.init()
+for step in range(101):
+    wandb.log({"val_acc": step / 1000})
+wandb.log({"test_acc": 0.5})
+"""
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + text)
+    for metric, pruner in (("val_acc", {"min_resource": 6}), ("test_acc", None)):
+        Path("src/job.yaml").unlink(missing_ok=True)
+        platform("init", "--from", str(written / "fit.py"), "--objective", f"{metric}:max")
+        chosen = made().pruner
+        assert (chosen.options if chosen.name == "asha" else None) == pruner
 
 
 @pytest.mark.services

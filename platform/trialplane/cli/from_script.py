@@ -674,6 +674,8 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     origin = dataclasses.replace(origin, new_files=(*origin.new_files, *_ignore_file(folder, hidden_files, ignored)))
     job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
     exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
+    if message := script_job.pruner_message(job, result):
+        output.note(message)
     if job.searchable:
         command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
         output.note(f"to search another option ({', '.join(job.searchable)}): `{command}`")

@@ -20,6 +20,7 @@ from trialplane.cli import output, script_folder, settings_file, smoke
 from trialplane.importing import guess, hydra
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, settings
+from trialplane.job import options as optuna_options
 from trialplane.job.program import MetricSource
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import escapes
@@ -32,6 +33,8 @@ _SHORTEST_SECRET = 8  # characters of a secret that is recognized by its value a
 _TRIALS, _PARALLEL = 20, 2
 LEAST_MEMORY = 2  # GiB of a trial
 _HEADROOM = 1.5  # of the memory of one run: other parameters than the defaults may need more
+_PARTS = 16  # of a run; the pruner compares no trials in the first one
+_REDUCTION = optuna_options.PRUNERS["asha"].options["reduction_factor"].default
 _STOPPED_HEADROOM = 3.0  # of a run that was stopped, perhaps before it used the most
 # Style of a script → form in which a trial passes it the parameters that no other argument has. Others get flags.
 _FORMS: dict[Style, str] = {
@@ -554,17 +557,45 @@ def _resources_line(result: smoke.Smoke | None) -> str:
 
 def _pruner_line(job: ScriptJob, result: smoke.Smoke | None) -> str:
     """Return the line of the pruner; a comment if the objective has no values that a pruner could compare step by step."""
+    rung, reason = _first_rung(job, result)
+    if reason:
+        return f"# pruner: {reason}"
+    if rung == 1:  # the default
+        return "pruner: asha"
+    return _field_line("pruner", {"name": "asha", "min_resource": rung}, "the first step at which trials are compared")
+
+
+def _first_rung(job: ScriptJob, result: smoke.Smoke | None) -> tuple[int, str]:
+    """Return the first step at which the pruner compares trials, and "", or 0 and the comment in place of a pruner.
+
+    It is a sixteenth of a run that has ended, so that no trial is judged by its first few steps, but at least the step of
+    the first report, which would count at all rungs before it.
+    """
     chosen = best_objective(job, result)
     if chosen is None:
-        return "# pruner: none # the function's return value has no steps" if job.returned else "pruner: asha"
+        return (0, "none # the function's return value has no steps") if job.returned else (1, "")
     source, objective, _ = chosen
     metric = objective["metric"]
-    if result is not None and source.source == "stdout" and metric not in result.series:
-        reason = f"{metric} was printed once or twice, without a step, as at the end of a phase"
+    if result is None or source.source not in ("stdout", "wandb"):  # of others, the steps are not known
+        return 1, ""
+    series = result.series.get(source, {}).get(metric)
+    if series is None:
+        reason = f"{metric} was reported once, or twice without a step, as at the end of a phase"
         if metric not in result.metrics.get(source, ()):
             reason = f"one run did not show {metric}, which may have no value per step"
-        return f"# pruner: asha # not used: {reason}"
-    return "pruner: asha"
+        return 0, f"asha # not used: {reason}"
+    if not result.ended or result.failure:
+        return 1, ""
+    return max(1, series.first, series.last // _PARTS), ""
+
+
+def pruner_message(job: ScriptJob, result: smoke.Smoke | None) -> str:
+    """Return the message that the job has a pruner, which the user has not asked for; "" without one."""
+    rung, reason = _first_rung(job, result)
+    if reason or not job.space:
+        return ""
+    steps = ", ".join(str(rung * _REDUCTION**power) for power in range(3))
+    return f"pruner: asha stops trials that are behind at steps {steps}, …; `--pruner none` at submit trains all to the end"
 
 
 def _enqueue_lines(job: ScriptJob) -> list[str]:
@@ -665,7 +696,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         names = smoke.shown_names([result.metrics.get(source, ())]) if result is not None else []
         other_names = ", ".join(name for name in names if name != objective["metric"])
         others = f"; the others: {other_names}" if other_names else ""
-        has_steps = result is not None and objective["metric"] in result.series
+        has_steps = result is not None and objective["metric"] in result.series.get(source, ())
         last = "; the last value counts, with `of: best` the best one" if has_steps else ""
         # W&B's package would need an account. A metric that one run did not show may be logged to it, or printed.
         is_shown = result is not None and objective["metric"] in result.metrics.get(source, ())

@@ -25,6 +25,7 @@ from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.worker import module_path
 from trialplane.worker.metrics import elsewhere, lines, passages, reader
+from trialplane.worker.metrics.steps import Steps
 from trialplane.worker.metrics.tails import Source, Tail
 from trialplane.worker.shims import wandb_files
 
@@ -38,12 +39,26 @@ _REMARK = r"\s*(?:\(.*\))?\s*"  # behind a number, such as a time in parentheses
 _STEP_AND_NUMBER = re.compile(rf"{_BAR}(\d+)[\s:,|]+({settings.NUMBER}){_REMARK}")
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
-_SERIES = 3  # values of a metric per step; fewer may be those of phases, as after pretraining and after training
+_SERIES = 3  # reports without a step; fewer may be those of phases, as after pretraining and after training
 _CROWD = 4  # names in a line that may be a list of settings
 _PRINTED_SUFFIXES = (".txt", ".log", ".json", ".jsonl")  # of files that may have settings and other words beside results
 _VOCABULARY = 50  # words at least
 _MOST_SHOWN = 20  # names in a message
 _MOST_FILES = 500  # Python files that are searched for prints
+
+
+class Series(NamedTuple):
+    """The reports of a metric that has a value per step.
+
+    Attributes:
+        first: Step of the first report.
+        last: Step of the last one.
+        reports: Number of reports.
+    """
+
+    first: int
+    last: int
+    reports: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +70,8 @@ class Smoke:
         seconds: Duration of the run, up to the limit.
         failure: Cause of a failure, and the file with the whole output; "" if it succeeded or was stopped.
         ended: Whether the script ended by itself.
-        series: Metrics of the output that have a value per step: beside a step in a line, or three values at least.
+        series: Source of metrics, which is the output or W&B → its metrics with a value per step: several beside steps, or
+            three at least.
         peak_memory: Most bytes that the script and its descendants were seen to use.
     """
 
@@ -63,7 +79,7 @@ class Smoke:
     seconds: float
     failure: str
     ended: bool
-    series: Collection[str] = ()
+    series: Mapping[MetricSource, Mapping[str, Series]] = dataclasses.field(default_factory=dict)
     peak_memory: int = 0
 
 
@@ -110,13 +126,19 @@ def run(
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
     names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:]))))
-    values, series = _printed_metrics(own_output, names, scratch / "printed.log", folder, options, requested)
+    printed = scratch / "printed.log"
+    values, stepped = _printed_metrics(own_output, names, printed, folder, options, requested)
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
+    reports = _printed_reports(printed, names, values)
+    series = {STDOUT: _series(reports, stepped)}
     if guess.objective(values) is None and (unnamed_metric := _unnamed_metric(own_output, default_name)) is not None:
-        source, value = unnamed_metric
+        source, value, steps = unnamed_metric
         metrics_by_source[source] = {default_name: value}
-    if logged := _wandb_metrics(wandb_folder, log):
+        series[source] = _series(((default_name, step) for step in steps), {default_name})
+    logged, wandb_reports = _wandb_metrics(wandb_folder, log)
+    if logged:
         metrics_by_source[WANDB] = logged
+        series[WANDB] = _series(wandb_reports, logged)
     if mlflow_metrics := _mlflow_metrics(database):
         metrics_by_source[MLFLOW] = mlflow_metrics
     files_metrics = _file_metrics(folder, names, lambda file: old_files.get(file) != _file_version(file), options, declared)
@@ -138,8 +160,8 @@ def run(
     return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory)
 
 
-def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float] | None:
-    """Return the metric that a script prints as a number without a name, and its last value; None without one.
+def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float, Sequence[int]] | None:
+    """Return the metric that a script prints as a number without a name, its last value, and its steps; None without one.
 
     The number is alone in the last line, or behind a number of a step, which increases, in several lines.
     """
@@ -148,9 +170,9 @@ def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float] | None
     steps = [int(match[1]) for match in matches]
     if len(steps) >= _SERIES and steps == sorted(set(steps)):
         pattern = rf"^{_BAR}(?P<step>\d+)[\s:,|]+(?P<{name}>{settings.NUMBER}){_REMARK}$"
-        return MetricSource("stdout", (pattern,)), float(matches[-1][2])
+        return MetricSource("stdout", (pattern,)), float(matches[-1][2]), steps
     if lines_with_text and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", lines_with_text[-1])):
-        return MetricSource("stdout", (rf"^\s*(?P<{name}>{settings.NUMBER})\s*$",)), float(number[1])
+        return MetricSource("stdout", (rf"^\s*(?P<{name}>{settings.NUMBER})\s*$",)), float(number[1]), ()
     return None
 
 
@@ -178,7 +200,7 @@ def _printed_metrics(
     options: Collection[str],
     requested: Collection[str] = (),
 ) -> tuple[dict[str, float], set[str]]:
-    """Return the last value of each metric in an output, and the names of those that have a value per step.
+    """Return the last value of each metric in an output, and the names of those that have a step.
 
     Args:
         output: Output of the script.
@@ -192,11 +214,9 @@ def _printed_metrics(
     metric_reader = reader.Reader(Program(metrics=(STDOUT,), names=tuple(names)), log, folder, time.time())
     # After the reader was created, because a reader skips the content that a file has by then.
     log.write_bytes(output.encode())
-    reports = metric_reader.read(time.monotonic(), ended=True)
+    metric_reader.read(time.monotonic(), ended=True)
     result_names, stepped = _result_names(log, names, metric_reader.finite, folder, options)
     result_names |= set(requested)
-    counts = collections.Counter(name for _, metrics in reports for name in metrics)
-    series = stepped | {name for name, count in counts.items() if count >= _SERIES}
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
     pair_spellings = {spelling(name) for name in metric_reader.finite if name not in names}
@@ -207,7 +227,37 @@ def _printed_metrics(
         and name not in metric_reader.ambiguous  # the whole names of its values are metrics, too
         and (name not in names or spelling(name) not in pair_spellings)
     }
-    return values, series
+    return values, stepped
+
+
+def _printed_reports(log: Path, names: Collection[str], metrics: Collection[str]) -> Iterator[tuple[str, int]]:
+    """Yield the name and the step of each report that a job would get of a metric in an output, if it names this one alone.
+
+    Args:
+        log: File with the output.
+        names: Names of losses and scores that are read in any spelling.
+        metrics: Names of the metrics.
+    """
+    steps_by_metric = {name: Steps((name,)) for name in metrics}
+    for line in Tail(log, Source(STDOUT, names), 0).read(True, time.monotonic() + reader.END):
+        for name, steps in steps_by_metric.items():
+            yield from ((name, step) for step, values in steps.add(line) if name in values)
+    for name, steps in steps_by_metric.items():
+        yield from ((name, step) for step, values in steps.flush() if name in values)
+
+
+def _series(reports: Iterable[tuple[str, int]], stepped: Collection[str]) -> dict[str, Series]:
+    """Return the reports of each metric that has a value per step.
+
+    Args:
+        reports: Name of the metric and step of each report.
+        stepped: Metrics whose steps the script names. Two reports of them are enough, but one may be a summary at the end.
+    """
+    series: dict[str, Series] = {}
+    for name, step in reports:
+        first, _, count = series.get(name, (step, step, 0))
+        series[name] = Series(first, step, count + 1)
+    return {name: item for name, item in series.items() if item.reports >= (2 if name in stepped else _SERIES)}
 
 
 def _file_metrics(
@@ -385,11 +435,16 @@ def spelling(name: str) -> str:
     return re.sub(r"\W", "_", name).lower()
 
 
-def _wandb_metrics(folder: Path, log: Path) -> dict[str, float]:
-    """Return the newest values that a script has logged to the stand-in for W&B, which writes them to files of a folder."""
+def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[tuple[str, int]]]:
+    """Return the newest values that a script has logged to the stand-in for W&B, and the name and step of each report.
+
+    Args:
+        folder: Folder to which the stand-in writes its files.
+        log: File of the script's output.
+    """
     metric_reader = reader.Reader(Program(metrics=(wandb_files.SOURCE,)), log, folder, start_time=0.0)
-    metric_reader.read(time.monotonic(), ended=True)
-    return metric_reader.finite
+    reports = metric_reader.read(time.monotonic(), ended=True)
+    return metric_reader.finite, [(name, step) for step, metrics in reports for name in metrics]
 
 
 def _mlflow_metrics(database: Path) -> dict[str, float]:
