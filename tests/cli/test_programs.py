@@ -666,6 +666,21 @@ def test_a_number_without_a_name_is_the_objective(
     assert (objective.metric, objective.direction, made().metrics[0].source) == (metric, direction, "stdout")  # type: ignore[index]
 
 
+@pytest.mark.parametrize("requested", ["score", "CV score"])
+def test_a_number_without_a_name_has_the_name_that_the_user_gives_it(platform, written: Path, requested: str) -> None:
+    """A word of LightGBM's log is no metric. If the script shows the requested one, the number without a name is none."""
+    text = "lr = 0.1\nprint('[LightGBM] [Info] Start training from score -0.5')\nprint('valid_loss: 0.25')\nprint(0.75)\n"
+    write(written, {"fit.py": text})
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", f"{requested}:min")
+    metric = requested.replace(" ", "_")
+    assert f"objective: {metric}, minimized (as requested, the number that it prints without a name)" in result.stderr
+    source = made().metrics[0]  # type: ignore[index]
+    assert made().objectives[0].metric == metric and re.search(source.pattern[0], "0.75")[metric] == "0.75"  # type: ignore[index]
+    Path("src/job.yaml").unlink()
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "valid_loss:min")
+    assert "; its metrics: valid_loss\n" in result.stderr and made().metrics is None
+
+
 def test_a_number_behind_its_step_is_the_objective(platform, written: Path) -> None:
     """A progress bar may stand before it in the same line."""
     text = "lr = 0.1\nfor i in range(4):\n    loss = [1 / (i + 1)]\n"

@@ -667,7 +667,8 @@ def _requested_objective(
     if not (exact or similar):
         return likely_source, dict(requested), "one run did not show it"
     source, name = (exact or similar)[0]
-    return source, {**requested, "metric": name}, "as requested"
+    reason = "as requested, the number that it prints without a name" if source.pattern else "as requested"
+    return source, {**requested, "metric": name}, reason
 
 
 def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> tuple[str, str]:

@@ -92,7 +92,7 @@ def run(
     secrets: Mapping[str, str],
     options: Collection[str],
     limit: float,
-    requested: Collection[str] = (),
+    requested: Sequence[str] = (),
     declared: Sequence[str] = (),
 ) -> Smoke:
     """Run a script to its end, or to a limit.
@@ -100,13 +100,14 @@ def run(
     Args:
         command: Program and arguments.
         name: Name of the script, for the file with its output.
-        default_name: Name for the metric of a script that prints a number without a name.
+        default_name: Name for the metric of a script that prints a number without a name, if no metric is requested.
         folder: Working directory, to which the script may write.
         scratch: Another folder, for the output of the script.
         secrets: Secrets of the user's command, by the name of the environment variable that the command reads.
         options: Names of the script's options, which are no metrics if it prints them.
         limit: Maximum duration, in seconds.
-        requested: Names of metrics that are results in any case, and are read in any spelling.
+        requested: Names of metrics that are results in any case, and are read in any spelling. If the script shows none of
+            them, the first is that of a number without a name.
         declared: Paths of the files with metrics, with wildcards, if the script declares them. If one of them has an
             objective, or a requested metric, no other source counts.
     """
@@ -130,11 +131,9 @@ def run(
     values, stepped = _printed_metrics(own_output, names, printed, folder, options, requested)
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
     reports = _printed_reports(printed, names, values)
-    series = {STDOUT: _series(reports, stepped)}
-    if guess.objective(values) is None and (unnamed_metric := _unnamed_metric(own_output, default_name)) is not None:
-        source, value, steps = unnamed_metric
-        metrics_by_source[source] = {default_name: value}
-        series[source] = _series(((default_name, step) for step in steps), {default_name})
+    series: dict[MetricSource, Mapping[str, Series]] = {STDOUT: _series(reports, stepped)}
+    if not requested and guess.objective(values) is None:
+        _add_unnamed_metric(own_output, default_name, metrics_by_source, series)
     logged, wandb_reports = _wandb_metrics(wandb_folder, log)
     if logged:
         metrics_by_source[WANDB] = logged
@@ -144,6 +143,9 @@ def run(
     files_metrics = _file_metrics(folder, names, lambda file: old_files.get(file) != _file_version(file), options, declared)
     for source, file_metrics in files_metrics:
         metrics_by_source[source] = {**metrics_by_source.get(source, {}), **file_metrics}
+    seen_names = {spelling(name) for source_metrics in metrics_by_source.values() for name in source_metrics}
+    if requested and process_end.code == 0 and seen_names.isdisjoint(map(spelling, requested)):
+        _add_unnamed_metric(own_output, re.sub(r"\W", "_", requested[0]), metrics_by_source, series)
     declared_metrics = {source: values for source, values in metrics_by_source.items() if source.path in declared}
     if any(set(requested) & set(values) if requested else guess.objective(values) for values in declared_metrics.values()):
         metrics_by_source = declared_metrics
@@ -158,6 +160,27 @@ def run(
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep_log(name))))
     is_ended = process_end.code is not None
     return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory)
+
+
+def _add_unnamed_metric(
+    output: str,
+    name: str,
+    metrics_by_source: dict[MetricSource, Mapping[str, float]],
+    series: dict[MetricSource, Mapping[str, Series]],
+) -> None:
+    """Add the metric that a script prints as a number without a name, and its series, if there is one.
+
+    Args:
+        output: Output of the script.
+        name: Name for the metric.
+        metrics_by_source: Metrics to which it is added.
+        series: Series to which its own is added.
+    """
+    unnamed_metric = _unnamed_metric(output, name) if name.isidentifier() else None  # the name of a group in an expression
+    if unnamed_metric is not None:
+        source, value, steps = unnamed_metric
+        metrics_by_source[source] = {name: value}
+        series[source] = _series(((name, step) for step in steps), {name})
 
 
 def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float, Sequence[int]] | None:

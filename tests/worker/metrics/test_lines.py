@@ -115,6 +115,20 @@ def test_a_number_before_a_name_that_is_not_its_value(line: str) -> None:
     assert "accuracy" not in lines.LineParser((), lines.Names(("accuracy",))).parse(line).metrics
 
 
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("Start training from score -0.5", {}),
+        ("no better than score 0.5", {}),
+        ("improved from score 0.5 to score 0.7", {"Score": 0.7}),
+        ("ended with score 0.5", {"Score": 0.5}),
+    ],
+)
+def test_where_a_metric_begins_and_a_bound_are_no_values(line: str, metrics: dict[str, float]) -> None:
+    """Other words of a sentence may stand before a name."""
+    assert lines.LineParser((), lines.Names(("Score",))).parse(line).metrics == metrics
+
+
 @pytest.mark.parametrize("line", ["dogs bowl 3", "valid_0, l2 3", "valid: 0, l2: 3", "{'valid': 0, 'l2': 3}"])
 def test_other_names_are_not_taken_for_them(line: str) -> None:
     assert (

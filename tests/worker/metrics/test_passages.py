@@ -209,6 +209,18 @@ def test_optunas_log_has_only_the_metrics_that_the_job_names(tmp_path: Path) -> 
     assert found(tmp_path / "named", text, "value") == {"loss": 0.5, "value": 0.3}
 
 
+def test_lightgbms_log_has_only_the_metrics_that_the_job_names(tmp_path: Path) -> None:
+    """Its command prints all its metrics in such lines."""
+    text = """
+        [LightGBM] [Info] Number of data points in the train set: 594, number of used features: 6
+        [LightGBM] [Warning] No further splits with positive gain, best gain: -7
+    """
+    assert found(tmp_path / "other", text) == {"loss": 0.5}
+    assert found(tmp_path / "named", text, "gain") == {"loss": 0.5, "gain": -7.0}
+    command = "[LightGBM] [Info] Iteration:1, valid_1 auc : 0.75"
+    assert found(tmp_path / "command", command)["auc"] == 0.75
+
+
 @hypothesis.given(given.lists(given.text(alphabet="ab:= (){}[]\t1-", max_size=12), max_size=30))
 def test_any_lines_are_taken_and_nothing_is_added(text: list[str]) -> None:
     seen = passages.Passages()

@@ -1,8 +1,8 @@
 """Recognize the passages of a program's output in which numbers are usually not results.
 
 These are tracebacks, stacks as `faulthandler` prints them, lines of the platform itself, tables of a model's layers, lines
-of Optuna's log, and dumps of arguments or objects: `Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a heading like
-`Arguments:` with a setting in each line below. In dumps and in Optuna's log, the metrics that the job names still count as
+of the logs of Optuna and LightGBM, and dumps of arguments or objects: `Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a
+heading like `Arguments:` with a setting in each line below. In dumps and logs, the metrics that the job names still count as
 results. Pure: text in, text out.
 """
 
@@ -15,6 +15,8 @@ _TRACEBACK = re.compile(r"(.*?)(?:\s*\+ Exception Group )?Traceback \(most recen
 _EXCEPTION = re.compile(r"[^\W\d][\w.]*(?:: |:?$)")  # the last line of a traceback, as `ValueError: negative`
 _STACK = "(most recent call first)"
 _OPTUNA_LOG = re.compile(r"(?:\x1b\[[\d;]*m)*\[[DIWEC] \d{4}-\d\d-\d\d [\d:,]+\]|Trial \d+ finished with value")
+# LightGBM's own messages, but not the metrics of its command: `[LightGBM] [Info] Iteration:1, valid_1 auc : 0.77`.
+_LIGHTGBM_LOG = re.compile(r"\[LightGBM\] \[\w+\] (?!Iteration:)")
 _OWN_PREFIXES = ("SIGTERM: ", "trialplane: ", "Extension modules: ")  # faulthandler writes the last one
 
 _WORDS = r"(?:hyper[- ]?)?param(?:eter)?s|hparams|arg(?:ument)?s|config(?:uration)?|options|settings|flags|opts?|cfg"
@@ -111,7 +113,7 @@ class Passages:
             return _NO_RESULT
         if not self._has_dumps:
             return ResultPart(line)
-        if _OPTUNA_LOG.match(line):
+        if _OPTUNA_LOG.match(line) or _LIGHTGBM_LOG.match(line):
             return ResultPart(line, is_named_only=True)
         if "Param" in line and _LAYERS_HEADER.match(line):
             self._in_layers = True
