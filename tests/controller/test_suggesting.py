@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import statistics
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,21 @@ def drawn(ledger: Ledger) -> list[dict[str, Any]]:
 def attempts(opened: Opened) -> list[reading.Attempt]:
     with contextlib.closing(sqlite3.connect(opened.run.ledger)) as connection:
         return reading.attempts_since(lambda query, values: connection.execute(query, values).fetchall(), "toy-1")
+
+
+@pytest.mark.parametrize("sampler", [*SAMPLERS, "gp"])
+def test_a_fixed_value_may_be_zero_in_a_logarithmic_range(opened: Opened, sampler: Any) -> None:
+    """Samplers learn from the other parameters, and a retry gets it too."""
+    ledger = opened.open(search(sampler=sampler, params={"c": 0.0}))
+    request = asked(ledger)
+    with pytest.warns(UserWarning, match="c is fixed at 0, which is out of its range"):
+        assert trial(ledger, request).suggest_float("c", 1e-3, 1e3, log=True) == 0.0
+    ledger = opened.open(search(sampler=sampler, params={"c": 0.0}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        points = drawn(ledger)
+    assert [point["c"] for point in points] == [0.0] * 8 and len({str(point) for point in points}) > 1
+    assert {attempt.request.params["c"] for attempt in attempts(opened)} == {0.0}
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -1,7 +1,8 @@
 """Draws the parameters that an objective of Optuna requests one by one.
 
 The objective runs in a trial, and Optuna in the controller. A request gives the same result as `suggest_*` of Optuna itself,
-with two differences. They make each draw independent of anything that a crash could lose:
+with three differences. A fixed value of 0 is allowed in a logarithmic range. The others make each draw independent of
+anything that a crash could lose:
 
 - Each parameter that is drawn independently has a new sampler. Its seed is derived from the job's seed, the trial, and the
   number of parameters that the trial has. Without this number, each new sampler would repeat the same random numbers.
@@ -29,6 +30,7 @@ MOST = 1000  # parameters of a trial; each is written to the ledger together wit
 MOST_CHOICES = 64 << 10  # bytes of JSON of a parameter's choices
 MOST_POINTS = 10_000  # points of a parameter with the sampler bruteforce
 _LONGEST = 1000  # characters of a message
+_FIXED = "fixed_params"  # Optuna's attribute of a trial: the values that the sampler does not draw
 _JOINT = "trialplane:together"  # attribute of a trial: name → Optuna's internal value, and the distribution
 
 
@@ -51,6 +53,8 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
         warnings.filterwarnings("ignore", "Clip non-finite values")
         try:
             _check(trial, job, parameter)
+            if (fixed := _fixed_without_logarithm(trial, parameter)) is not None:
+                return Suggested(fixed, warnings=(f"{parameter.name} is fixed at {fixed:g}, which is out of its range",))
             if parameter.name not in trial.distributions:
                 _draw_joint_parameters(trial, job, code)
                 trial.study.sampler = samplers.build_sampler(
@@ -105,6 +109,19 @@ def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
             raise ValueError(
                 f"{parameter.name} has {points:,.0f} points, and bruteforce tries {MOST_POINTS:,} at most; {advice}"
             )
+
+
+def _fixed_without_logarithm(trial: optuna.trial.Trial, parameter: Suggest) -> float | None:
+    """Return the value of a fixed parameter with a logarithmic range if it has no logarithm, as 0 has none; otherwise None.
+
+    Optuna raises an error for such a value, and only warns of others out of range. Its trial does not get the parameter, as
+    samplers could not learn from it.
+    """
+    if not parameter.log:
+        return None
+    fixed = trial.storage.get_trial_system_attrs(trial._trial_id).get(_FIXED, {}).get(parameter.name)
+    is_number = isinstance(fixed, (int, float)) and not isinstance(fixed, bool)
+    return fixed if is_number and fixed <= 0 else None
 
 
 def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
