@@ -664,6 +664,13 @@ def test_the_space_of_a_search_in_a_script_is_not_replaced(platform, written: Pa
     assert result.exit_code == 2 and "fit.py has a search of its own" in result.stderr, result.output
 
 
+def test_the_other_parameters_of_an_objective_are_named(platform, written: Path) -> None:
+    text = "def objective(trial): return trial.suggest_float('lr', 0, 1) + trial.suggest_int('depth', 1, 9)\n"
+    (written / "fit.py").write_text(f"import optuna\n{text}optuna.create_study().optimize(objective)\n")
+    result = platform("init", "--from", "src/fit.py", "--space", "lr=1..2")
+    assert "to search only some of them, fix the others in job.yaml, as `params: {depth: …}`; nothing was" in result.stderr
+
+
 READS_HIDDEN = """
 from pathlib import Path
 assert Path('.marker').exists() and Path("./.here").exists()

@@ -5,6 +5,7 @@ Not checked here: how they run (tests/worker), what a job may hold besides (test
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,21 @@ def test_an_objective_defines_its_parameters(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_an_objective_is_said_at_its_field(tmp_path: Path, fields: dict[str, Any], found: str) -> None:
     assert any(found in text for text in complaints(tmp_path, {**OPTUNA, **fields}))
+
+
+def test_the_parameters_to_fix_are_named_beside_a_space(tmp_path: Path) -> None:
+    """Those whose names the text of the module shows, with the first choice of those with choices."""
+    code = """
+        def objective(trial):
+            booster = trial.suggest_categorical("booster", ["tree", "dart"])
+            trial.suggest_int(name="depth", low=1, high=9), trial.suggest_float("eta", 0, 1), trial.suggest_float("x", 0, 1)
+            return trial.suggest_categorical("size", choices=sizes)
+    """
+    space = {"space": {"x": {"type": "float", "low": 0, "high": 1}, "eta": {"type": "float", "low": 0, "high": 1}}}
+    (found,) = complaints(tmp_path, {**OPTUNA, **space}, textwrap.dedent(code))
+    assert found.endswith('fix the others in job.yaml, as `params: {booster: "tree", depth: …, size: …}`')
+    (found,) = complaints(tmp_path, {**OPTUNA, **space}, "from other import objective\n")
+    assert found.endswith("as `params: {NAME: VALUE}`")
 
 
 @pytest.mark.parametrize("sampler", ["bruteforce", {"name": "cmaes", "x0": {"x": 0.5}}, "gp", "nsgaii"])

@@ -26,7 +26,7 @@ from trialplane.cli.script_probe import ScriptCopy
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import dvc, guess, hydra, launcher, ray, script, wandb, wrapper
 from trialplane.importing.script import Script, Style
-from trialplane.job import arguments, credentials, document, load, notebook, settings
+from trialplane.job import arguments, credentials, document, entrypoint, load, notebook, settings
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.wire import escapes
@@ -1019,7 +1019,10 @@ def _write_own_search(origin: _Origin, parsed_script: Script, start: script_fold
         )
     if options := request.typed_options:
         reason = f"{title} has a search of its own, whose space and objective become the job's"
-        raise InputError(f"{reason}; drop {options}, and change them there or in {load.FILE}; nothing was changed")
+        remedy = f"drop {options}, and change them there or in {load.FILE}"
+        if request.space and parsed_script.style is Style.STUDY and ".suggest_" in origin.text:
+            remedy += f"; {entrypoint.fixing_advice(notebook.parse(origin.text), request.space)}"
+        raise InputError(f"{reason}; {remedy}; nothing was changed")
     if parsed_script.style is Style.STUDY:
         return _write_study_job(origin, parsed_script, start)
     if sweep is not None:

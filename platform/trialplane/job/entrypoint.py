@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import json
 import os
 import re
 import symtable
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trialplane import errors
@@ -21,6 +22,7 @@ from trialplane.job.kinds.study import Reuse
 
 # Code with one of these names probably saves checkpoints, through the platform or a library.
 _CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
+_MOST_FIXED = 20  # parameters in a message
 
 
 def packages(job: Job, folder: Path) -> list[Path]:
@@ -60,6 +62,12 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
                 continue  # the class of an installed package
             for problem in _function_issues(function, root, unreadable):
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
+            is_objective = function.style == "optuna" and isinstance(job.search.space, Mapping)
+            if is_objective and job.search.space and ("space",) not in broken:
+                file = _module_file(function, root)
+                tree = None if file is None else _parse(file, file.name)
+                reason = "stands beside an objective of Optuna, whose suggest calls define the parameters; drop it, and "
+                yield Issue(("space",), reason + fixing_advice(tree, job.search.space))
     if ("arguments",) not in broken:
         yield from _settings_issues(job, folder, broken)
         yield from reach.issues(job, folder, packages(job, folder), broken)
@@ -70,6 +78,29 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
             yield from _program_file_issues(field_path, text, folder, is_python=is_python)
             if is_python:
                 yield from _globals_issues(job, folder / text, broken)
+
+
+def fixing_advice(tree: object, searched: Collection[str]) -> str:
+    """Return how to search only some parameters of an objective of Optuna.
+
+    Args:
+        tree: Syntax tree of its module; any other object if there is none.
+        searched: Names of the parameters to search.
+    """
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if isinstance(tree, ast.AST) else []
+    examples: dict[str, str] = {}  # name of a parameter → its first choice, or "…"
+    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+        if isinstance(call.func, ast.Attribute) and call.func.attr.startswith("suggest_"):
+            words = {word.arg: word.value for word in call.keywords}
+            name, choices = [*call.args, *[ast.Constant(None)] * 2][:2]
+            name, choices = words.get("name", name), words.get("choices", choices)
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                first = next(iter(choices.elts), None) if isinstance(choices, (ast.List, ast.Tuple)) else None
+                text = first.value if isinstance(first, ast.Constant) else None
+                examples.setdefault(name.value, json.dumps(text) if isinstance(text, str) else "…")
+    others = [f"{name}: {example}" for name, example in examples.items() if name not in searched]
+    line = ", ".join(others[:_MOST_FIXED]) + (", …" if len(others) > _MOST_FIXED else "")
+    return f"to search only some of them, fix the others in job.yaml, as `params: {{{line or 'NAME: VALUE'}}}`"
 
 
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
@@ -231,12 +262,7 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
     Yields:
         Messages about the job's field, and issues of lines of code.
     """
-    module = function.text.partition(":")[0]
-    base = folder.joinpath(*module.split("."))
-    try:
-        file = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
-    except OSError:  # a name too long for a file, or no access
-        file = None
+    module, file = function.text.partition(":")[0], _module_file(function, folder)
     if file is None:
         modules = [path.stem for path in folder.glob("*.py")] if folder.is_dir() else []
         yield f"there is no {module.replace('.', '/')}.py in {folder}; {errors.nearest(module, modules)}".rstrip("; ")
@@ -249,6 +275,15 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
         yield tree
         return
     yield from _definition_problems(function, tree, file)
+
+
+def _module_file(function: Function, folder: Path) -> Path | None:
+    """Return the file of a function's module; None without one. See `_function_issues` for the arguments."""
+    base = folder.joinpath(*function.text.partition(":")[0].split("."))
+    try:
+        return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    except OSError:  # a name too long for a file, or no access
+        return None
 
 
 def _definition_problems(function: Function, tree: ast.Module, file: Path) -> Iterator[str]:

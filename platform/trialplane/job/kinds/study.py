@@ -337,7 +337,9 @@ class Study(Ranked):
 
 
 def _style_issues(job: Study, style: str) -> Iterator[Issue]:
-    """Yield issues of fields that contradict an objective of Optuna or a trainable of Ray Tune.
+    """Yield issues of fields that contradict an objective of Optuna or a trainable of Ray Tune, but for `space`.
+
+    A space beside an objective is an issue of `job.entrypoint`, which reads the code for the parameters there.
 
     Args:
         job: The job.
@@ -354,9 +356,6 @@ def _style_issues(job: Study, style: str) -> Iterator[Issue]:
             nested_config({**names, **job.params})
         except ValueError as error:
             yield Issue(("entrypoint",), f"gets the parameters as one nested config, but {error}")
-    elif job.space:
-        reason = "stands beside an objective of Optuna, whose suggest calls define the parameters"
-        yield Issue(("space",), f"{reason}; drop it, and move fixed values into params")
 
 
 def _condition_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
