@@ -341,12 +341,12 @@ def test_parameters_in_place_of_what_a_script_assigns(tmp_path: Path) -> None:
     script = (
         "lr = 0.5\nsizes: list = [1, 2]\nname, lr_name = 'a', 'lr'\nloss = 0\n"
         "if __name__ == '__main__':\n    steps = 1\n    what = None\n"
-        "loss = lr * sum(sizes) * steps\nlr = 0\nprint(f'score={loss} last={lr}')\n"
+        "loss = lr * sum(sizes) * steps\nlr = 0\nprint(f'score={loss} last={lr}')\n"  # all lines that set a number are meant
     )
     program = Program(script="train.py", arguments=("{globals}",), metrics=STDOUT, names=("score", "last"))
     with Bench(tmp_path, {"train": script}, program=program) as slot:
-        assert slot.outcome("", lr=0.25, sizes=[4, 4], steps=3).metrics == {"score": 6.0, "last": 0.0}
-        assert slot.outcome("", lr=1.0, sizes=[1, 1], steps=1).metrics == {"score": 2.0, "last": 0.0}
+        assert slot.outcome("", lr=0.25, sizes=[4, 4], steps=3).metrics == {"score": 6.0, "last": 0.25}
+        assert slot.outcome("", lr=1.0, sizes=[1, 1], steps=1).metrics == {"score": 2.0, "last": 1.0}
 
 
 @pytest.mark.parametrize("style", ["{globals}", "{flags}"])
