@@ -43,11 +43,6 @@ def name_of(file: Path) -> str:
 
 
 @functools.cache
-def docstring_of(file: Path) -> str:
-    return ast.get_docstring(ast.parse(file.read_text())) or ""
-
-
-@functools.cache
 def imports_of(file: Path) -> set[str]:
     """Return the top-level names of all modules that a file imports, also in its functions."""
     names = set()
@@ -73,7 +68,8 @@ def test_packages_are_layered() -> None:
 
 
 def test_every_file_says_what_it_is_for() -> None:
-    assert [name_of(file) for file in SOURCES if file.read_text() and not docstring_of(file)] == []
+    docstring = re.compile(r'(#.*\n|\s)*r?"""\s*[^\s"]')
+    assert [name_of(file) for file in SOURCES if (text := file.read_text()) and not docstring.match(text)] == []
 
 
 def test_a_heavy_library_has_one_owner() -> None:
@@ -219,8 +215,8 @@ def test_the_tree_of_errors_is_in_one_file() -> None:
     elsewhere = [
         f"{name_of(file)}: {node.name}"
         for file in (*MODULES, *TEXTJOBS, *PLUGINS)
-        if file != PACKAGE / "errors.py"
-        for node in ast.walk(ast.parse(file.read_text()))
+        if file != PACKAGE / "errors.py" and re.search(r"class \w+[\[(]", text := file.read_text())  # has a base
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef)
         for base in node.bases
         if ast.unparse(base).rpartition(".")[2] in tree
@@ -280,7 +276,10 @@ def test_modules_import_each_other_in_no_circle() -> None:
 def test_imports_inside_functions_are_those_that_are_listed_with_their_reason() -> None:
     late = set()
     for file in MODULES:
-        functions = [one for one in ast.walk(ast.parse(file.read_text())) if isinstance(one, ast.FunctionDef)]
+        text = file.read_text()
+        if not re.search(r"^[ \t]+from trialplane", text, re.M):  # parsing takes long
+            continue
+        functions = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef)]
         within = [one for function in functions for one in ast.walk(function) if isinstance(one, ast.ImportFrom)]
         if any((one.module or "").split(".")[0] == "trialplane" for one in within):
             late.add(".".join(file.relative_to(PACKAGE).with_suffix("").parts))

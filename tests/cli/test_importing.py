@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import write
 
 from trialplane.job import load
+from trialplane.plan import pack
 
 EXPERIMENT = """\
 kind: Experiment
@@ -145,11 +146,12 @@ def test_modules_of_the_folder_above_lie_beside_the_script(platform, workplace: 
     assert copied_files == {"tune_it.py", "beside.py", "models/__init__.py", "models/deep.py", "losses.py"}
 
 
-def test_what_submit_would_refuse_is_told(platform, workplace: Path) -> None:
+def test_what_submit_would_refuse_is_told(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "MAX_BYTES", 2**16)
     Path("sweep.yaml").write_text("program: fit.py\nmetric: {name: a}\nparameters: {a: {values: [1, 2]}}\n")
     Path("fit.py").write_text("import first, second\n")
     for name in ("first.py", "second.py"):
-        Path(name).write_text(f"x = {random.Random(name).randbytes(5 * 2**20).hex()!r}\n")
+        Path(name).write_text(f"x = {random.Random(name).randbytes(2**15).hex()!r}\n")
     result = platform("import", "wandb", "sweep.yaml")
     assert result.exit_code == 2 and "the job cannot run yet" in result.stderr and "second.py" in result.stderr
 

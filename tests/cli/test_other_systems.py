@@ -115,9 +115,9 @@ def two_runs(runs) -> None:
         run.controller_log.write_text("hello\n")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_the_verbs_do_without_what_only_linux_has(typed):
+    write(Path(), HYDRA)
+    done = typed(
         ("--help",),
         ("init", "mine"),
         ("validate", "demo"),
@@ -137,12 +137,7 @@ def two_runs(runs) -> None:
         ("compare", "a:0", "a:1"),
         ("export", "a", "sqlite:///a.db"),
         ("delete", "b", "--yes"),
-    ],
-    ids=" ".join,
-)
-def test_a_verb_does_without_what_only_linux_has(typed, words):
-    write(Path(), HYDRA)
-    done = typed(words)
+    )
     assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stderr
 
 

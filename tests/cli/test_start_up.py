@@ -20,25 +20,26 @@ HEAVY = {"torch", "ray", "numpy", "optuna", "mlflow", "transformers", "sqlalchem
 SHOW_MODULES = """
 import json, sys
 from trialplane.cli import main
-try:
-    main.main(json.loads(sys.argv[1]))
-except SystemExit as ending:
-    print(json.dumps([ending.code, sorted(sys.modules)]), file=sys.stderr)
+for words in json.loads(sys.argv[1]):
+    try:
+        main.main(words)
+    except SystemExit as ending:
+        print(json.dumps([ending.code, sorted(sys.modules)]), file=sys.stderr)
 """
 
 
-def loaded(*words: str, **environ: str) -> set[str]:
-    """The modules that a process has loaded after `platform …`, which must succeed."""
+def loaded(*commands: tuple[str, ...], **environ: str) -> list[set[str]]:
+    """The modules that a process has loaded after each of several commands `platform …`, which must succeed."""
     done = subprocess.run(
-        [sys.executable, "-c", SHOW_MODULES, json.dumps(words)],
+        [sys.executable, "-c", SHOW_MODULES, json.dumps(commands)],
         capture_output=True,
         text=True,
         env={**os.environ, **environ},
         check=False,
     )
-    code, modules = json.loads(done.stderr.splitlines()[-1])
-    assert code == 0, done.stderr
-    return set(modules)
+    ended = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[")]
+    assert [code for code, _ in ended] == [0] * len(commands), done.stderr
+    return [set(modules) for _, modules in ended]
 
 
 @pytest.fixture
@@ -49,9 +50,8 @@ def one_run(runs):
     return run
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_laptop_verbs_load_nothing_heavy(one_run):
+    commands = [
         ("--help",),
         ("list",),
         ("status",),
@@ -62,22 +62,20 @@ def one_run(runs):
         ("schema",),
         ("submit", "hpo", "demo", "--local", "--dry-run"),
         ("submit", "hpo", "demo", "--local", "--name", "a"),
-    ],
-    ids=" ".join,
-)
-def test_laptop_verbs_load_nothing_heavy(one_run, words):
-    assert not {name.partition(".")[0] for name in loaded(*words)} & HEAVY
+    ]
+    loaded_after = [{name.partition(".")[0] for name in modules} & HEAVY for modules in loaded(*commands)]
+    assert dict(zip(commands, loaded_after, strict=True)) == dict.fromkeys(commands, set())
 
 
 def test_a_status_on_a_cluster_loads_nothing_heavy(target, planned):
     """But the `kubernetes` package, which reads the credentials; rich and the checks of a submission are not needed."""
     submit(target, planned("x"))
-    found = {name.partition(".")[0] for name in loaded("status", "x", "--context", "lab")}
+    found = {name.partition(".")[0] for name in loaded(("status", "x", "--context", "lab"))[0]}
     assert found & {*HEAVY, "rich"} == {"kubernetes"}
 
 
 def test_help_loads_no_verb_and_no_library_but_click():
-    modules = loaded("--help")
+    (modules,) = loaded(("--help",))
     assert not {"pydantic", "yaml", "rich"} & modules
     assert {name for name in modules if name.startswith("trialplane")} == {
         "trialplane",
@@ -88,7 +86,7 @@ def test_help_loads_no_verb_and_no_library_but_click():
 
 
 def test_rich_is_for_the_live_display_only(one_run):
-    assert "rich" not in loaded("submit", "hpo", "demo", "--local", "--dry-run")
+    assert "rich" not in loaded(("submit", "hpo", "demo", "--local", "--dry-run"))[0]
 
 
 @pytest.mark.parametrize(

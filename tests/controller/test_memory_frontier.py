@@ -69,10 +69,10 @@ def run(opened: Opened, trials: int, **fields: Any) -> tuple[int, int, float]:
     return failed, avoided, best
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_few_trials_run_out_of_memory(tmp_path: Path, sampler: str) -> None:
-    plain = [run(Opened(tmp_path / f"plain-{seed}"), 100, sampler=sampler, seed=seed) for seed in range(3)]
-    avoiding = [run(Opened(tmp_path / f"avoids-{seed}"), 100, sampler=sampler, seed=seed, **AVOID) for seed in range(3)]
+@pytest.mark.parametrize(("sampler", "trials"), [("random", 100), pytest.param("tpe", 60, marks=pytest.mark.slow)])
+def test_few_trials_run_out_of_memory(tmp_path: Path, sampler: str, trials: int) -> None:
+    plain = [run(Opened(tmp_path / f"plain-{seed}"), trials, sampler=sampler, seed=seed) for seed in range(3)]
+    avoiding = [run(Opened(tmp_path / f"avoids-{seed}"), trials, sampler=sampler, seed=seed, **AVOID) for seed in range(3)]
     assert all(avoided == 0 for _, avoided, _ in plain)
     assert all(avoided > 0 for _, avoided, _ in avoiding)
     failed = [sum(count for count, _, _ in runs) for runs in (plain, avoiding)]
@@ -154,10 +154,10 @@ def test_a_killed_controller_draws_the_same_points(tmp_path: Path) -> None:
     drawn, avoided = [], []
     for name, stops in (("a", False), ("b", True)):
         opened = Opened(tmp_path / name)
-        of = job(**SEARCH, trials=60, sampler="tpe", **AVOID)
+        of = job(**SEARCH, trials=30, sampler="tpe", **AVOID)
         ledger: Ledger = opened.open(of)
         points = []
-        for number in range(60):
+        for number in range(30):
             if stops and number % 10 == 5:
                 ledger.close()
                 ledger = opened.open(of)

@@ -77,6 +77,7 @@ class _Ids(parser.HTMLParser):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_every_public_function_is_in_the_reference(site: Path) -> None:
     """By the anchors of the site: `trialplane.training.lines.Lines.open`."""
     ids = {page: _Ids(site / "reference" / f"{page}.html").ids for page in ("sdk", "training", "integrations")}

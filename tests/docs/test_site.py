@@ -7,6 +7,7 @@ import urllib.parse
 from html import parser
 from pathlib import Path
 
+import pytest
 import yaml
 from tests.docs import pages
 
@@ -26,6 +27,7 @@ class _Page(parser.HTMLParser):
         self.links += [value for key in ("href", "src") if (value := found.get(key))]
 
 
+@pytest.mark.slow
 def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     read = {page: _Page(page) for page in site.rglob("*.html") if page.name != "404.html"}
     assert len(read) > 40
@@ -42,6 +44,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
                 assert urllib.parse.unquote(url.fragment) in read[target].ids, f"{page.name}: {link}"
 
 
+@pytest.mark.slow
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     """But for diagrams: where a page has one, the theme's script loads mermaid."""
     for page in site.rglob("*.html"):

@@ -27,7 +27,6 @@ import numpy as np
 
 def run(ctx):
     if ctx.params.get("torch"):
-        import torch
         torch.manual_seed(ctx.seed)
         draw = lambda: float(torch.rand(()))
     else:
@@ -81,9 +80,19 @@ def losses(reports: list[TrialReport]) -> dict[int, float]:
     return {report.step: report.metrics["loss"] for report in reports}
 
 
-@pytest.mark.parametrize("torch", [False, True])
 @pytest.mark.parametrize("what", ["saves", "saves first", "obeys"])
-def test_a_trial_is_paused_at_its_rung_and_continues_exactly(bench: Bench, what: str, torch: bool) -> None:
+def test_a_trial_is_paused_at_its_rung_and_continues_exactly(bench: Bench, what: str) -> None:
+    continues_exactly(bench, what, torch=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["saves", "saves first", "obeys"])
+def test_a_trial_that_draws_from_torch_continues_exactly(tmp_path: Path, what: str) -> None:
+    with Bench(tmp_path, {"train": f"import torch\n{CODE}"}) as bench:  # the template imports it once for all trials
+        continues_exactly(bench, what, torch=True)
+
+
+def continues_exactly(bench: Bench, what: str, torch: bool) -> None:
     whole, undisturbed = ended(bench, "forgets", torch=torch)
     assert whole.state is TrialState.COMPLETE
     first, reports = ended(bench, what, torch=torch, segment=RUNG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -47,7 +48,7 @@ def explain(path: str) -> Field:
     Raises:
         InputError: No kind of job has such a field.
     """
-    definitions = schema.json_schema()["$defs"]
+    definitions = _definitions()
     # Kind of job → its schema of the field at `parent`, the part of the path that was followed so far.
     schemas: dict[str, Any] = {kind: {"$ref": f"#/$defs/{cls.__name__}"} for kind, cls in kinds.CLASSES.items()}
     parent = ""
@@ -67,6 +68,13 @@ def explain(path: str) -> Field:
         parent = f"{parent}.{name}".lstrip(".")
     field = _field(parent, tuple(schemas), _first_value(schemas), definitions)
     return field if field.choices else dataclasses.replace(field, fields=_fields_below(schemas, definitions))
+
+
+@functools.cache
+def _definitions() -> Mapping[str, Any]:
+    """Return the definitions to which schemas refer, by name."""
+    definitions: Mapping[str, Any] = schema.json_schema()["$defs"]
+    return definitions
 
 
 def _fields_below(schemas: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Field, ...]:

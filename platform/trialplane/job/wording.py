@@ -6,6 +6,7 @@ A path is the sequence of keys and indices that lead to a field: ("space", "lr",
 from __future__ import annotations
 
 import difflib
+import functools
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -202,13 +203,16 @@ def _section_hint(field_path: Place, data: Mapping[str, Any]) -> str:
     return f"did you mean {' or '.join(candidates)}?" if candidates else ""
 
 
-def _sections(model: type[models.Model], parents: Place = ()) -> Iterator[tuple[Place, type[models.Model]]]:
-    """Yield the sections of a model with their paths: fields that are models, except samplers and pruners."""
+@functools.cache
+def _sections(model: type[models.Model]) -> tuple[tuple[Place, type[models.Model]], ...]:
+    """Return the sections of a model with their paths: fields that are models, except samplers and pruners."""
+    sections: list[tuple[Place, type[models.Model]]] = []
     for name, field in model.model_fields.items():
         section = _find_model(field.annotation, enters_items=False)
         if section and "options" not in section.model_fields:
-            yield (*parents, name), section
-            yield from _sections(section, (*parents, name))
+            sections.append(((name,), section))
+            sections += [((name, *path), subsection) for path, subsection in _sections(section)]
+    return tuple(sections)
 
 
 def _find_model(annotation: Any, *, enters_items: bool = True) -> type[models.Model] | None:

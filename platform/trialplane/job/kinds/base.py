@@ -418,11 +418,13 @@ def metric_name_issues(field: Place, metrics: list[str]) -> Iterator[Issue]:
         field: Path of the list of objectives or constraints.
         metrics: Names of the metrics, in the order of the list.
     """
+    previous = set[str]()
     for index, metric in enumerate(metrics):
         if problem := name_problem(metric):
             yield Issue((*field, index, "metric"), problem)
-        elif metric in metrics[:index]:
+        elif metric in previous:
             yield Issue((*field, index, "metric"), f"{metric!r} is listed twice")
+        previous.add(metric)
 
 
 def name_problem(name: str) -> str:
