@@ -320,6 +320,7 @@ def test_a_new_job_is_made_in_the_working_directory_whatever_folders_above_have_
     assert sorted((workplace / "jobs").iterdir()) == before
 
 
+@pytest.mark.slow
 def test_init_makes_a_training_that_is_valid_and_trains(platform, workplace, tmp_path):
     made = platform("init", "line", "--kind", "train")
     assert "`platform submit train line --local --ranks 2` runs it" in made.stderr

@@ -113,14 +113,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("returned", "metrics"),
+    ("returned", "metrics", "sweeper"),
     [
-        ("config.lr", {"objective": 0.5}),
-        ("(config.lr, 2)", {"objective_0": 0.5, "objective_1": 2.0}),
-        ("{'loss': config.lr, 'name': 'x'}", {"loss": 0.5}),
+        ("config.lr", {"objective": 0.5}, "ax"),
+        ("(config.lr, 2)", {"objective_0": 0.5, "objective_1": 2.0}, "nevergrad"),
+        ("{'loss': config.lr, 'name': 'x'}", {"loss": 0.5}, "optuna, override hydra/sweeper/sampler: cmaes"),
     ],
 )
-@pytest.mark.parametrize("sweeper", ["ax", "nevergrad", "optuna, override hydra/sweeper/sampler: cmaes"])
 def test_what_a_function_returns_to_hydra_is_reported(
     tmp_path: Path, returned: str, metrics: dict[str, float], sweeper: str
 ) -> None:

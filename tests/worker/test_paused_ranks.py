@@ -39,6 +39,7 @@ def run(ctx):
 """
 
 
+pytestmark = pytest.mark.slow
 CONFIG: Any = {"ranks": 2, "cpus": 2, "preload": ("torch", "torch.distributed"), "grace": 20.0}
 
 

@@ -86,6 +86,7 @@ def test_each_rank_knows_its_place(shared: Bench, tmp_path: Path) -> None:
     assert not list((shared.root / "scratch").iterdir())
 
 
+@pytest.mark.slow
 def test_ranks_reduce_by_gloo(warm: Bench, tmp_path: Path) -> None:
     for attempt in ("first", "second"):
         folder = tmp_path / attempt
@@ -96,12 +97,14 @@ def test_ranks_reduce_by_gloo(warm: Bench, tmp_path: Path) -> None:
         assert "ranks are spawned" not in warm.log(outcome), "the supervisor is as clean as the template"
 
 
+@pytest.mark.slow
 def test_accelerate_finds_the_ranks(warm: Bench, tmp_path: Path) -> None:
     outcome = warm.outcome("accelerates", folder=str(tmp_path))
     assert outcome.state is TrialState.COMPLETE, outcome.traceback
     assert [facts["place"] for facts in notes(tmp_path)] == [[rank, 3, rank] for rank in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 2])
 def test_a_rank_that_is_killed_ends_all_and_is_named(warm: Bench, who: int) -> None:
     outcome = warm.outcome("fails_in_step", how="killed", who=who)
@@ -111,6 +114,7 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(warm: Bench, who: int) -> N
     assert not alive(outcome.pid)
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_ends_all_with_its_traceback(warm: Bench) -> None:
     outcome = warm.outcome("fails_in_step", how="raises", who=1)
     line = MODULES["train"].splitlines().index('        raise ValueError("no such colour")') + 1
