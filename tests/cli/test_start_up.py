@@ -64,7 +64,7 @@ def test_laptop_verbs_load_nothing_heavy(one_run):
         ("submit", "hpo", "demo", "--local", "--name", "a"),
     ]
     loaded_after = [{name.partition(".")[0] for name in modules} & HEAVY for modules in loaded(*commands)]
-    assert dict(zip(commands, loaded_after, strict=True)) == dict.fromkeys(commands, set())
+    assert dict(zip(commands, loaded_after, strict=True)) == {command: set() for command in commands}
 
 
 def test_a_status_on_a_cluster_loads_nothing_heavy(target, planned):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import ValidationError
