@@ -95,12 +95,12 @@ def test_a_metric_of_the_opposite_direction_prunes_and_ranks_as_its_negation(tmp
     """TPE ranks pruned trials by their reports, so it draws the same points, also after another controller loaded them."""
 
     def searched(name: str, watched: Mapping[str, object]) -> list[tuple[float, int]]:
-        of = job(**{**SEARCH, "trials": 40}, sampler={"name": "tpe", "n_startup_trials": 4}, pruner=watched)
+        of = job(**{**SEARCH, "trials": 20}, sampler={"name": "tpe", "n_startup_trials": 4}, pruner=watched)
         opened = Opened(tmp_path / name)
         drawn = []
-        for first in (0, 20):
+        for first in (0, 10):
             ledger = opened.open(of)
-            for number in range(first, first + 20):
+            for number in range(first, first + 10):
                 request = asked(ledger)
                 x, step = request.params["x"], 0
                 for step in range(4):
