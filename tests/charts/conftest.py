@@ -157,7 +157,7 @@ def _render(template: Callable[..., subprocess.CompletedProcess[str]]) -> Render
         if key not in rendered:
             done = template(values)
             assert done.returncode == 0, done.stderr
-            rendered[key] = [document for document in yaml.safe_load_all(done.stdout) if document]
+            rendered[key] = [document for document in yaml.load_all(done.stdout, yaml.CSafeLoader) if document]
         return rendered[key]
 
     return run

@@ -147,6 +147,6 @@ def test_the_clusters_default_priority_class_is_allowed(there: Cluster) -> None:
     there.found["/apis/scheduling.k8s.io/v1/priorityclasses"] = [default, _thing("PriorityClass", "urgent")]
     done = there.template("vision", CONTROL)
     assert done.returncode == 0, done.stderr
-    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
+    objects = [one for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one]
     (site, _) = (one["data"][cluster.SITE_KEY] for one in objects if one["metadata"]["name"] == cluster.SITE)
     assert Site.read(site, "vision").allowed.priority_classes == ("everybody",)

@@ -146,7 +146,9 @@ def test_the_release_names_the_objects(
     template: Callable[..., subprocess.CompletedProcess[str]], release: str, values: dict[str, Any], service: str
 ) -> None:
     done = template(values, release=release)
-    names = [one["metadata"]["name"] for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "Service"]
+    names = [
+        one["metadata"]["name"] for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one and one["kind"] == "Service"
+    ]
     assert service in names
     assert all(len(name) <= 63 for name in names)
 

@@ -213,7 +213,7 @@ def test_the_monitor_reads_ports_that_head_pods_have(render: Render, named: Call
         "platform",
     )["spec"]
     golden = Path(__file__).resolve().parents[1] / "plan" / "golden" / "plain.yaml"
-    (found,) = (one for one in yaml.safe_load_all(golden.read_text()) if one["kind"] == "RayCluster")
+    (found,) = (one for one in yaml.load_all(golden.read_text(), yaml.CSafeLoader) if one["kind"] == "RayCluster")
     head = found["spec"]["headGroupSpec"]["template"]
     ports = {port["name"] for container in head["spec"]["containers"] for port in container["ports"]}
     assert {one["port"] for one in monitor["podMetricsEndpoints"]} <= ports
