@@ -46,7 +46,7 @@ def metrics(request: TrialRequest) -> dict[str, float]:
     return {"score": x + y, "cost": y, "size": x}
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", [pytest.param(n, marks=pytest.mark.slow) if n == "gp" else n for n in SAMPLERS])
 def test_every_sampler_avoids_points_that_do_not_fit(opened: Opened, sampler: str) -> None:
     """The best points are beside those that fail; one that is not shown them would soon draw nothing else."""
     trials = 24 if sampler == "gp" else 60

@@ -119,7 +119,10 @@ def test_a_class_of_optuna_draws_what_its_name_draws(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sampler",
     [
-        {"class": "optuna.samplers:GPSampler", "n_startup_trials": 6, "deterministic_objective": True},
+        pytest.param(
+            {"class": "optuna.samplers:GPSampler", "n_startup_trials": 6, "deterministic_objective": True},
+            marks=pytest.mark.slow,
+        ),
         {"class": "optuna.samplers:NSGAIISampler", "population_size": 6},
         pytest.param(TUNE, marks=pytest.mark.services),
     ],
