@@ -36,8 +36,8 @@ NAMES = {
 SUMMARY = re.compile(r"(What|Whose|Who|Whatever|How|Why|Where|Has|Have|Of)\b")  # a summary is an imperative or a noun phrase
 
 
-def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+def names(nodes: list[ast.AST]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
         if isinstance(node, ast.arg):
             yield node.arg, node.lineno
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -48,17 +48,17 @@ def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.name, node.lineno
 
 
-def summaries(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+def summaries(nodes: list[ast.AST]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
         is_documented = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module))
         if is_documented and (docstring := ast.get_docstring(node)):
             yield docstring.splitlines()[0], getattr(node, "lineno", 1)
 
 
 def problems(source: str) -> list[str]:
-    tree = ast.parse(source)
-    found_names = [f"{line}: {name}" for name, line in names(tree) if name.strip("_") in NAMES]
-    return [*found_names, *(f"{line}: {text}" for text, line in summaries(tree) if SUMMARY.match(text))]
+    nodes = list(ast.walk(ast.parse(source)))
+    found_names = [f"{line}: {name}" for name, line in names(nodes) if name.strip("_") in NAMES]
+    return [*found_names, *(f"{line}: {text}" for text, line in summaries(nodes) if SUMMARY.match(text))]
 
 
 def test_removed_words_do_not_come_back() -> None:

@@ -287,8 +287,8 @@ def test_the_dashboard_shows_a_run_while_it_goes_on(runs, held, dashboard):
     assert not shown.serves()
 
 
-def test_the_dashboard_is_shown_to_nobody_without_its_secret(runs, dashboard):
-    runs.make("a", tell=complete)
+def test_the_dashboard_is_shown_to_nobody_without_its_secret_and_what_is_deleted_there_is_the_copy(runs, dashboard):
+    run = runs.make("a", tell=complete)
     shown = dashboard("a", "--local")
     guess = f"/?token={'0' * 32}"
     asked = [("GET", path) for path in ("/", "/dashboard/studies/0", "/api/studies", "/csv/0", "/?token=", guess)]
@@ -297,18 +297,6 @@ def test_the_dashboard_is_shown_to_nobody_without_its_secret(runs, dashboard):
             connection.request(method, path)
             assert connection.getresponse().status == 403, path
     assert len(shown.states()) == 6
-
-
-def test_the_dashboards_server_ends_with_a_killed_command(runs, dashboard):
-    runs.make("a", tell=complete)
-    shown = dashboard("a", "--local")
-    shown.process.kill()
-    until(lambda: not shown.serves())
-
-
-def test_what_is_deleted_in_the_dashboard_is_the_copy(runs, dashboard):
-    run = runs.make("a", tell=complete)
-    shown = dashboard("a", "--local")
     with contextlib.suppress(urllib.error.URLError):
         shown.api("studies/0", {}, "DELETE")
     code, said = shown.close()
@@ -316,6 +304,13 @@ def test_what_is_deleted_in_the_dashboard_is_the_copy(runs, dashboard):
     assert "the copy of a was deleted in the dashboard; the run itself is as it was" in said
     assert len(RunHandle("a", runs.target).attempts()) == 6
     assert run.ledger.exists()
+
+
+def test_the_dashboards_server_ends_with_a_killed_command(runs, dashboard):
+    runs.make("a", tell=complete)
+    shown = dashboard("a", "--local")
+    shown.process.kill()
+    until(lambda: not shown.serves())
 
 
 def test_the_dashboard_needs_its_library(platform, runs, monkeypatch):
