@@ -41,6 +41,19 @@ def test_a_report_is_one_file_named_after_the_run(platform, run):
     assert '"trials":6' in text
 
 
+def test_many_pages_of_a_process_read_plotly_once(platform, run, monkeypatch):
+    read, names = Path.read_text, []
+
+    def counted(file, *args, **options):
+        names.append(file.name)
+        return read(file, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    for out in ("x.html", "y.html"):
+        assert platform("report", "a", "--out", out).exit_code == 0
+    assert names.count("plotly.min.js") <= 1
+
+
 def test_it_is_written_where_it_is_asked_to(platform, run, tmp_path):
     assert platform("report", "--out", str(tmp_path / "x.html"), "--cpu-price", "2").exit_code == 0
     assert '"cost":0.' in (tmp_path / "x.html").read_text()

@@ -7,6 +7,7 @@ nodes, and a content security policy allows only the scripts whose hashes it lis
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import importlib.resources
@@ -44,9 +45,8 @@ def page(
     Raises:
         InputError: Plotly is not installed.
     """
-    plotly = _escape_ends(_with_compile_hint(_plotly_file().read_text(encoding="utf-8")))
-    script, style = _script(), _asset("page.css")
-    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (plotly, script))
+    (plotly, plotly_hash), (script, script_hash), style = _plotly(_plotly_file()), _script(), _asset("page.css")
+    hashes = f"'sha256-{plotly_hash}' 'sha256-{script_hash}'"
     # plotly.js compiles the drawing code of its WebGL charts, which needs 'unsafe-eval', and sets styles while it draws,
     # which needs 'unsafe-inline' for styles. Neither lets a text of a run become a script, because only inline scripts with
     # these hashes run.
@@ -120,11 +120,21 @@ def _plotly_file() -> Path:
     raise InputError("plotly cannot be found, which draws the page; pip install 'trialplane[notebook]'")
 
 
-def _script() -> str:
-    """Return all scripts of the page as one script, in a function, so that their names are not global."""
-    return _escape_ends("(() => {\n'use strict';\n" + "".join(map(_asset, _SCRIPTS)) + "})();\n")
+@functools.cache  # a server writes many pages, and plotly.js has 5 MB
+def _plotly(file: Path) -> tuple[str, str]:
+    """Return plotly.js from its file as it is embedded in a page, and its hash."""
+    text = _escape_ends(_with_compile_hint(file.read_text(encoding="utf-8")))
+    return text, _sha256(text)
 
 
+@functools.cache
+def _script() -> tuple[str, str]:
+    """Return all scripts of the page as one script, in a function, so that their names are not global, and its hash."""
+    text = _escape_ends("(() => {\n'use strict';\n" + "".join(map(_asset, _SCRIPTS)) + "})();\n")
+    return text, _sha256(text)
+
+
+@functools.cache
 def _asset(name: str) -> str:
     """Return the text of a file in the folder `assets`."""
     return (importlib.resources.files("trialplane.pages") / "assets" / name).read_text(encoding="utf-8")
