@@ -7,6 +7,7 @@ use the fixture `services`. A quick test fails if it or one of its processes imp
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 SLOW = {"e2e", "integrations", "jobs"}  # folders: most of their modules import torch and transformers
+MARKED = re.compile(r"^pytestmark = .*\bmark\.(slow|services)\b", re.MULTILINE)  # all tests of a module
 SELECTED = "tests/quick"  # key in pytest's cache, for `tests.rest`
 STUB = """
 import os, sys
@@ -38,7 +40,9 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the slow folders without importing their modules."""
+    """Leave out the slow folders, and modules that are marked as a whole, without importing them: many import torch."""
+    if collection_path.suffix == ".py":
+        return True if MARKED.search(collection_path.read_text(encoding="utf-8")) else None
     return True if collection_path.parent == TESTS and collection_path.name in SLOW else None
 
 

@@ -17,6 +17,8 @@ from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertForMas
 from textjobs import characters, component_bert, components, tokenizers
 from trialplane import errors
 
+pytestmark = pytest.mark.slow  # importing models of transformers takes seconds
+
 JOBS = Path(__file__).parents[2] / "jobs"
 TEXT = "江河湖海水鱼鲤鲫树林森Ab一"
 PLACES = 6

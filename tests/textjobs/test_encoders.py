@@ -16,6 +16,8 @@ from transformers import BertConfig, BertModel
 from textjobs import encoders, tiny_deberta, tokenizers
 from trialplane import errors
 
+pytestmark = pytest.mark.slow  # importing models of transformers takes seconds
+
 CORPUS = ["I lie awake until three", "food tastes of nothing", "I feel sad every day", "the bus was late again"]
 
 
