@@ -143,9 +143,17 @@ def test_importances_find_the_parameter_that_decides_and_say_why_there_are_none(
     assert {name for name, _ in shares} == set(studies.SPACE)
     assert sum(share for _, share in shares) == pytest.approx(1)
     few = studies.study(5)
-    assert "20 complete trials are needed" in importances.importances(few.job, rows.newest_attempts(few.attempts))[1]
+    assert "20 trials with a value are needed" in importances.importances(few.job, rows.newest_attempts(few.attempts))[1]
     same = [dataclasses.replace(row, params={"lr": 0.1}) for row in rows.newest_attempts(recorded.attempts)]
     assert importances.importances(recorded.job, same) == ([], "no parameter has two different values")
+
+
+def test_importances_of_a_promotion_judge_all_trials_by_how_far_they_went():
+    promoted = studies.promoted(200)
+    trials = [entry.row for entry in lineage.lineages(promoted.job, promoted.attempts)]
+    assert sum(row.state is TrialState.COMPLETE for row in trials) < importances.MIN_TRIALS
+    shares, why = importances.importances(promoted.job, trials)
+    assert (shares[0][0], why) == ("lr", "")
 
 
 def trial(number: int, state: TrialState, seconds: float) -> TrialRow:

@@ -24,14 +24,13 @@ from trialplane.pages.content import PageContext, RunRecord
 from trialplane.pages.importances import Importances
 from trialplane.wire import escapes, rows
 from trialplane.wire.records import ReportRow, TrialRow
-from trialplane.wire.states import TrialState
 
 PATH = "/-/report"  # no path of MLflow or optuna-dashboard begins with this
 DATA = f"{PATH}/data"
 LOG = f"{PATH}/log"
 _TEXT = "text/plain; charset=utf-8"
 MAX_SHARE = 0.2  # of one core, for computing the content
-_GROWTH = 1.1  # of the number of complete trials, after which importances are computed again
+_GROWTH = 1.1  # of the number of ended trials, after which importances are computed again
 MIN_PAUSE = 0.5  # seconds between two reads of the run
 
 
@@ -51,7 +50,7 @@ class StudyPage:
         self._reports: list[ReportRow] = []
         self._end = 0  # number of the last end that was read
         self._last_importances = Importances([], "")
-        self._next_importances = 0.0  # number of complete trials from which importances are computed again
+        self._next_importances = 0.0  # number of ended trials from which importances are computed again
         self._version, self._next_read = 0, 0.0
         self._status: Any = None
         self._content: content.Content | None = None
@@ -149,11 +148,11 @@ class StudyPage:
         return self._content
 
     def _importances(self, record: RunRecord) -> Importances:
-        """Return the importances, which are computed again if there are a tenth more complete trials than before."""
+        """Return the importances, which are computed again if there are a tenth more ended trials than before."""
         trials = rows.newest_attempts(record.attempts)
-        complete = sum(row.state is TrialState.COMPLETE for row in trials)
-        if complete >= self._next_importances:
-            self._next_importances = _GROWTH * (complete + 1)
+        ended = sum(row.ended is not None for row in trials)
+        if ended >= self._next_importances:
+            self._next_importances = _GROWTH * (ended + 1)
             self._last_importances = importances.importances(record.job, trials)
         return self._last_importances
 

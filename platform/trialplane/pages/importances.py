@@ -12,10 +12,11 @@ from trialplane.job import space as spaces
 from trialplane.job.kinds import Job
 from trialplane.pages import columns
 from trialplane.wire.records import TrialRow
+from trialplane.wire.rows import losses
 from trialplane.wire.states import TrialState
 
 MAX_TRIALS = 5000  # limit of the evaluated trials; of a larger study, evenly spaced trials are evaluated
-MIN_TRIALS = 20  # smallest number of complete trials; with fewer, the best tenth would be a single trial
+MIN_TRIALS = 20  # smallest number of trials with a value; with fewer, the best tenth would be a single trial
 OPTUNA_MISSING = "Optuna is not installed: pip install 'trialplane[notebook]'"
 
 
@@ -34,7 +35,8 @@ class Importances(NamedTuple):
 def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
     """Return the importance of each parameter: how much it matters for a trial to be among the best.
 
-    With one objective, the best trials are the best tenth; with several, those near the Pareto front.
+    With one objective, the best trials are the best tenth, and a stopped trial is worse than those that went further, as for
+    Optuna's TPE. With several objectives, the best are those near the Pareto front, and only complete trials count.
 
     Args:
         job: Job of the run.
@@ -42,16 +44,15 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
     """
     if not job.search.names and not job.search.is_code:
         return Importances([], "")
-    complete = [row for row in rows if row.state is TrialState.COMPLETE and all(map(math.isfinite, row.values))]
-    if len(complete) < MIN_TRIALS:
-        return Importances([], f"{MIN_TRIALS} complete trials are needed, and there are {len(complete)}")
-    stride = math.ceil(len(complete) / MAX_TRIALS)
-    complete = complete[::stride]
+    trials = _trials_with_values(job, rows)
+    if len(trials) < MIN_TRIALS:
+        return Importances([], f"{MIN_TRIALS} trials with a value are needed, and there are {len(trials)}")
+    trials = trials[:: math.ceil(len(trials) / MAX_TRIALS)]
     if importlib.util.find_spec("optuna") is None:
         return Importances([], OPTUNA_MISSING)
     import optuna  # takes a second, and is missing on laptops that only submit
 
-    distributions = _distributions(job, complete, optuna.distributions)
+    distributions = _distributions(job, [row for row, _ in trials], optuna.distributions)
     if not distributions:
         return Importances([], "no parameter has two different values")
     verbosity = optuna.logging.get_verbosity()
@@ -59,8 +60,8 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            study = optuna.create_study(directions=[objective.direction for objective in job.objectives])
-            study.add_trials([_optuna_trial(row, distributions, optuna) for row in complete])
+            study = optuna.create_study(directions=["minimize"] * len(job.objectives))
+            study.add_trials([_optuna_trial(row, values, distributions, optuna) for row, values in trials])
             share_by_name = optuna.importance.get_param_importances(
                 study, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=list(distributions)
             )
@@ -70,6 +71,26 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
         optuna.logging.set_verbosity(verbosity)
     shares = [(name, float(share)) for name, share in share_by_name.items() if math.isfinite(share)]
     return Importances(shares, "" if shares else "all trials have the same value")
+
+
+def _trials_with_values(job: Job, rows: Sequence[TrialRow]) -> list[tuple[TrialRow, list[float]]]:
+    """Return the trials that can be compared, with values of which smaller ones are better. See `importances`.
+
+    With one objective, the value is the rank. With several, the values are the losses.
+    """
+    complete = [row for row in rows if row.state is TrialState.COMPLETE and all(map(math.isfinite, row.values))]
+    trial_losses = [(row, losses(job, row)) for row in complete]
+    if len(job.objectives) > 1:
+        return trial_losses
+    [objective] = job.objectives
+    sign = -1 if objective.direction == "maximize" else 1
+    keys: list[tuple[TrialRow, tuple[float, ...]]] = [(row, (0, 0, loss)) for row, [loss] in trial_losses]
+    for row in rows:
+        value = row.metrics.get(objective.metric, math.nan)
+        if row.state in (TrialState.PRUNED, TrialState.PAUSED) and row.step is not None and math.isfinite(value):
+            keys.append((row, (1, -row.step, sign * value)))
+    ranks = {key: rank for rank, key in enumerate(sorted({key for _, key in keys}))}
+    return [(row, [ranks[key]]) for row, key in keys]
 
 
 def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> dict[str, Any]:
@@ -102,11 +123,11 @@ def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> di
     return distribution_by_name
 
 
-def _optuna_trial(row: TrialRow, distributions: dict[str, Any], optuna: Any) -> Any:
-    """Return a trial of Optuna with the values of a trial and its parameters, except those without a distribution."""
+def _optuna_trial(row: TrialRow, values: list[float], distributions: dict[str, Any], optuna: Any) -> Any:
+    """Return a trial of Optuna with these values and the parameters of a trial, except those without a distribution."""
     own_distributions = {name: distribution for name, distribution in distributions.items() if name in row.params}
     params = {
         name: columns.text(row.params[name]) if hasattr(distribution, "choices") else row.params[name]
         for name, distribution in own_distributions.items()
     }
-    return optuna.trial.create_trial(values=list(row.values), params=params, distributions=own_distributions)
+    return optuna.trial.create_trial(values=values, params=params, distributions=own_distributions)

@@ -200,12 +200,13 @@ function importance(run) {
   const { importances, no_importances: why } = run.facts;
   if (!importances.length) return why ? section("importances", "Importances", note(`Not computed: ${why}.`)) : null;
   const shown = importances.slice(0, 25).reverse();
+  const [best, stopped] = run.objectives.length > 1 ? ["near the Pareto front", ""] : ["in the best tenth", "A stopped trial counts as worse than those that went further."];
   const chart = new Chart("Share of each parameter", Math.max(160, 26 * shown.length + 70), () => ({
     data: [{ type: "bar", orientation: "h", x: shown.map(([, share]) => share), y: shown.map(([name]) => plain(name.slice(0, 40))), marker: { color: shade(OKABE_ITO[0]) }, hoverinfo: "text", textposition: "none",
       text: shown.map(([name, share]) => plain(`${name}: ${(100 * share).toFixed(1)} %`)) }],
     layout: layout({ xaxis: { title: "share", tickformat: ".0%", rangemode: "tozero" }, yaxis: { type: "category", ticks: "" }, showlegend: false }),
   }));
-  return section("importances", "Importances", el("p", {}, `How much each parameter decides whether a trial is in the best tenth (Optuna's PED-ANOVA${run.complete.length > 5000 ? ", of an even sample of 5,000 trials" : ""}).`), chart.element);
+  return section("importances", "Importances", el("p", {}, `How much each parameter decides whether a trial is ${best} (Optuna's PED-ANOVA, of at most 5,000 trials). ${stopped}`), chart.element);
 }
 
 /** What the value of a trial is where not only complete ones are drawn. */
