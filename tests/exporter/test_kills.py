@@ -6,6 +6,7 @@ A kill is an exception that nothing catches, before or after a call to MLflow: w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
@@ -40,10 +41,14 @@ class Interrupted:
         at: number of the effect, from 0.
         happen: what happens.
         after: whether MLflow gets the effect before that.
+
+    Attributes:
+        effect: name of that effect; "" until it comes.
     """
 
     def __init__(self, client: Any, at: int, happen: Callable[[], None], *, after: bool) -> None:
         self.client = client
+        self.effect = ""
         self._left = at
         self._happen = happen
         self._after = after
@@ -56,6 +61,7 @@ class Interrupted:
         def interrupted(*arguments: Any, **options: Any) -> Any:
             self._left -= 1
             is_now = self._left == -1
+            self.effect = name if is_now else self.effect
             if is_now and not self._after:
                 self._happen()
             result = call(*arguments, **options)
@@ -66,25 +72,24 @@ class Interrupted:
         return interrupted
 
 
-def interrupt(exporter: Exporter, at: int, happen: Callable[[], None], *, after: bool) -> None:
+def interrupt(exporter: Exporter, at: int, happen: Callable[[], None], *, after: bool) -> Interrupted:
     """Let something happen to an exporter at one of its effects."""
     client = Interrupted(exporter.client, at, happen, after=after)
     exporter.client = exporter.sender.client = exporter.files.client = client
+    return client
 
 
-def life(place: Place, at: int, *, after: bool, closes: bool) -> bool:
-    """One life of an exporter, killed at an effect; whether it had so many."""
+def life(place: Place, at: int, *, after: bool, closes: bool) -> str:
+    """One life of an exporter, killed at an effect; the name of the effect, or "" if it had fewer."""
 
     def kill() -> None:
         raise Killed
 
     exporter = place.exporter(end=DONE if closes else None)
-    interrupt(exporter, at, kill, after=after)
-    try:
+    client = interrupt(exporter, at, kill, after=after)
+    with contextlib.suppress(Killed):
         bring(exporter, closes=closes)
-    except Killed:
-        return True
-    return False
+    return client.effect
 
 
 def two_lives(place: Place, at: int, *, after: bool) -> None:
@@ -150,19 +155,26 @@ def places(mlflow_tables: Path, tmp_path: Path) -> Iterator[Any]:
         place.close()
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_each_effect_it_leaves_the_same(places: Any, whole: dict[str, Any], after: bool) -> None:
+def test_killed_at_each_effect_it_leaves_the_same(places: Any, whole: dict[str, Any]) -> None:
+    """After an effect is as before the next one, but for an uploaded file, which the exporter deletes in between."""
     for at in itertools.count():
-        place = places()
-        first(place)
-        was_killed = life(place, at, after=after, closes=False)
-        rest(place)
-        ended = life(place, at, after=after, closes=True)
-        place.export(DONE)
-        assert state(place) == whole, f"killed at effect {at}"
-        if not (was_killed or ended):
+        effects = killed_twice(places(), whole, at, after=False)
+        if "log_artifact" in effects:
+            killed_twice(places(), whole, at, after=True)
+        if not any(effects):
             assert at > 10, "an exporter has more effects than that"
             return
+
+
+def killed_twice(place: Place, whole: dict[str, Any], at: int, *, after: bool) -> tuple[str, str]:
+    """An exporter that is killed while the run goes on, one that is killed at its end, and a last one; the two effects."""
+    first(place)
+    effect = life(place, at, after=after, closes=False)
+    rest(place)
+    last_effect = life(place, at, after=after, closes=True)
+    place.export(DONE)
+    assert state(place) == whole, f"killed at effect {at}"
+    return effect, last_effect
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
