@@ -1,7 +1,7 @@
 """The SQLite database of MLflow, created whole or not at all.
 
-MLflow needs seconds for its tables, minutes on a slow machine. If it is killed meanwhile, it can never continue: it fails
-at the tables that it has created. So the tables are created in another folder, and the finished file is moved.
+MLflow needs seconds for its tables. If it is killed meanwhile, it can never continue: it fails at the tables that it has
+created. So the tables are created in another folder, and the finished file is moved.
 
 `python -m trialplane.exporter.store FILE COMMAND...` creates FILE if it is missing, and then becomes COMMAND.
 """
@@ -17,7 +17,10 @@ import sqlite3
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from sqlalchemy import Engine, event
 
 from trialplane import errors
 from trialplane.training import building
@@ -83,8 +86,27 @@ def _is_created(file: Path) -> bool:
 def _create_tables(file: Path, artifacts: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # takes seconds, and is rarely needed
 
-    store = SqlAlchemyStore(f"{_SCHEME}{file}", str(artifacts))
-    store.engine.dispose()
+    with _without_waits():
+        store = SqlAlchemyStore(f"{_SCHEME}{file}", str(artifacts))
+        store.engine.dispose()
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA journal_mode=WAL")  # as in the ledger: readers do not stop the exporter
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def _without_waits() -> Iterator[None]:
+    """Let new connections to SQLite not wait for the disk: waiting is most of the time of MLflow's hundred migrations."""
+
+    def set_up(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA synchronous=OFF")
+
+    event.listen(Engine, "connect", set_up)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", set_up)
 
 
 def _is_incomplete(file: Path) -> bool:
