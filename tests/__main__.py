@@ -6,16 +6,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
+
+from tests.scratch import scratch
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,20 +33,17 @@ STEPS = {
     "quick tests": [*TESTS, "-p", "tests.quick"],
     "other tests": [*TESTS, "-p", "tests.rest"],
 }
-MEMORY = Path("/dev/shm")
 NO_TESTS = 5  # pytest's exit code if its arguments select no test, perhaps only in one of the two steps
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Provide the folder of the tests' files: TMPDIR if it is set, else one in memory if there is room for it.
+def temporary_folder() -> str:
+    """Return the folder of the tests' files: TMPDIR if it is set, else one in memory if there is enough of it.
 
-    Most tests wait for databases, which wait for a disk at each commit: with files in memory they take half the time.
+    Most tests wait for databases, which wait for a disk at each commit: with files in memory they take half the time. The
+    folder in memory is removed at the end, also with the files of failed tests.
     """
-    has_room = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 8 << 30
-    folder = MEMORY if has_room and "TMPDIR" not in os.environ else tempfile.gettempdir()
-    with tempfile.TemporaryDirectory(prefix="t-", dir=folder, ignore_cleanup_errors=True) as path:
-        yield path
+    has_memory = psutil.virtual_memory().available > 10 << 30
+    return str(scratch()) if has_memory and "TMPDIR" not in os.environ else tempfile.gettempdir()
 
 
 def main() -> int:
@@ -56,16 +54,15 @@ def main() -> int:
         del steps["other tests"]
     # Tests of Ray set the first one themselves; a test that forgets it must not write a token into the home folder.
     # The second lets Python store bytecode, even if the shell forbids it: hundreds of processes import this project.
-    with temporary_folder() as folder:
-        environ = {"RAY_AUTH_MODE": "disabled", **os.environ, "PYTHONDONTWRITEBYTECODE": "", "TMPDIR": folder}
-        for name, (script, *arguments) in steps.items():
-            print(f"── {name}: {script} {' '.join(arguments)}", flush=True)  # noqa: T201
-            began = time.monotonic()
-            code = subprocess.run([SCRIPTS / script, *arguments], cwd=ROOT, env=environ, check=False).returncode
-            is_passed = code in (0, NO_TESTS)
-            print(f"── {name}: {'passed' if is_passed else 'failed'} in {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
-            if not is_passed:
-                return code
+    environ = {"RAY_AUTH_MODE": "disabled", **os.environ, "PYTHONDONTWRITEBYTECODE": "", "TMPDIR": temporary_folder()}
+    for name, (script, *arguments) in steps.items():
+        print(f"── {name}: {script} {' '.join(arguments)}", flush=True)  # noqa: T201
+        began = time.monotonic()
+        code = subprocess.run([SCRIPTS / script, *arguments], cwd=ROOT, env=environ, check=False).returncode
+        is_passed = code in (0, NO_TESTS)
+        print(f"── {name}: {'passed' if is_passed else 'failed'} in {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
+        if not is_passed:
+            return code
     return 0
 
 

@@ -19,7 +19,8 @@ def scratch() -> Path:
     process first removes the folders that no process has locked.
     """
     memory = Path("/dev/shm")
-    parent = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / f"trialplane-tests-{os.getuid()}"
+    # Its name is short, because the path of a Unix socket in it has at most 107 characters.
+    parent = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / f"tp-{os.getuid()}"
     parent.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL runs as another user
     parent_lock = os.open(parent, os.O_RDONLY)
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 if __name__ == "__main__":
-    # MLflow does without these, as its package mlflow-skinny shows, and their imports are a fifth of this program's start.
+    # MLflow does without these, as its package mlflow-skinny shows, and their imports are a sixth of this program's start.
     sys.modules.update(dict.fromkeys(("pandas", "pyarrow", "scipy")))  # type: ignore[arg-type]
 
 from mlflow.exceptions import MlflowException

@@ -89,8 +89,6 @@ def _create_tables(file: Path, artifacts: Path) -> None:
     with _without_waits():
         store = SqlAlchemyStore(f"{_SCHEME}{file}", str(artifacts))
         store.engine.dispose()
-    with contextlib.closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA journal_mode=WAL")  # as in the ledger: readers do not stop the exporter
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
 
