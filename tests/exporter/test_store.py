@@ -158,3 +158,11 @@ def test_the_program_becomes_its_command_or_says_why_not(tmp_path: Path, mlflow_
     assert (failed.returncode, failed.stdout) == (errors.EXIT_PLATFORM, "")
     assert failed.stderr.startswith(f"MLflow's database {tmp_path}/file/mlflow.db cannot be created: ")
     assert failed.stderr.count("\n") == 1
+
+
+@pytest.mark.services
+def test_an_exporter_does_without_large_libraries(tmp_path: Path) -> None:
+    program = [sys.executable, "-X", "importtime", "-P", "-m", "trialplane.exporter", str(tmp_path)]
+    ended = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 and "mlflow.tracking" in ended.stderr
+    assert "pandas.core" not in ended.stderr and "pyarrow.lib" not in ended.stderr
