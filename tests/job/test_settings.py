@@ -46,6 +46,12 @@ VALUES: dict[str, Any] = {
 }
 
 
+def test_json_may_have_comments_and_tabs() -> None:
+    text = '{\n\t"url": "a://b/*c*/", // its "lr": 2\n\t/* the\n\trate */ "lr": 1e-3,\n\t"sizes": [1, // one\n\t2]\n}\n/*'
+    assert settings.values(text, "a.json") == {"url": "a://b/*c*/", "lr": 0.001, "sizes": [1, 2]}
+    assert settings.replace_values(text, {"lr": 0.5}, "a.json") == text.replace("1e-3", "0.5")
+
+
 def test_each_value_is_replaced_where_it_is() -> None:
     assert set(settings.spans(YAML, "a.yaml")) == set(VALUES)
     for name, value in VALUES.items():

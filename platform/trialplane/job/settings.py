@@ -41,6 +41,8 @@ _ONE_OF_SEVERAL = re.compile(
     re.IGNORECASE,
 )
 _ANCHOR = re.compile(r"&\S+\s+")
+# A string, or what YAML does not allow in JSON: a comment and a tab. Many programs drop comments before they parse a file.
+_OF_JSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?P<blank>//[^\n]*|/\*.*?(?:\*/|\Z)|\t)', re.DOTALL)
 _MERGE = "tag:yaml.org,2002:merge"
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
 _LINE = re.compile(
@@ -80,6 +82,7 @@ def _named_spans(text: str, name: str) -> list[tuple[str, tuple[int, int]]]:
             return [(key, span) for key, span in dict(_line_spans(text)).items() if _has_key(data, key)]
         if name.endswith(_LINE_SUFFIXES):
             return list(dict(_line_spans(text)).items())
+        text = _as_yaml(text, name)
         node = yaml.compose(text, yaml.SafeLoader)
         return list(dict(_yaml_spans(node, "", text, set())).items()) if isinstance(node, yaml.MappingNode) else []
     except yaml.YAMLError as error:
@@ -88,6 +91,13 @@ def _named_spans(text: str, name: str) -> list[tuple[str, tuple[int, int]]]:
         raise ValueError(f"it is not Python: {error.msg}") from error
     except (RecursionError, MemoryError) as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _as_yaml(text: str, name: str) -> str:
+    """Return the text of a file with spaces in place of what JSON may have, and YAML not. Positions stay the same."""
+    if not name.endswith(".json"):
+        return text
+    return _OF_JSON.sub(lambda match: re.sub(r"[^\n]", " ", match[0]) if match["blank"] else match[0], text)
 
 
 def named_numbers(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -162,6 +172,7 @@ def values(text: str, name: str) -> dict[str, Any]:
         ValueError: The text is not one document of its format, or is nested too deeply.
     """
     value_by_name: dict[str, Any] = {}
+    text = _as_yaml(text, name)
     for key, (start, end) in spans(text, name).items():
         try:
             value = ast.literal_eval(text[start:end]) if name.endswith(_PYTHON) else yaml.safe_load(text[start:end])
