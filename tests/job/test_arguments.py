@@ -144,6 +144,7 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
         ("fit(lr=2)\nfit(lr=3)", "fit(lr=2)\nfit(lr=3)"),
         ("fit(lr=other)", "fit(lr=other)"),
         ("config = {'lr': 2, **more}", "config = {'lr': 5, **more}"),
+        ("config = {}\nconfig['lr'] = 2", "config = {}\nconfig['lr'] = 5"),
         ("class Config:\n    lr: float = 2\n    size: int", "class Config:\n    lr: float = 5\n    size: int"),
         ("def fit(data, lr=2, *, size, decay=0):\n    pass", "def fit(data, lr=5, *, size, decay=7):\n    pass"),
         ("def fit():\n    lr = 2", "def fit():\n    lr = 5"),
@@ -200,6 +201,8 @@ def test_the_same_number_at_several_places_is_replaced_at_all_of_them() -> None:
         ("a = {'x': 2, 'b': {'x': 3}}", "a.x"),
         ("a = dict(x=3, b=dict(x=2))", "b.x"),
         ("a.b.x = 2\na.c.x = 3", "b.x"),
+        ("a['x'] = 2\nb['x'] = 3", "a.x"),
+        ("a['b'] = {'x': 2}\na['c'] = {'x': 3}", "b.x"),
     ],
 )
 def test_one_of_several_values_has_the_name_of_what_it_belongs_to(text: str, name: str) -> None:

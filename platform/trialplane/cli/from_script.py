@@ -329,7 +329,8 @@ def _make_of_shell_command(text: str, shell_call: script.Call, request: Request)
     """
     shell_text = script_folder.source(Path(shell_call.folder, shell_call.script))
     call = wrapper.wrapped_call(shell_text, shell_call)  # of a Python script, to which the shell script passes its arguments
-    if call is None and not shell_call.arguments and not shell_call.variables:  # the same as its script
+    is_in_its_folder = "/" not in shell_call.script
+    if call is None and is_in_its_folder and not shell_call.arguments and not shell_call.variables:  # the same as its script
         with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
             return make(Path(shell_call.folder, shell_call.script), request)
     call = None if call is None else _existing_call(call)

@@ -574,6 +574,9 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
         return Declared(_with_file_defaults(called_script.options, folder, call.arguments)), arguments.FLAGS
     if called_script.style is Style.ATTRIBUTES:
         return Declared(called_script.options), arguments.FLAGS
+    if called_script.style is Style.SACRED:
+        trailing = () if "with" in call.arguments else ("with",)
+        return Declared(called_script.options, trailing=trailing), arguments.HYDRA
     if called_script.style is Style.POSITIONS:
         return Declared(called_script.options), ""
     return Declared(), ""

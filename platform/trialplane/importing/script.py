@@ -212,6 +212,9 @@ def read(
         SpecError: The text is not Python.
     """
     tree = _parse(text, name)
+    values = tuple(
+        _text_options(tree, requested)
+    )  # before dicts are folded: a trial replaces the values in the text as it is
     changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     hydra_main_names = _hydra_main_names(tree)
@@ -239,7 +242,6 @@ def read(
         style = Style.POSITIONS
     elif "sys.argv" in all_text and (options := tuple(_attribute_options(tree))):
         style = Style.ATTRIBUTES
-    values = tuple(_text_options(tree, requested))
     if with_search and style is Style.UNKNOWN:
         style, own_search = _search_in_modules(tree, module_text, name, notes)
     # The remaining styles are for scripts without arguments: GLOBALS, and those that replace it.

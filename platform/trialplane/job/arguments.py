@@ -194,8 +194,8 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
 
     - A name that is assigned at the top level or in the main block has the value of its first assignment. If that is a
       number, it has the last number that is assigned to it there, and stands for all of them.
-    - Any other name has the constant that a call, a dict, an attribute or a class gives it: `Adam(lr=0.1)`. Without one, it
-      has the default of a function's argument: `def train(lr=0.1)`. A constant is a number, a text or a boolean.
+    - Any other name has the constant that a call, a dict, an item, an attribute or a class gives it: `Adam(lr=0.1)`. Without
+      one, it has the default of a function's argument: `def train(lr=0.1)`. A constant is a number, a text or a boolean.
     - If there are several such constants, it is unknown which one is meant, and the name is left out. But if all are the
       same number with a decimal point, it stands for all of them.
     - A constant whose name is left out has a longer name instead, with its owner, if only this constant has it:
@@ -255,11 +255,13 @@ def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 owner_of_children = owner if name == "__init__" else name  # its arguments belong to the class
             case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) if isinstance(
-                target, (ast.Name, ast.Attribute)
+                target, (ast.Name, ast.Attribute, ast.Subscript)
             ):
-                if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
+                if not isinstance(target, ast.Name) and ast.unparse(target.value) != "self":
                     owner = ast.unparse(target.value).rpartition(".")[2]  # config.model.width = 8: model
                 owner_of_children = ast.unparse(target).rpartition(".")[2]  # model = {"width": 8}: model
+                if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                    owner_of_children = str(target.slice.value)  # params["model"] = {"width": 8}: model
             case ast.keyword(arg=str(name)):
                 owner_of_children = name  # f(model={"width": 8}): model
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name not in _DICT_TYPES:
@@ -286,10 +288,12 @@ def _are_same_float(spots: Sequence[Spot]) -> bool:
 def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
     """Yield each name to which a node gives a value, with the position of the value."""
     match node:
-        # f(lr=0.1); lr = 0.1; self.lr = 0.1; lr: float = 0.1
+        # f(lr=0.1); lr = 0.1; self.lr = 0.1; params["lr"] = 0.1; lr: float = 0.1
         case (
             ast.keyword(arg=str(name))
-            | ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)])
+            | ast.Assign(
+                targets=[ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name)))]
+            )
             | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant())
         ):
             yield name, Spot(node)

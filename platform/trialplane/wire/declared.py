@@ -62,7 +62,7 @@ class Declared:
         failure: Error with which the script ended before it parsed its arguments. "" if it parsed them.
         subcommands: Words before the arguments, which may name options: `--lr={lr}`.
         pairs: Whether the script takes `SOLVER.LR 0.1` after its other arguments, as yacs does.
-        trailing: Words before these pairs.
+        trailing: Words before these pairs, or before such overrides.
         overrides: Whether the script takes `lr=0.1`, as OmegaConf does.
         function: Function that reads the arguments and that the script itself does not call.
         switches: Flags that take no value, also those that a job cannot set.

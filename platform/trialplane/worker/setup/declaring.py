@@ -29,6 +29,7 @@ import optparse
 import os
 import re
 import runpy
+import shlex
 import sys
 import sysconfig
 import warnings
@@ -109,6 +110,10 @@ class _Parsers:
         if _is_installed("docopt"):
             docopt: Any = importlib.import_module("docopt")
             docopt.docopt = lambda doc="", *args, **kwargs: self._end_at_docopt(docopt, doc)
+        if _is_installed("sacred"):
+            importlib.import_module("sacred").Experiment.run_commandline = lambda experiment, argv=None: self._end_at_sacred(
+                experiment, sys.argv if argv is None else argv
+            )
         if _is_installed("omegaconf"):
             self._watch_omegaconf(importlib.import_module("omegaconf").OmegaConf)
 
@@ -233,10 +238,7 @@ class _Parsers:
             if not any(config is recorded for config in configs for recorded in command_line_configs):
                 return merged
             self._takes_overrides = True
-            for name, value in _leaves(omegaconf.to_container(merged), ""):
-                default = self._plain_default(value, None)
-                if default is not None and not isinstance(default, list):
-                    self._options.append(_key_option(name, default))
+            self._add_leaves(omegaconf.to_container(merged))
             return self.end()
 
         dict_config = importlib.import_module("omegaconf").DictConfig
@@ -459,6 +461,32 @@ class _Parsers:
                 required = flag in required_flags and default is None
                 self._options.append(Option(name, default, _kind(default), flag, style=style, required=required))
         self.end()
+
+    def _end_at_sacred(self, experiment: Any, argv: str | Sequence[str]) -> NoReturn:
+        """Add the values of the configuration of one of Sacred's experiments, and end.
+
+        Args:
+            experiment: The experiment.
+            argv: Name of the script and its arguments, of which those after `with` change the configuration.
+        """
+        words = shlex.split(argv) if isinstance(argv, str) else list(argv)
+        if "with" in words:
+            updates = words[words.index("with") + 1 :]
+        else:
+            updates = []
+            self._words_before_pairs.append("with")
+        values, named_configs = importlib.import_module("sacred.arg_parser").get_config_updates(updates)
+        config = experiment.run("print_config", values, named_configs).config
+        self._takes_overrides = True
+        self._add_leaves(config)
+        self.end()
+
+    def _add_leaves(self, config: Mapping[str, Any]) -> None:
+        """Add an option for each plain value of a configuration of nested dicts that takes pairs NAME=VALUE."""
+        for name, value in _leaves(config, ""):
+            default = self._plain_default(value, None)
+            if default is not None and not isinstance(default, list):
+                self._options.append(_key_option(name, default))
 
     def end(self, failure: str = "") -> NoReturn:
         """Write the declared arguments, or the reason why there are none, and end the process."""
