@@ -582,7 +582,7 @@ print(f"loss={lr}")
 def test_trials_that_write_to_one_path_run_one_after_the_other(platform, written: Path, source: str) -> None:
     (written / "fit.py").write_text(SHARED)
     result = platform("init", "--from", source)
-    assert result.exit_code == 0 and " writes to /tmp/model.h5, which all trials share" in result.stderr, result.output
+    assert result.exit_code == 0 and " uses /tmp/model.h5, which all trials share" in result.stderr, result.output
     folder = written if source.endswith("py") else written.parent
     assert "parallel: 1 # trials share /tmp/model.h5\n" in (folder / "job.yaml").read_text()
     assert result.stderr.count("--lr 0.1") <= 1, "a long command is shown once"

@@ -269,8 +269,17 @@ def test_environment_variables_that_a_commands_script_reads_are_searched(platfor
 def test_trials_that_share_an_output_of_the_command_do_not_run_at_the_same_time(platform, written: Path, typed: str) -> None:
     write(Path(), {"fit.py": "print('loss=1')\n"})
     result = platform("init", "--from", f"python fit.py {typed} --lr 0.1 --data-dir /data/in", "--no-smoke")
-    assert result.exit_code == 0 and "writes to /data/out, which all trials share" in result.stderr, result.output
+    assert result.exit_code == 0 and "uses /data/out, which all trials share" in result.stderr, result.output
     assert job_in(".").parallel == 1
+
+
+@pytest.mark.parametrize(("typed", "parallel"), [("torchrun --master_port=29511", 1), ("torchrun --standalone", 2)])
+def test_trials_with_a_fixed_port_do_not_run_at_the_same_time(platform, written: Path, typed: str, parallel: int) -> None:
+    write(Path(), {"fit.py": "print('loss=1')\n"})
+    result = platform("init", "--from", f"{typed} fit.py --lr 0.1", "--no-smoke")
+    is_told = "port 29511, which all trials share" in result.stderr
+    assert result.exit_code == 0 and is_told == (parallel == 1), result.output
+    assert job_in(".").parallel == parallel
 
 
 def test_a_settings_file_that_a_commands_script_names_is_searched(platform, written: Path) -> None:

@@ -95,6 +95,33 @@ DOCOPT = """
         return Node(Either(train, Node(Command(name="test"))))
     def docopt(doc): return sys.argv[1:]
 """
+# A double of Sacred, of which an experiment is configured while the script runs.
+SACRED = """
+    class Experiment:
+        def add_config(self, config): self.config = config
+        def run(self, command_name, config_updates, named_configs):
+            self.config |= config_updates
+            return self
+        def run_commandline(self, argv):
+            values = dict(word.split("=") for word in argv if "=" in word)
+            print("loss=", float(values.get("optim.lr", 0.1)), self.config["steps"])
+"""
+SACRED_WORDS = """
+    def get_config_updates(words): return {word.split("=")[0]: int(word.split("=")[1]) for word in words}, []
+"""
+CONFIGURED = """
+    import sys
+    import sacred
+    experiment = sacred.Experiment()
+    experiment.add_config({"optim": {"lr": float("0.1")}, "steps": 2 if "--large" not in sys.argv else 5})
+    experiment.run_commandline(sys.argv)
+"""
+GROUPS = """
+    import hydra
+    @hydra.main(config_path="conf", config_name="main", version_base="1.1")
+    def run(cfg): print("loss=", cfg.model.width * cfg.optim.lr)
+    run()
+"""
 PARSER = """
     import argparse
     def get_parser():
@@ -235,6 +262,43 @@ FORMS: dict[str, tuple[dict[str, str], list[str], set[str], list[str]]] = {
         ["fit.py"],
         {"lr"},
         ["train", "out", "--data=table.csv", "--lr=0.1"],
+    ),
+    "configuration of Sacred that is made while the script runs": (
+        {"sacred/__init__.py": SACRED, "sacred/arg_parser.py": SACRED_WORDS, "fit.py": CONFIGURED},
+        ["python fit.py --large with steps=3", "--space", "lr=0.1..0.5"],
+        {"optim.lr"},
+        ["--large", "with", "steps={steps}", "optim.lr=0.1"],
+    ),
+    "configuration of Sacred that a command does not change": (
+        {"sacred/__init__.py": SACRED, "sacred/arg_parser.py": SACRED_WORDS, "fit.py": CONFIGURED},
+        ["python fit.py --large", "--space", "lr=0.1..0.5"],
+        {"optim.lr"},
+        ["--large", "with", "optim.lr=0.1"],
+    ),
+    "values of the files that a command of Hydra and the defaults choose": (
+        {
+            "conf/main.yaml": "defaults: [optim: sgd, model: small]\n",
+            "conf/optim/sgd.yaml": "lr: 0.1\nmomentum: 0.9\n",
+            "conf/optim/adam.yaml": "# @package _group_\nlr: 0.2\nbeta: 0.99\n",
+            "conf/model/small.yaml": "width: 8\n",
+            "conf/model/deep.yaml": "depth: 8\n",
+            "fit.py": GROUPS,
+        },
+        ["python fit.py optim=adam", "--space", "optim.beta=0.5..0.999", "--space", "model.width=4..16"],
+        {"optim.beta", "model.width"},
+        ["optim=adam", "optim.beta=0.99", "model.width=8"],
+    ),
+    "shell script that is started in another folder": (
+        {"scripts/run.sh": "python fit.py --batch-size 8\n", "fit.py": SHORT},
+        ["bash ./scripts/run.sh", "--space", "batch-size=4..16"],
+        {"batch-size"},
+        ["scripts/run.sh"],
+    ),
+    "command in several lines": (
+        {"fit.py": SHORT},
+        ["python fit.py \\\n  -n 5 \\\n", "--space", "l=0.1..0.2"],
+        {"lr"},
+        ["-n", "{epochs}"],
     ),
     "subcommand of fire whose values are in a module": (
         {

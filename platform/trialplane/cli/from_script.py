@@ -298,7 +298,7 @@ def make_of_command(text: str, request: Request) -> int:
     Raises:
         InputError, SpecError: See `make`.
     """
-    text, secrets = credentials.extract(text)
+    text, secrets = credentials.extract(re.sub(r"\s*\\\n\s*", " ", text))  # lines that are continued
     request = dataclasses.replace(request, secrets=secrets)
     if secrets:
         output.note(_secrets_message(list(secrets)))
@@ -329,8 +329,7 @@ def _make_of_shell_command(text: str, shell_call: script.Call, request: Request)
     """
     shell_text = script_folder.source(Path(shell_call.folder, shell_call.script))
     call = wrapper.wrapped_call(shell_text, shell_call)  # of a Python script, to which the shell script passes its arguments
-    is_in_its_folder = "/" not in shell_call.script
-    if call is None and is_in_its_folder and not shell_call.arguments and not shell_call.variables:  # the same as its script
+    if call is None and not shell_call.arguments and not shell_call.variables:  # the same as its script
         with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
             return make(Path(shell_call.folder, shell_call.script), request)
     call = None if call is None else _existing_call(call)
@@ -439,6 +438,11 @@ def _started_commands(text: str, shell_call: script.Call, request: Request) -> l
         request: Options of the user.
     """
     commands = wrapper.python_commands(text, shell_call)
+    path = os.path.normpath(Path(shell_call.folder, shell_call.script))
+    started_here = wrapper.python_commands(text, dataclasses.replace(shell_call, script=path, folder="."))
+    calls = map(launcher.find_call, started_here)
+    if any(call is not None and _existing_call(call) for call in calls):  # it is for this folder, and not for its own
+        commands = started_here
     return [" ".join(filter(None, (_INIT, shlex.quote(command), request.typed))) for command in commands]
 
 
@@ -767,8 +771,8 @@ def _print_remarks(
         output.note(f"the values are those of {used}; for those of another ({others}) change its name in {job_file}")
     if job.shared_paths:
         output.note(
-            f"{title} writes to {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, let it "
-            "write below its working directory, of which each trial has its own"
+            f"{title} uses {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, let it "
+            "write below its working directory, of which each trial has its own, and give torchrun --standalone, not a port"
         )
 
 

@@ -74,7 +74,7 @@ class ScriptJob:
         returned: Expression that the script's function returns to Hydra or Sacred, or "".
         in_file: Parameters that replace values in a settings file, and are no arguments unless `arguments` names them.
         monitored: Metric by which the script chooses its best model; None if no option names it.
-        shared_paths: Absolute paths to which the script writes, so that its trials cannot run at the same time.
+        shared_paths: Absolute paths to which the script writes, and its fixed port, so that its trials run one at a time.
         objective: Metric to optimize that the user names, with its direction; None to guess one.
         metric_files: Paths of the files with the script's metrics, with wildcards, if it declares them.
     """

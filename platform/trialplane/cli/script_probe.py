@@ -93,7 +93,7 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
     if parsed_script.style is Style.PARSED:
         return _parsed_parameters(copy, parsed_script, requested)
     if parsed_script.style is Style.HYDRA:
-        return parsed_script, _hydra_parameters(copy, parsed_script)
+        return parsed_script, _hydra_parameters(copy, parsed_script, requested)
     if _may_merge_arguments(copy, parsed_script):
         declared, _ = _probe_arguments(copy)
         if declared.options:
@@ -188,7 +188,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     path = Path(os.path.normpath(copy.folder / call.folder / call.script))
     called_script = _read_called_script(path, call, command, requested)
     called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
-    declared, appended = _called_parameters(called_copy, called_script, call)
+    declared, appended = _called_parameters(called_copy, called_script, call, requested)
     positions = _positions(called_script, declared, call, requested) | _attached_values(declared, call)
     command = launcher.with_names(launcher.with_positions(command, positions), _short_names(command, declared))
     known_names = {option.name for option in (*command.options, *declared.options)}
@@ -213,7 +213,8 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
         raise InputError(f"{copy.file}: {not_asked(declared)}; install it, and type this again; nothing was changed")
     config = command.config if in_file else ""
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
-    shared_paths = tuple(dict.fromkeys((*script.shared_outputs(call.arguments), *called_script.shared_paths)))
+    shared_in_command = (*script.shared_outputs(call.arguments), *script.shared_ports(str(copy.file)))
+    shared_paths = tuple(dict.fromkeys((*shared_in_command, *called_script.shared_paths)))
     top, late = called_script.top, called_script.late
     command = dataclasses.replace(command, shared_paths=shared_paths, top=top, late=late)
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
@@ -543,7 +544,9 @@ def _with_choices(declared: Declared, parsed_script: Script) -> Declared:
     return dataclasses.replace(declared, options=options)
 
 
-def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Call) -> tuple[Declared, str]:
+def _called_parameters(
+    copy: ScriptCopy, called_script: Script, call: script.Call, requested: Collection[str]
+) -> tuple[Declared, str]:
     """Return the arguments of a script that a command calls, and their form: FLAGS, HYDRA, PAIRS, or "" if it declares none.
 
     If the script ends before it reads its arguments, there are none, but the reason.
@@ -552,6 +555,7 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
         copy: Copy of the script.
         called_script: Content of the script.
         call: Its call in the command.
+        requested: Names of the parameters that the user wants to search.
     """
     folder = copy.folder / call.folder
     may_merge = _may_merge_arguments(copy, called_script)
@@ -569,7 +573,7 @@ def _called_parameters(copy: ScriptCopy, called_script: Script, call: script.Cal
         return declared, arguments.PAIRS if declared.pairs else arguments.FLAGS
     if called_script.style is Style.HYDRA:
         hydra_copy = dataclasses.replace(copy, file=Path(call.script), folder=folder, name=call.script)
-        return _hydra_parameters(hydra_copy, called_script), arguments.HYDRA
+        return _hydra_parameters(hydra_copy, called_script, requested, call.arguments), arguments.HYDRA
     if called_script.style is Style.CONFIGURATOR:
         return Declared(_with_file_defaults(called_script.options, folder, call.arguments)), arguments.FLAGS
     if called_script.style is Style.ATTRIBUTES:
@@ -634,8 +638,16 @@ def _with_file_defaults(options: Sequence[Option], folder: Path, words: Sequence
     return tuple(options_of_run)
 
 
-def _hydra_parameters(copy: ScriptCopy, parsed_script: Script) -> Declared:
+def _hydra_parameters(
+    copy: ScriptCopy, parsed_script: Script, requested: Collection[str], words: Sequence[str] = ()
+) -> Declared:
     """Return the values of a Hydra configuration: of its file, or else of the configuration that the script prints.
+
+    Args:
+        copy: Copy of the script.
+        parsed_script: Content of the script.
+        requested: Names of the parameters that the user wants to search.
+        words: Arguments of the script in the user's command.
 
     Raises:
         InputError: There is no configuration.
@@ -647,7 +659,9 @@ def _hydra_parameters(copy: ScriptCopy, parsed_script: Script) -> Declared:
         for yaml_file in sorted(config.parent.rglob("*.y*ml")):
             group = yaml_file.parent.relative_to(config.parent).as_posix()
             groups.setdefault(group, {})[yaml_file.stem] = yaml_file.read_text(encoding="utf-8", errors="replace")
-        return Declared(tuple(script.hydra_options(config.read_text(encoding="utf-8"), config.name, groups)))
+        overrides = {name: value for name, _, value in (word.partition("=") for word in words)}
+        text = config.read_text(encoding="utf-8")
+        return Declared(tuple(script.hydra_options(text, config.name, groups, overrides, requested)))
     log = copy.scratch / "composed.yaml"
     command = [*copy.start.words(copy.name), "--cfg", "job"]  # prints the configuration and ends
     bounded.run(command, copy.folder, _probe_environment(copy.scratch), log, _LONGEST_PROBE)

@@ -40,8 +40,8 @@ _NO_SEARCH = _word_set(
     "iter iters iterations samples limit max min patience timeout minutes hours distributed ddp fsdp deepspeed accelerator "
     "launcher strategy precision fp16 bf16 tf32 amp half deterministic benchmark plot show report push metric metrics no "
     "disable "
-    "classes labels features in out context type vocab split fold folds train language locale format mode task "
-    "image images img resolution start begin resume chunk trial trials startup"
+    "classes labels features in out context type vocab split fold folds train language locale format mode phase stage "
+    "task action command cmd image images img resolution start begin resume chunk trial trials startup"
 )
 _LOGARITHMIC = _word_set("lr lrate learningrate eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
 _DECAYS = _word_set("weight wd l2")

@@ -13,6 +13,7 @@ import enum
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
@@ -47,7 +48,7 @@ _WITHOUT_ARGUMENTS = (Style.UNKNOWN, Style.GLOBALS)
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|from_cli|"
     r"pyrallis|draccus|click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|"
-    r"CliApp|Fire|DEFINE_\w+)\b"
+    r"CliApp|Fire|DEFINE_\w+|automain|run_commandline)\b"
 )
 # Text that shows that a script reads arguments, also by a parser that is none of these.
 ARGUMENTS = re.compile(
@@ -150,7 +151,7 @@ class Script:
         appended: With COMMAND, form of the arguments that can be appended to the command: FLAGS, HYDRA, or "" for none.
         in_file: With COMMAND, options that the settings file `config` has.
         compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
-        shared_paths: Literal absolute paths in its text to which it writes, and which trials at the same time would share.
+        shared_paths: Absolute paths to which it writes, and its fixed port, which trials at the same time would share.
         variables: Environment variables that it reads.
         metric_files: Paths of the files with its metrics, with wildcards, if it declares them.
         outputs: Paths that it writes, if it declares them.
@@ -342,6 +343,11 @@ def shared_outputs(words: Sequence[str]) -> Iterator[str]:
     for flag, value in re.findall(r"(?<!\S)--?([A-Za-z][\w-]*)[ =](/[^\s]+)", " ".join(words)):
         if _OUTPUT.fullmatch(flag.replace("-", "_")) and not value.startswith("/dev/"):
             yield value
+
+
+def shared_ports(command: str) -> Iterator[str]:
+    """Yield each fixed port at which a command line lets the ranks of torch meet, as `--master_port=29500`."""
+    return (f"port {port}" for port in _MASTER_PORT.findall(command))
 
 
 def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
@@ -819,7 +825,18 @@ def _imported_modules(nodes: list[Any]) -> Iterator[str]:
             yield from _imported_modules(node.body)
 
 
-def hydra_options(text: str, name: str, groups: Mapping[str, Mapping[str, str]]) -> list[Option]:
+# 0 is any free port.
+_MASTER_PORT = re.compile(r"(?<![\w-])(?:--(?:master|main_process)[_-]port[ =]|MASTER_PORT=)([1-9]\d*)")
+_PACKAGE = re.compile(r"#\s*@package\s+(?!_group_\s)")  # `_group_` is the default
+
+
+def hydra_options(
+    text: str,
+    name: str,
+    groups: Mapping[str, Mapping[str, str]],
+    overrides: Mapping[str, str] = MappingProxyType({}),
+    requested: Collection[str] = (),
+) -> list[Option]:
     """Return the options of a Hydra configuration: those of the groups in its defaults list, and its own values.
 
     A value that is not a mapping is called a leaf. There are no options if the text is not a mapping.
@@ -828,6 +845,8 @@ def hydra_options(text: str, name: str, groups: Mapping[str, Mapping[str, str]])
         text: Text of the configuration.
         name: Name of the configuration, for messages.
         groups: Group (folder beside the configuration) → name of a file in it, without extension → text of the file.
+        overrides: Values in the user's command, by name. They choose the file of a group for all trials.
+        requested: Names of the parameters that the user wants to search.
 
     Raises:
         SpecError: The configuration is not YAML.
@@ -839,32 +858,39 @@ def hydra_options(text: str, name: str, groups: Mapping[str, Mapping[str, str]])
     for entry in data.get("defaults") or ():
         for key, chosen in entry.items() if isinstance(entry, dict) else ():
             group = key.removeprefix("optional ")
+            chosen = overrides.get(group, chosen)
             if isinstance(chosen, str) and chosen in groups.get(group, {}):
-                options += _group_options(group, chosen, groups[group])
+                options += _group_options(group, chosen, groups[group], requested, is_fixed=group in overrides)
     return [*options, *_leaves({key: value for key, value in data.items() if key not in _HYDRA_KEYS})]
 
 
-def _group_options(group: str, chosen: str, file_texts: Mapping[str, str]) -> Iterator[Option]:
-    """Yield the options of a group of Hydra: the choice of its file, and the leaves that all of its files have.
+def _group_options(
+    group: str, chosen: str, file_texts: Mapping[str, str], requested: Collection[str], *, is_fixed: bool
+) -> Iterator[Option]:
+    """Yield the options of a group of Hydra: the choice of its file, and leaves of this file.
 
     Args:
         group: Name of the group.
-        chosen: Name of the file that the defaults list chooses.
+        chosen: Name of the file that is chosen.
         file_texts: Texts of the files of the group, by name.
+        requested: Names of the parameters that the user wants to search.
+        is_fixed: Whether all trials have the chosen file. Otherwise the leaves are those that all files have, and the
+            requested ones.
     """
     choices = tuple(file_texts) if len(file_texts) > 1 else ()
     yield Option(group, chosen, choices=choices, flag=group)
     leaves_by_file = {file: _group_leaves(group, text) for file, text in file_texts.items()}
     # Hydra refuses to set a leaf that the chosen file lacks, and a search may choose any file of the group.
     for name, leaf in leaves_by_file[chosen].items():
-        if all(name in leaves for leaves in leaves_by_file.values()):
+        is_requested = any(name == other or name.endswith(f".{other}") for other in requested)
+        if is_fixed or is_requested or all(name in leaves for leaves in leaves_by_file.values()):
             yield leaf
 
 
 def _group_leaves(group: str, text: str) -> dict[str, Option]:
     """Return the leaves of a group's file, by name; none if it is not YAML, or if `@package` moves them to another place."""
     try:
-        data = {} if "# @package" in text else document.parse(text, group).data
+        data = {} if _PACKAGE.search(text) else document.parse(text, group).data
     except SpecError:
         return {}
     leaves = _leaves(data, f"{group.replace('/', '.')}.") if isinstance(data, dict) else ()
