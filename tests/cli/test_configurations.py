@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import given, made, write
 
+from trialplane.cli import script_folder
+from trialplane.importing import script
+
 CONFIG = """
     import ast
 
@@ -133,6 +136,31 @@ def test_a_run_that_lacks_a_module_of_a_folder_above_is_refused_with_the_command
     monkeypatch.chdir(shown[1])
     result = platform("init", "--from", *shlex.split(shown[2]))
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+
+
+@pytest.mark.parametrize("source", ["sh run.sh", "python fit.py --lr 0.1", "fit.py"])
+def test_a_folder_that_is_named_like_a_missing_library_is_no_package(
+    platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    text = "import sys\nlr = 0.1\n{}\nprint('loss=', lr)\n"
+    files = {
+        "run.sh": "python dyn.py --lr 0.1\n",
+        "dyn.py": text.format("__import__('xgboostz')"),
+        "fit.py": text.format("from xgboostz import Booster"),
+    }
+    monkeypatch.chdir(write(workplace / "xgboostz", files))
+    result = platform("init", "--from", source)
+    assert result.exit_code == 0 and Path("job.yaml").exists(), result.output
+    assert "No module named 'xgboostz'" in result.stderr
+
+
+@pytest.mark.parametrize("nets", ["src/nets.py", "src/__init__.py", "src.py"])
+def test_a_folder_has_the_modules_that_its_scripts_import_by_its_name(workplace: Path, nets: str) -> None:
+    text = "from src import nets\n"
+    file = write(workplace, {"src/fit.py": text, nets: ""}) / "src/fit.py"
+    assert script_folder.start(file, script.read(text, "fit.py"), text).roots == [workplace]
+    if nets != "src/nets.py":
+        assert script_folder.root_above(file.parent, "src") == workplace
 
 
 def test_a_path_of_a_command_above_its_folder_that_it_does_not_need_is_no_reason_to_refuse(

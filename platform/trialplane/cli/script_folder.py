@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,7 +100,7 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
     module = _module_name(file)
     if not parsed_script.is_module and module.partition(".")[0] not in imported:
         module = ""  # it imports nothing from its package, so it can run as a file
-    roots = _import_roots(file, module, sorted({*parsed_script.top, *parsed_script.late}), above)
+    roots = _import_roots(file, module, imported, {*parsed_script.top, *parsed_script.late, *parsed_script.objects}, above)
     # Hydra finds its folder of configurations from any working directory, so this path does not count.
     config_folder = os.path.normpath(Path(parsed_script.config).parent) if parsed_script.config else None
     module_texts = (source(file) for file in _imported_files([home, *roots], parsed_script))
@@ -224,7 +224,9 @@ def has_other_files(folder: Path) -> bool:
     return folder in (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(folder.anchor))
 
 
-def _import_roots(file: Path, module: str, imported: Sequence[str], above: Sequence[Path]) -> list[Path]:
+def _import_roots(
+    file: Path, module: str, imported: Sequence[str], objects: Collection[str], above: Sequence[Path]
+) -> list[Path]:
     """Return the folders from which a script imports in addition to its own.
 
     If the script is run as a module, the first one is the folder that has its package. The others have modules that are
@@ -233,21 +235,23 @@ def _import_roots(file: Path, module: str, imported: Sequence[str], above: Seque
     Args:
         file: Path of the script.
         module: Name of the script as a module; "" if it is run as a script.
-        imported: Dotted names of the modules that it imports.
+        imported: Names of the modules and packages that it imports.
+        objects: Full names of what it imports from them.
         above: Folders above the script's, in which modules are looked for.
     """
     home = file.parent
     roots = [file.parents[module.count(".")]] if module else []
     candidates = [root for folder in above for root in (folder, folder / "src")]
-    for dotted_name in imported:
-        name = dotted_name.partition(".")[0]
+    for name in imported:
         if any(has_module(folder, name) for folder in (home, *roots)) or is_installed(name):
             continue
+        paths = [object_name.replace(".", "/") for object_name in objects if object_name.startswith(f"{name}.")]
 
-        def is_root(root: Path, name: str = name, dotted_name: str = dotted_name) -> bool:
+        def is_root(root: Path, name: str = name, paths: Sequence[str] = paths) -> bool:
             """Return whether a folder has the module. One that contains the script may only have the module's name."""
-            is_above_script = home.is_relative_to(root / name)
-            return has_module(root, dotted_name.replace(".", "/")) if is_above_script else has_module(root, name)
+            if not _has_only_name(root, name, home):
+                return has_module(root, name)
+            return any(has_module(root, path) for path in paths)
 
         matches = filter(is_root, candidates)
         if (root := next(matches, None)) is not None:
@@ -275,6 +279,18 @@ def _module_name(file: Path) -> str:
         names.insert(0, folder.name)
         folder = folder.parent
     return ".".join(names) if len(names) > 1 else ""
+
+
+def _has_only_name(root: Path, name: str, folder: Path) -> bool:
+    """Return whether a folder with other scripts is only named like a module: `lightgbm/fit.py` may need the library.
+
+    Args:
+        root: Folder that may have the module.
+        name: Name of the module.
+        folder: Folder with the scripts.
+    """
+    files = (root / f"{name}.py", root / name / "__init__.py")
+    return folder.is_relative_to(root / name) and not any(file.is_file() for file in files)
 
 
 def has_module(folder: Path, name: str) -> bool:
@@ -327,6 +343,7 @@ def root_above(folder: Path, module: str) -> Path | None:
     path = module.replace(".", "/")
     parents = [parent for parent in folder.parents[:_LEVELS] if not has_other_files(parent)]
     roots = [root for parent in parents for root in (parent, parent / "src") if not root.is_relative_to(folder)]
+    roots = [root for root in roots if not _has_only_name(root, module.partition(".")[0], folder)]
     patterns = (f"{path}.py", f"{path}/*.py", f"{path}/*/*.py")
     return next((root for root in roots if any(next(root.glob(pattern), None) for pattern in patterns)), None)
 

@@ -134,6 +134,7 @@ class Script:
             COMMAND whose values are in a file, name of the file. Otherwise "".
         top: Modules that it imports at its top level, in their order.
         late: Modules that it imports only in other places, such as functions, in their order.
+        objects: Full names of what it imports, such as `src.nets` for `from src import nets`.
         search: With STUDY, fields of the job. With WANDB, the sweep. Otherwise empty.
         notes: With STUDY, remarks on settings of the search that the job lacks. With COMMAND, remarks on secrets.
         returned: With HYDRA and SACRED, expression that the decorated function returns, or "".
@@ -164,6 +165,7 @@ class Script:
     config: str = ""
     top: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     returned: str = ""
@@ -270,6 +272,7 @@ def read(
         config=config,
         top=tuple(top),
         late=tuple(late),
+        objects=tuple(naming.imported(tree).values()),
         search=own_search,
         notes=tuple(notes),
         returned=returned,
