@@ -113,6 +113,26 @@ def test_a_command_that_needs_modules_of_a_folder_above_is_refused_with_the_comm
     assert "its metrics: loss" in platform("init", "--from", absolute).stderr, "the other remedy"
 
 
+@pytest.mark.parametrize(
+    ("statement", "head", "is_named"),
+    [
+        ("data = '{root}/data/train.csv'", "", False),
+        ("data = '{root}x'", "PYTHONPATH={root}x ", False),
+        ("sys.path.append('{root}/')", "", True),
+        ("", "PYTHONPATH={root}/projects/.. ", True),
+    ],
+)
+def test_only_the_absolute_path_of_a_folder_itself_makes_its_modules_known(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, statement: str, head: str, is_named: bool
+) -> None:
+    text = f"import sys\n{statement.format(root=written)}\n{SHARED}{SHARED_LOSS}"
+    write(written, {"shared_lib/losses.py": "def loss(lr): return lr\n", "projects/fit.py": text})
+    monkeypatch.chdir(written / "projects")
+    result = platform("init", "--from", f"{head.format(root=written)}python fit.py --lr 0.1", "--no-smoke")
+    assert result.exit_code == (0 if is_named else 2), result.output
+    assert Path("job.yaml").exists() == is_named
+
+
 @pytest.mark.parametrize("source", ["python fit.py --lr 0.1", "fit.py", "bash fit.sh", "python parsed.py --seed 1"])
 def test_a_run_that_lacks_a_module_of_a_folder_above_is_refused_with_the_command_for_that_folder(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch, source: str

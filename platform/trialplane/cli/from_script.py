@@ -516,10 +516,12 @@ def _refuse_modules_above(text: str, call: script.Call, roots: Sequence[Path], r
     typed_roots = [Path(os.path.realpath(Path(call.folder, entry))) for entry in entries if not entry.startswith("/")]
     missing_modules = script_folder.missing_modules(file) if typed_roots else ()
     typed_roots = [root for root in typed_roots if any(script_folder.has_module(root, name) for name in missing_modules)]
-    # A folder that the command or the script names by its absolute path is found in the copy, too.
-    absolute_names = f"{script_folder.source(file)}{os.pathsep.join(entries)}"
+    absolute_roots = {os.path.realpath(entry) for entry in entries if entry.startswith("/")}
+    script_text = script_folder.source(file)
     for root in (*roots, *typed_roots):
-        if not root.is_relative_to(Path.cwd()) and str(root) not in absolute_names:
+        # A folder that the command or the script names by its absolute path is found in the copy, too.
+        is_named = str(root) in absolute_roots or re.search(rf"""(["']){re.escape(str(root))}/?\1""", script_text)
+        if not root.is_relative_to(Path.cwd()) and not is_named:
             raise _module_above_error(text, call, root, Path.cwd(), f"{call.script} imports modules of {root}", request)
 
 
