@@ -41,6 +41,7 @@ _LONGEST_TITLE = 50  # characters of a command in a message
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
 # Variables that torchrun sets, in the failure of a script that lacks them.
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
+_PYTHONPATH = re.compile(r"""\bPYTHONPATH=((?:"[^"]*"|'[^']*'|[^\s"';&|])*)""")  # with its value
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w{1,99}(?:\.\w{1,99})*)'", re.ASCII)
 _DATA_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _RUNNERS = {
@@ -571,13 +572,20 @@ def _module_above_error(
         request: Options of the user.
     """
     common_folder = Path(os.path.commonpath([root, folder]))
-    path = shlex.quote(os.path.relpath(root, folder / call.folder if call is not None else folder))
-    script_text = script_folder.source(folder / call.folder / call.script) if call is not None else ""
-    finds_root = (call is not None and "PYTHONPATH" in call.variables) or script_folder.finds_own_modules(script_text)
+    call_folder = folder / call.folder if call is not None else folder
+    path = shlex.quote(os.path.relpath(root, call_folder))
+    entries = call.variables.get("PYTHONPATH", "").split(os.pathsep) if call is not None else []
     words = [f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())}"]
-    words += [text] if finds_root else [f"export PYTHONPATH={path}", text]
+    values = _PYTHONPATH.findall(text) if call is None or any(entries) else []
+    if str(root) in [os.path.realpath(call_folder / entry) for entry in entries]:
+        words += [text]
+    elif values:  # an export before it would have no effect
+        words += [_PYTHONPATH.sub(lambda match: f"PYTHONPATH={path}{os.pathsep}{match[1]}", text)]
+    else:
+        words += [f"export PYTHONPATH={path}", text]
     command = " ".join(filter(None, (_INIT, shlex.quote(" && ".join(words)), request.typed)))
-    remedies = [f"set `PYTHONPATH={shlex.quote(str(root))}` in the command, for trials on this machine only"]
+    absolute_path = os.pathsep.join([shlex.quote(str(root)), *values[-1:]])
+    remedies = [f"set `PYTHONPATH={absolute_path}` in the command, for trials on this machine only"]
     if not script_folder.has_other_files(common_folder):
         remedy = f"give the command in the folder that has both: `cd {shlex.quote(str(common_folder))} && {command}`"
         remedies.insert(0, remedy)
