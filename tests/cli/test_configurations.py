@@ -195,6 +195,22 @@ def test_a_folder_has_the_modules_that_its_scripts_import_by_its_name(workplace:
         assert script_folder.root_above(file.parent, "src") == workplace
 
 
+def test_the_folders_of_a_commands_modules_are_looked_for_once(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, start = [], script_folder.start
+    monkeypatch.setattr(
+        script_folder, "start", lambda file, *args, **named: files.append(file) or start(file, *args, **named)
+    )
+    text = f"import sys\nsys.path.append('.')\n{SHARED}{SHARED_LOSS}"
+    file = write(written, {"shared_lib/losses.py": "def loss(lr): return lr\n", "projects/fit.py": text}) / "projects/fit.py"
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python projects/fit.py --lr 0.1")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert "PYTHONPATH" not in Path("job.yaml").read_text(), "it finds them by itself"
+    assert files.count(file) == 1, "the others are in copies"
+
+
 def test_a_path_of_a_command_above_its_folder_that_it_does_not_need_is_no_reason_to_refuse(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

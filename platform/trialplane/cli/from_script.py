@@ -488,10 +488,11 @@ def _python_path(text: str, call: script.Call, request: Request) -> str:
         return ""
     text_of_script = script_folder.source(file)
     parsed_script = script.read(text_of_script, call.script)
-    roots = script_folder.start(file, parsed_script, text_of_script).roots
-    _refuse_modules_above(text, call, script_folder.start(file, parsed_script, text="").roots, request)
+    start = script_folder.start(file, parsed_script, text="")  # also with the folders that the script itself finds
+    _refuse_modules_above(text, call, start.roots, text_of_script, request)
     if "PYTHONPATH" in call.variables:
         return ""
+    roots = [] if script_folder.finds_own_modules(text_of_script) and not start.module else start.roots
     if call.module and call.script.startswith(f"{_SOURCES}/"):
         roots.append(Path(call.folder, _SOURCES).resolve())
     # Python imports from the folder of a script, or from the working directory for a module.
@@ -500,13 +501,16 @@ def _python_path(text: str, call: script.Call, request: Request) -> str:
     return os.pathsep.join(map(shlex.quote, paths))
 
 
-def _refuse_modules_above(text: str, call: script.Call, roots: Sequence[Path], request: Request) -> None:
+def _refuse_modules_above(
+    text: str, call: script.Call, roots: Sequence[Path], text_of_script: str, request: Request
+) -> None:
     """Check that the script of a command imports no module of a folder that the working directory lacks.
 
     Args:
         text: Command line.
         call: Its call of the script. Its PYTHONPATH may name such folders, too.
         roots: Folders with modules that the script imports, also those that it adds to `sys.path` by itself.
+        text_of_script: Text of the script.
         request: Options of the user.
 
     Raises:
@@ -518,10 +522,9 @@ def _refuse_modules_above(text: str, call: script.Call, roots: Sequence[Path], r
     missing_modules = script_folder.missing_modules(file) if typed_roots else ()
     typed_roots = [root for root in typed_roots if any(script_folder.has_module(root, name) for name in missing_modules)]
     absolute_roots = {os.path.realpath(entry) for entry in entries if entry.startswith("/")}
-    script_text = script_folder.source(file)
     for root in (*roots, *typed_roots):
         # A folder that the command or the script names by its absolute path is found in the copy, too.
-        is_named = str(root) in absolute_roots or re.search(rf"""(["']){re.escape(str(root))}/?\1""", script_text)
+        is_named = str(root) in absolute_roots or re.search(rf"""(["']){re.escape(str(root))}/?\1""", text_of_script)
         if not root.is_relative_to(Path.cwd()) and not is_named:
             raise _module_above_error(text, call, root, Path.cwd(), f"{call.script} imports modules of {root}", request)
 
