@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import BODY, given, made, write
 
-from trialplane.cli import script_job, smoke
+from trialplane.cli import script_folder, script_job, smoke
 from trialplane.job import load
 from trialplane.plan import pack
 
@@ -843,3 +843,18 @@ def test_a_number_that_a_script_sets_twice_is_searched_at_both_lines(
     assert "\nsize is set in lines 1 and 4 of fit.py; both get the trial's value\n" in result.stderr
     assert "lr is set" not in result.stderr
     assert "\nenqueue: [{size: 2, lr: 0.1}]" in Path("job.yaml").read_text()
+
+
+@pytest.mark.parametrize("config", ["settings.yaml", "settings.py"])
+def test_only_a_settings_file_in_python_is_read_for_numbers_that_it_sets_twice(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
+    names, source = [], script_folder.source
+    monkeypatch.setattr(script_folder, "source", lambda file: names.append(file.name) or source(file))
+    is_python = config.endswith(".py")
+    text = "size = 1\nlr = 0.1\nsize = 2\n" if is_python else "size: 2\nlr: 0.1\n"
+    write(written, {config: text, "fit.py": "import sys\nprint('loss=', len(open(sys.argv[1]).read()))\n"})
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", f"python fit.py {config}", "--space", "size=1..32")
+    assert result.exit_code == 0, result.output
+    assert (f"size is set in lines 1 and 3 of {config}" in result.stderr) == (config in names) == is_python

@@ -752,9 +752,12 @@ def _make_job(
         result = _with_earlier_metrics(result, start.folder, parsed_script.metric_files)
     _print_remarks(title, job, declared, file_with_values, job_file)
     _print_missing_values(title, job, job_file)
+    config = parsed_script.config if job.in_file else ""
+    if file_with_values is not None:
+        config = file_with_values.name
     if parsed_script.style is Style.GLOBALS:
         _print_repeated(name, origin.text, job)
-    elif config := file_with_values.name if file_with_values is not None else parsed_script.config if job.in_file else "":
+    elif config.endswith(".py"):
         _print_repeated(config, script_folder.source(start.folder / config), job)
     return job, result, *_summary(title, job, parsed_script, result, job_file, request)
 
@@ -797,7 +800,7 @@ def _print_repeated(name: str, text: str, job: ScriptJob) -> None:
         text: Its text.
         job: The job, whose parameters replace values in the file.
     """
-    for key, lines in script.repeated_lines(text).items() if name.endswith(".py") else ():
+    for key, lines in script.repeated_lines(text).items():
         if key in job.space:
             shown_lines = errors.shortened(f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}", 100)
             quantity = "both" if len(lines) == 2 else "all"
