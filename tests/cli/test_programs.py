@@ -690,6 +690,15 @@ def test_a_number_without_a_name_has_the_name_that_the_user_gives_it(platform, w
     assert "; its metrics: valid_loss\n" in result.stderr and made().metrics is None
 
 
+def test_a_misspelled_objective_is_no_number_without_a_name(platform, written: Path) -> None:
+    text = "lr = 0.1\nfor i in range(4):\n    print(f'epoch {i} valid_acc: {i / 4}')\nprint(12)\n"
+    write(written, {"fit.py": text})
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "val_acc:max")
+    assert "; its metrics: valid_acc\n" in result.stderr, result.output
+    assert "objective: val_acc, maximized (one run did not show it)" in result.stderr
+    assert made().metrics is None
+
+
 def test_a_number_behind_its_step_is_the_objective(platform, written: Path) -> None:
     """A progress bar may stand before it in the same line."""
     text = "lr = 0.1\nfor i in range(4):\n    loss = [1 / (i + 1)]\n"

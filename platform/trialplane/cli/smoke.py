@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import NamedTuple
 
+from trialplane import errors
 from trialplane.cli import bounded
 from trialplane.importing import guess
 from trialplane.job import settings
@@ -107,7 +108,7 @@ def run(
         options: Names of the script's options, which are no metrics if it prints them.
         limit: Maximum duration, in seconds.
         requested: Names of metrics that are results in any case, and are read in any spelling. If the script shows none of
-            them, the first is that of a number without a name.
+            them, and none with a similar name, the first is that of a number without a name.
         declared: Paths of the files with metrics, with wildcards, if the script declares them. If one of them has an
             objective, or a requested metric, no other source counts.
     """
@@ -144,7 +145,8 @@ def run(
     for source, file_metrics in files_metrics:
         metrics_by_source[source] = {**metrics_by_source.get(source, {}), **file_metrics}
     seen_names = {spelling(name) for source_metrics in metrics_by_source.values() for name in source_metrics}
-    if requested and process_end.code == 0 and seen_names.isdisjoint(map(spelling, requested)):
+    shows_similar = any(errors.nearest(spelling(name), seen_names).endswith("?") for name in requested)  # or the same
+    if requested and process_end.code == 0 and not shows_similar:
         _add_unnamed_metric(own_output, re.sub(r"\W", "_", requested[0]), metrics_by_source, series)
     declared_metrics = {source: values for source, values in metrics_by_source.items() if source.path in declared}
     if any(set(requested) & set(values) if requested else guess.objective(values) for values in declared_metrics.values()):
