@@ -217,7 +217,7 @@ def test_a_metric_with_steps_is_pruned_on(platform, written: Path) -> None:
         result = platform("init", "--from", str(written / "fit.py"))
         text = (written / "job.yaml").read_text()
         assert "\npruner: asha\n" in text and "one run; the last value counts, with `of: best` the best one" in text
-        assert "\npruner: asha stops trials that are behind at steps 1, 4, 16, …; `--pruner none` at" in result.stderr
+        assert "\npruner: asha stops trials that are behind at step 1; `--pruner none` at submit" in result.stderr
 
 
 def test_a_metric_that_is_reported_once_is_not_pruned_on(platform, written: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_metric_that_is_reported_once_is_not_pruned_on(platform, written: Path
 
 @pytest.mark.parametrize(
     ("steps", "rung", "shown"),
-    [("range(501)", 31, "31, 124, 496"), ("range(20, 201, 20)", 20, "20, 80, 320"), ("range(30)", 1, "1, 4, 16")],
+    [("range(501)", 31, "31, 124, 496"), ("range(20, 201, 20)", 20, "20, 80"), ("range(30)", 1, "1, 4, 16")],
 )
 def test_the_first_rung_follows_the_length_of_a_run(platform, written: Path, steps: str, rung: int, shown: str) -> None:
     """It is after the first steps of a long run, and not before the first report, also if other metrics repeat."""
@@ -244,7 +244,18 @@ for step in {steps}:
     (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + text)
     result = platform("init", "--from", str(written / "fit.py"))
     assert (made().objectives[0].metric, made().pruner.options.get("min_resource", 1)) == ("val_auc", rung), result.output
-    assert f"asha stops trials that are behind at steps {shown}, …; " in result.stderr
+    assert f"asha stops trials that are behind at steps {shown}; " in result.stderr, "and no step that a run does not reach"
+
+
+def test_a_job_without_a_metric_tells_of_no_pruner(platform, written: Path) -> None:
+    (written / "fit.py").write_text("lr = 0.1\nprint('hello')\n")
+    words = ("init", "--from", str(written / "fit.py"))
+    for words_with_flag in (words, (*words, "--no-smoke")):
+        Path("src/job.yaml").unlink(missing_ok=True)
+        result = platform(*words_with_flag)
+        assert "placeholder" in result.stderr and "pruner" not in result.stderr, result.output
+    Path("src/job.yaml").unlink()
+    assert "at steps 1, 4, 16, …; " in platform(*words, "--no-smoke", "--objective", "auc:max").stderr
 
 
 def test_the_steps_of_metrics_that_wandb_gets_are_known(platform, written: Path) -> None:

@@ -590,12 +590,19 @@ def _first_rung(job: ScriptJob, result: smoke.Smoke | None) -> tuple[int, str]:
 
 
 def pruner_message(job: ScriptJob, result: smoke.Smoke | None) -> str:
-    """Return the message that the job has a pruner, which the user has not asked for; "" without one."""
-    rung, reason = _first_rung(job, result)
-    if reason or not job.space:
+    """Return the message that the job has a pruner, which the user has not asked for; "" without one, or without a metric.
+
+    It names the first steps at which trials are compared, of a run that has ended only those that the run has reached.
+    """
+    chosen, (rung, reason) = best_objective(job, result), _first_rung(job, result)
+    if chosen is None or reason or not job.space:
         return ""
-    steps = ", ".join(str(rung * _REDUCTION**power) for power in range(3))
-    return f"pruner: asha stops trials that are behind at steps {steps}, …; `--pruner none` at submit trains all to the end"
+    steps, rest = [rung * _REDUCTION**power for power in range(3)], ", …"
+    series = None if result is None else result.series.get(chosen[0], {}).get(chosen[1]["metric"])
+    if series is not None and result is not None and result.ended and not result.failure:
+        steps, rest = [step for step in steps if step <= series.last], ""
+    steps_text = f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}{rest}"
+    return f"pruner: asha stops trials that are behind at {steps_text}; `--pruner none` at submit trains all to the end"
 
 
 def _enqueue_lines(job: ScriptJob) -> list[str]:
