@@ -120,8 +120,12 @@ def test_a_number_before_a_name_that_is_not_its_value(line: str) -> None:
     [
         ("Start training from score -0.5", {}),
         ("no better than score 0.5", {}),
+        ("worse than the previous best score 0.5", {}),
+        ("above the last score 0.5", {}),
         ("improved from score 0.5 to score 0.7", {"Score": 0.7}),
         ("ended with score 0.5", {"Score": 0.5}),
+        ("averaged over score 0.5", {"Score": 0.5}),
+        ("better than score: 0.5", {"Score": 0.5}),
     ],
 )
 def test_where_a_metric_begins_and_a_bound_are_no_values(line: str, metrics: dict[str, float]) -> None:

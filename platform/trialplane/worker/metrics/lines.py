@@ -48,8 +48,10 @@ _PAIR = re.compile(
 )
 _BAR = re.compile(r"%\|[\s\d#█▉▊▋▌▍▎▏]*\|")  # of a progress bar, whose label is before its percentage: `Map: 100%|███|`
 _DATA_SET_BEFORE = re.compile(rf"(?<!\w){_DATA_SET}[\s_-]*$")
-# A number after such a word and a name is where the metric begins or a bound: `Start training from score 0.5`.
-_BOUND_BEFORE = re.compile(r"(?<!\w)(?:from|than|until|below|above|under|over)\s+$", re.IGNORECASE)
+# A number after such words and a name is where the metric begins or a bound: `Start training from score 0.5`.
+_BOUND_BEFORE = re.compile(
+    r"(?<!\w)(?:from|than|until|below|above|under)\s+(?:(?:the|best|last|previous)\s+)*$", re.IGNORECASE
+)
 _ANY_DATA_SET = re.compile(r"train|val|test", re.IGNORECASE)  # also in valid and eval
 # A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`.
 _HEADING = re.compile(
@@ -593,6 +595,7 @@ def _spelled_value(
     """Return the value of a metric in any spelling; None if the line has none.
 
     A value of another set of data does not count, as in `train accuracy`, and no bound, as in `better than accuracy 0.9`.
+    Of pairs the words before them are not read: `better than accuracy: 0.9` is a value.
 
     Args:
         name: Metric that the job names.
@@ -604,7 +607,7 @@ def _spelled_value(
     """
     follows_other_set = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
     for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in patterns):
-        text_before = line[max(0, match.start() - 20) : match.start()]
+        text_before = line[max(0, match.start() - 30) : match.start()]
         if _BAR.match(line, match.end()) or _BOUND_BEFORE.search(text_before):
             continue
         if _DATA_SET_BEFORE.search(text_before):
