@@ -105,19 +105,35 @@ def test_what_does_not_fit_an_objective_is_said_at_its_field(tmp_path: Path, fie
     assert any(found in text for text in complaints(tmp_path, {**OPTUNA, **fields}))
 
 
-def test_the_parameters_to_fix_are_named_beside_a_space(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("calls", "advice"),
+    [
+        (
+            """
+            booster = trial.suggest_categorical("booster", ["tree", "dart"]), trial.suggest_int(name="depth", low=1, high=9)
+            trial.suggest_float("eta", 0, 1), trial.suggest_float("x", 0, 1)
+            trial.suggest_categorical("size", choices=sizes)
+            """,
+            'fix the others in job.yaml, as `params: {booster: "tree", depth: …, size: …}`',
+        ),
+        (
+            """
+            trial.suggest_categorical("model: big", (True, False)), trial.suggest_categorical("n", [None, 3])
+            trial.suggest_int(x, 1, 9)
+            """,
+            'as `params: {"model: big": true, n: …, NAME: VALUE}`',
+        ),
+        ('trial.suggest_categorical("width", [0.5, 2])', "as `params: {width: 0.5}`"),
+        ('trial.suggest_float("eta", 0, 1)', "drop it, and for other ranges, change those in the code"),
+        ("", "as `params: {NAME: VALUE}`"),
+    ],
+)
+def test_the_parameters_to_fix_are_named_beside_a_space(tmp_path: Path, calls: str, advice: str) -> None:
     """Those whose names the text of the module shows, with the first choice of those with choices."""
-    code = """
-        def objective(trial):
-            booster = trial.suggest_categorical("booster", ["tree", "dart"])
-            trial.suggest_int(name="depth", low=1, high=9), trial.suggest_float("eta", 0, 1), trial.suggest_float("x", 0, 1)
-            return trial.suggest_categorical("size", choices=sizes)
-    """
     space = {"space": {"x": {"type": "float", "low": 0, "high": 1}, "eta": {"type": "float", "low": 0, "high": 1}}}
-    (found,) = complaints(tmp_path, {**OPTUNA, **space}, textwrap.dedent(code))
-    assert found.endswith('fix the others in job.yaml, as `params: {booster: "tree", depth: …, size: …}`')
-    (found,) = complaints(tmp_path, {**OPTUNA, **space}, "from other import objective\n")
-    assert found.endswith("as `params: {NAME: VALUE}`")
+    code = f"def objective(trial):\n    pass\n{textwrap.indent(textwrap.dedent(calls), '    ')}\n"
+    (found,) = complaints(tmp_path, {**OPTUNA, **space}, code)
+    assert found.endswith(advice)
 
 
 @pytest.mark.parametrize("sampler", ["bruteforce", {"name": "cmaes", "x0": {"x": 0.5}}, "gp", "nsgaii"])

@@ -67,7 +67,8 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
                 file = _module_file(function, root)
                 tree = None if file is None else _parse(file, file.name)
                 reason = "stands beside an objective of Optuna, whose suggest calls define the parameters; drop it, and "
-                yield Issue(("space",), reason + fixing_advice(tree, job.search.space))
+                advice = fixing_advice(tree if isinstance(tree, ast.Module) else None, job.search.space)
+                yield Issue(("space",), reason + advice)
     if ("arguments",) not in broken:
         yield from _settings_issues(job, folder, broken)
         yield from reach.issues(job, folder, packages(job, folder), broken)
@@ -80,14 +81,14 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
                 yield from _globals_issues(job, folder / text, broken)
 
 
-def fixing_advice(tree: object, searched: Collection[str]) -> str:
-    """Return how to search only some parameters of an objective of Optuna.
+def fixing_advice(tree: ast.Module | None, searched: Collection[str]) -> str:
+    """Return how to search only some parameters of an objective of Optuna, or to change their ranges if it has no others.
 
     Args:
-        tree: Syntax tree of its module; any other object if there is none.
+        tree: Syntax tree of its module; None if there is none.
         searched: Names of the parameters to search.
     """
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if isinstance(tree, ast.AST) else []
+    calls = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.Call)]
     examples: dict[str, str] = {}  # name of a parameter → its first choice, or "…"
     for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
         if isinstance(call.func, ast.Attribute) and call.func.attr.startswith("suggest_"):
@@ -96,11 +97,17 @@ def fixing_advice(tree: object, searched: Collection[str]) -> str:
             name, choices = words.get("name", name), words.get("choices", choices)
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 first = next(iter(choices.elts), None) if isinstance(choices, (ast.List, ast.Tuple)) else None
-                text = first.value if isinstance(first, ast.Constant) else None
-                examples.setdefault(name.value, json.dumps(text) if isinstance(text, str) else "…")
-    others = [f"{name}: {example}" for name, example in examples.items() if name not in searched]
-    line = ", ".join(others[:_MOST_FIXED]) + (", …" if len(others) > _MOST_FIXED else "")
-    return f"to search only some of them, fix the others in job.yaml, as `params: {{{line or 'NAME: VALUE'}}}`"
+                value = first.value if isinstance(first, ast.Constant) else None
+                examples.setdefault(name.value, json.dumps(value) if isinstance(value, (str, int, float)) else "…")
+            else:
+                examples["NAME"] = "VALUE"
+    others = {name: example for name, example in (examples or {"NAME": "VALUE"}).items() if name not in searched}
+    if not others:
+        return "for other ranges, change those in the code"
+    # Names may have spaces and colons, which YAML would read.
+    items = [f"{name if name.isidentifier() else json.dumps(name)}: {example}" for name, example in others.items()]
+    line = ", ".join(items[:_MOST_FIXED]) + (", …" if len(items) > _MOST_FIXED else "")
+    return f"to search only some of them, fix the others in job.yaml, as `params: {{{line}}}`"
 
 
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
