@@ -851,9 +851,13 @@ def test_a_number_that_a_script_sets_twice_is_searched_at_both_lines(
     monkeypatch.chdir(written)
     result = platform("init", "--from", typed, "--space", "size=1..32", "--space", "lr=0.1..1")
     assert result.exit_code == 0, result.output
-    assert "\nsize is set in lines 1 and 4 of fit.py; both get the trial's value\n" in result.stderr
+    told = "size is set in lines 1 and 4 of fit.py; both get the trial's value, 2 in the first trial\n"
+    assert f"\n{told}" in result.stderr
     assert "lr is set" not in result.stderr
-    assert "\nenqueue: [{size: 2, lr: 0.1}]" in Path("job.yaml").read_text()
+    job_text = Path("job.yaml").read_text()
+    assert "\nenqueue: [{size: 2, lr: 0.1}]" in job_text and f"\n# {told}" in job_text
+    Path("job.yaml").unlink()
+    assert "both get the trial's value\n" in platform("init", "--from", typed, "--space", "size=3..9").stderr
 
 
 @pytest.mark.parametrize("config", ["settings.yaml", "settings.py"])

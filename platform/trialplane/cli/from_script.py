@@ -793,18 +793,22 @@ def _print_remarks(
 
 
 def _print_repeated(name: str, text: str, job: ScriptJob) -> None:
-    """Print which searched values a Python file sets several times.
+    """Print which searched values a Python file sets several times, and add that to the comments of the job.
 
     Args:
         name: Path of the file.
         text: Its text.
         job: The job, whose parameters replace values in the file.
     """
+    first_trial = script_job.first_trial(job)
     for key, lines in script.repeated_lines(text).items():
         if key in job.space:
             shown_lines = errors.shortened(f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}", 100)
             quantity = "both" if len(lines) == 2 else "all"
-            output.note(f"{key} is set in lines {shown_lines} of {name}; {quantity} get the trial's value")
+            first = f", {first_trial[key]} in the first trial" if key in first_trial else ""
+            note = f"{key} is set in lines {shown_lines} of {name}; {quantity} get the trial's value{first}"
+            output.note(note)
+            job.comments.append(escapes.escape_controls(note))
 
 
 def _with_paths_from(folder: Path, parsed_script: Script, file: Path) -> Script:

@@ -610,15 +610,22 @@ def _enqueue_lines(job: ScriptJob) -> list[str]:
 
     If all of them are out of range, this is a comment, and no lines if there are no defaults.
     """
-    defaults = {name: job.defaults[name] for name in job.space if name in job.defaults}
-    first_trial = {name: value for name, value in defaults.items() if _contains(job.space[name][0], value)}
+    values = first_trial(job)
     outside = "; ".join(
-        f"{name}, by default {defaults[name]}, is outside of its range" for name in defaults if name not in first_trial
+        f"{name}, by default {job.defaults[name]}, is outside of its range"
+        for name in job.space
+        if name in job.defaults and name not in values
     )
-    if first_trial:
+    if values:
         remark = f"the script's defaults, tried first{f'; {outside}' if outside else ''}"
-        return [_field_line("enqueue", [first_trial], remark)]
+        return [_field_line("enqueue", [values], remark)]
     return [f"# The script's defaults are not tried first: {escapes.escape_controls(outside)}"] if outside else []
+
+
+def first_trial(job: ScriptJob) -> dict[str, Any]:
+    """Return the values of the first trial: the script's defaults of the searched parameters that are in their ranges."""
+    defaults = {name: job.defaults[name] for name in job.space if name in job.defaults}
+    return {name: value for name, value in defaults.items() if _contains(job.space[name][0], value)}
 
 
 def _contains(parameter: dict[str, Any], value: Any) -> bool:
