@@ -17,6 +17,8 @@ from tests.cli.conftest import BODY, given, made, write
 from trialplane.cli import script_folder, script_job, smoke
 from trialplane.job import load
 from trialplane.plan import pack
+from trialplane.worker.metrics.steps import Steps
+from trialplane.worker.metrics.tails import Tail
 
 ARGPARSE = """
 import argparse
@@ -245,6 +247,18 @@ for step in {steps}:
     result = platform("init", "--from", str(written / "fit.py"))
     assert (made().objectives[0].metric, made().pruner.options.get("min_resource", 1)) == ("val_auc", rung), result.output
     assert f"asha stops trials that are behind at steps {shown}; " in result.stderr, "and no step that a run does not reach"
+
+
+def test_the_series_of_the_objective_alone_is_computed(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the output is not parsed again for it."""
+    parsed, series = [], set()
+    monkeypatch.setattr(smoke, "Tail", lambda file, *rest: parsed.append(file.name) or Tail(file, *rest))
+    monkeypatch.setattr(smoke, "Steps", lambda names: series.add(names) or Steps(names))
+    text = "lr = 0.1\nfor i in range(9):\n    print(f'epoch {i} loss: {i} val_loss: {i} mae: {i}')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert "its metrics: loss, mae, val_loss\n" in result.stderr and "at steps 1, 4; " in result.stderr, result.output
+    assert (parsed, series) == (["printed.log"], {("val_loss",)})
 
 
 def test_a_job_without_a_metric_tells_of_no_pruner(platform, written: Path) -> None:

@@ -578,7 +578,7 @@ def _first_rung(job: ScriptJob, result: smoke.Smoke | None) -> tuple[int, str]:
     metric = objective["metric"]
     if result is None or source.source not in ("stdout", "wandb"):  # of others, the steps are not known
         return 1, ""
-    series = result.series.get(source, {}).get(metric)
+    series = result.series(source, metric)
     if series is None:
         reason = f"{metric} was reported once, or twice without a step, as at the end of a phase"
         if metric not in result.metrics.get(source, ()):
@@ -598,7 +598,7 @@ def pruner_message(job: ScriptJob, result: smoke.Smoke | None) -> str:
     if chosen is None or reason or not job.space:
         return ""
     steps, rest = [rung * _REDUCTION**power for power in range(3)], ", …"
-    series = None if result is None else result.series.get(chosen[0], {}).get(chosen[1]["metric"])
+    series = None if result is None else result.series(chosen[0], chosen[1]["metric"])
     if series is not None and result is not None and result.ended and not result.failure:
         steps, rest = [step for step in steps if step <= series.last], ""
     steps_text = f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}{rest}"
@@ -711,7 +711,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         names = smoke.shown_names([result.metrics.get(source, ())]) if result is not None else []
         other_names = ", ".join(name for name in names if name != objective["metric"])
         others = f"; the others: {other_names}" if other_names else ""
-        has_steps = result is not None and objective["metric"] in result.series.get(source, ())
+        has_steps = result is not None and result.series(source, objective["metric"]) is not None
         last = "; the last value counts, with `of: best` the best one" if has_steps else ""
         # W&B's package would need an account. A metric that one run did not show may be logged to it, or printed.
         is_shown = result is not None and objective["metric"] in result.metrics.get(source, ())

@@ -71,8 +71,8 @@ class Smoke:
         seconds: Duration of the run, up to the limit.
         failure: Cause of a failure, and the file with the whole output; "" if it succeeded or was stopped.
         ended: Whether the script ended by itself.
-        series: Source of metrics, which is the output or W&B → its metrics with a value per step: several beside steps, or
-            three at least.
+        series: Function that returns the reports of a metric of a source, which is the output or W&B, if it has a value per
+            step: several beside steps, or three at least. None if it has not.
         peak_memory: Most bytes that the script and its descendants were seen to use.
     """
 
@@ -80,7 +80,7 @@ class Smoke:
     seconds: float
     failure: str
     ended: bool
-    series: Mapping[MetricSource, Mapping[str, Series]] = dataclasses.field(default_factory=dict)
+    series: Callable[[MetricSource, str], Series | None] = lambda _source, _metric: None
     peak_memory: int = 0
 
 
@@ -129,16 +129,14 @@ def run(
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
     names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:]))))
     printed = scratch / "printed.log"
-    values, stepped = _printed_metrics(own_output, names, printed, folder, options, requested)
+    values, occurrences = _printed_metrics(own_output, names, printed, folder, options, requested)
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
-    reports = _printed_reports(printed, names, values)
-    series: dict[MetricSource, Mapping[str, Series]] = {STDOUT: _series(reports, stepped)}
+    unnamed_steps: dict[MetricSource, Sequence[int]] = {}
     if not requested and guess.objective(values) is None:
-        _add_unnamed_metric(own_output, default_name, metrics_by_source, series)
+        _add_unnamed_metric(own_output, default_name, metrics_by_source, unnamed_steps)
     logged, wandb_reports = _wandb_metrics(wandb_folder, log)
     if logged:
         metrics_by_source[WANDB] = logged
-        series[WANDB] = _series(wandb_reports, logged)
     if mlflow_metrics := _mlflow_metrics(database):
         metrics_by_source[MLFLOW] = mlflow_metrics
     files_metrics = _file_metrics(folder, names, lambda file: old_files.get(file) != _file_version(file), options, declared)
@@ -147,7 +145,7 @@ def run(
     seen_names = {spelling(name) for source_metrics in metrics_by_source.values() for name in source_metrics}
     shows_similar = any(errors.nearest(spelling(name), seen_names).endswith("?") for name in requested)  # or the same
     if requested and process_end.code == 0 and not shows_similar:
-        _add_unnamed_metric(own_output, re.sub(r"\W", "_", requested[0]), metrics_by_source, series)
+        _add_unnamed_metric(own_output, re.sub(r"\W", "_", requested[0]), metrics_by_source, unnamed_steps)
     declared_metrics = {source: values for source, values in metrics_by_source.items() if source.path in declared}
     if any(set(requested) & set(values) if requested else guess.objective(values) for values in declared_metrics.values()):
         metrics_by_source = declared_metrics
@@ -161,6 +159,19 @@ def run(
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep_log(name))))
     is_ended = process_end.code is not None
+
+    def series(source: MetricSource, metric: str) -> Series | None:
+        """Return the series of a metric. It is not computed for all metrics, of which an output may have very many."""
+        least = 2  # reports; one of them may be a summary at the end
+        if source == STDOUT:
+            steps = _printed_steps(occurrences.parsed_lines, metric) if metric in values else []
+            least = 2 if metric in occurrences.stepped else _SERIES
+        elif source == WANDB:
+            steps = [step for name, step in wandb_reports if name == metric]
+        else:
+            steps = list(unnamed_steps.get(source, ()))
+        return Series(steps[0], steps[-1], len(steps)) if len(steps) >= least else None
+
     return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory)
 
 
@@ -168,21 +179,21 @@ def _add_unnamed_metric(
     output: str,
     name: str,
     metrics_by_source: dict[MetricSource, Mapping[str, float]],
-    series: dict[MetricSource, Mapping[str, Series]],
+    steps_by_source: dict[MetricSource, Sequence[int]],
 ) -> None:
-    """Add the metric that a script prints as a number without a name, and its series, if there is one.
+    """Add the metric that a script prints as a number without a name, and its steps, if there is one.
 
     Args:
         output: Output of the script.
         name: Name for the metric.
         metrics_by_source: Metrics to which it is added.
-        series: Series to which its own is added.
+        steps_by_source: Steps to which its own are added.
     """
     unnamed_metric = _unnamed_metric(output, name) if name.isidentifier() else None  # the name of a group in an expression
     if unnamed_metric is not None:
         source, value, steps = unnamed_metric
         metrics_by_source[source] = {name: value}
-        series[source] = _series(((name, step) for step in steps), {name})
+        steps_by_source[source] = steps
 
 
 def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float, Sequence[int]] | None:
@@ -224,8 +235,8 @@ def _printed_metrics(
     folder: Path,
     options: Collection[str],
     requested: Collection[str] = (),
-) -> tuple[dict[str, float], set[str]]:
-    """Return the last value of each metric in an output, and the names of those that have a step.
+) -> tuple[dict[str, float], _Occurrences]:
+    """Return the last value of each metric in an output, and the occurrences of metrics in it.
 
     Args:
         output: Output of the script.
@@ -240,7 +251,7 @@ def _printed_metrics(
     # After the reader was created, because a reader skips the content that a file has by then.
     log.write_bytes(output.encode())
     metric_reader.read(time.monotonic(), ended=True)
-    result_names, stepped = _result_names(log, names, metric_reader.finite, folder, options)
+    result_names, occurrences = _result_names(log, names, metric_reader.finite, folder, options)
     result_names |= set(requested)
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
@@ -252,37 +263,19 @@ def _printed_metrics(
         and name not in metric_reader.ambiguous  # the whole names of its values are metrics, too
         and (name not in names or spelling(name) not in pair_spellings)
     }
-    return values, stepped
+    return values, occurrences
 
 
-def _printed_reports(log: Path, names: Collection[str], metrics: Collection[str]) -> Iterator[tuple[str, int]]:
-    """Yield the name and the step of each report that a job would get of a metric in an output, if it names this one alone.
-
-    Args:
-        log: File with the output.
-        names: Names of losses and scores that are read in any spelling.
-        metrics: Names of the metrics.
-    """
-    steps_by_metric = {name: Steps((name,)) for name in metrics}
-    for line in Tail(log, Source(STDOUT, names), 0).read(True, time.monotonic() + reader.END):
-        for name, steps in steps_by_metric.items():
-            yield from ((name, step) for step, values in steps.add(line) if name in values)
-    for name, steps in steps_by_metric.items():
-        yield from ((name, step) for step, values in steps.flush() if name in values)
-
-
-def _series(reports: Iterable[tuple[str, int]], stepped: Collection[str]) -> dict[str, Series]:
-    """Return the reports of each metric that has a value per step.
+def _printed_steps(parsed_lines: Iterable[lines.LineMetrics], metric: str) -> list[int]:
+    """Return the step of each report that a job would get of a metric in an output, if it names this one alone.
 
     Args:
-        reports: Name of the metric and step of each report.
-        stepped: Metrics whose steps the script names. Two reports of them are enough, but one may be a summary at the end.
+        parsed_lines: Lines of the output.
+        metric: Name of the metric.
     """
-    series: dict[str, Series] = {}
-    for name, step in reports:
-        first, _, count = series.get(name, (step, step, 0))
-        series[name] = Series(first, step, count + 1)
-    return {name: item for name, item in series.items() if item.reports >= (2 if name in stepped else _SERIES)}
+    steps = Steps((metric,))
+    reports = [report for line in parsed_lines for report in steps.add(line)]
+    return [step for step, values in (*reports, *steps.flush()) if metric in values]
 
 
 def _file_metrics(
@@ -373,12 +366,14 @@ class _Occurrences(NamedTuple):
         crowded: Names in a line in which most names are not those of losses and scores.
         only_early: Names that occur only before the first loss, score or step; none if there is no such line.
         changing: Names with several values in lines with the same names.
+        parsed_lines: Lines with metrics or a step. To take little memory, lines of the same names share values.
     """
 
     stepped: set[str]
     crowded: set[str]
     only_early: set[str]
     changing: set[str]
+    parsed_lines: list[lines.LineMetrics]
 
 
 def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
@@ -390,7 +385,11 @@ def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
     """
     stepped, crowded, early, late = set[str](), set[str](), set[str](), set[str]()
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
+    parsed_lines: list[lines.LineMetrics] = []
+    first_metrics: dict[frozenset[str], dict[str, float]] = {}  # names in a line → the metrics of the first such line
     for line in Tail(log, Source(STDOUT, names), 0).read(True, time.monotonic() + reader.END):
+        line_names = frozenset(line.metrics)
+        parsed_lines.append(line._replace(metrics=first_metrics.setdefault(line_names, line.metrics)))
         measures = [name for name in line.metrics if guess.is_measure(name)]
         if line.step is not None:
             stepped |= line.metrics.keys()
@@ -401,15 +400,15 @@ def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
         else:
             early |= line.metrics.keys()
         for name, value in line.metrics.items():
-            values.setdefault((frozenset(line.metrics), name), set()).add(value)
+            values.setdefault((line_names, name), set()).add(value)
     changing = {name for (_, name), distinct_values in values.items() if len(distinct_values) > 1}
-    return _Occurrences(stepped, crowded, early - late if late else set(), changing)
+    return _Occurrences(stepped, crowded, early - late if late else set(), changing, parsed_lines)
 
 
 def _result_names(
     log: Path, names: Collection[str], metrics: Collection[str], folder: Path, options: Collection[str]
-) -> tuple[set[str], set[str]]:
-    """Return the names of metrics in an output that are results, not settings, and those of them that have a step.
+) -> tuple[set[str], _Occurrences]:
+    """Return the names of metrics in an output that are results, not settings, and the occurrences of metrics in it.
 
     Results are, in the terms of `_Occurrences`:
         - metrics in a line with a step;
@@ -424,7 +423,7 @@ def _result_names(
         folder: Folder with the code.
         options: Names of the script's options.
     """
-    stepped, crowded, only_early, changing = _occurrences(log, names)
+    stepped, crowded, only_early, changing, _ = occurrences = _occurrences(log, names)
     measures = {name for name in metrics if guess.is_measure(name) and (name not in crowded or guess.names_data(name))}
     text = log.read_text(encoding="utf-8", errors="replace")
     others = {
@@ -434,7 +433,7 @@ def _result_names(
     }
     code = "\n".join(python_texts(folder)) if others - changing else ""  # it is read only if it decides
     other_results = {name for name in others if name in changing or _printed_name(name).search(code)}
-    return stepped | measures | other_results, stepped
+    return stepped | measures | other_results, occurrences
 
 
 def _longer_name(name: str) -> re.Pattern[str]:
