@@ -94,6 +94,11 @@ def test_a_fixed_value_may_be_zero_in_a_logarithmic_range(opened: Opened, sample
         points = drawn(ledger)
     assert [point["c"] for point in points] == [0.0] * 8 and len({str(point) for point in points}) > 1
     assert {attempt.request.params["c"] for attempt in attempts(opened)} == {0.0}
+    copy = export.Copy(optuna.storages.InMemoryStorage(), StudyOrder("toy-1", ("minimize",), ("score",), {}))
+    copy.add(attempts(opened), is_active=False)
+    for exported in copy.study.trials:
+        assert exported.user_attrs["params.c"] == 0.0 and "c" not in exported.params, "Optuna could not store it"
+        assert not {f"params.{name}" for name in exported.params} & exported.user_attrs.keys()
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

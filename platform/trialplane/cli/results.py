@@ -247,8 +247,9 @@ def _title(run: str, objectives: list[str], row: TrialRow) -> str:
 def export_command(run: str, url: str, target_name: TargetName) -> None:
     """Export RUN as an Optuna study to the database at URL, for example sqlite:///study.db, or to MLflow at mlflow:URI.
 
-    Each attempt becomes a trial, with its parameters, values, reports, constraints and times. An existing study with the
-    same name is not changed. Open the export with `optuna.load_study(study_name=RUN, storage=URL)`.
+    Each attempt becomes a trial, with its parameters, values, reports, constraints and times. Fixed parameters are user
+    attributes, as `params.epochs`. An existing study with the same name is not changed. Open the export with
+    `optuna.load_study(study_name=RUN, storage=URL)`.
 
     With mlflow:URI, for example mlflow:sqlite:///mlflow.db or mlflow:http://localhost:5000, that MLflow is brought up to
     date with the run's records: once more changes nothing. Files such as logs and arrays are not exported.

@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 import wsgiref.simple_server
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TextIO
 
 import optuna
@@ -141,7 +141,7 @@ class Copy:
         else:
             trial.state = TrialState.FAIL
             trial.datetime_complete = trial.datetime_start  # the time of the loss is not stored, and Optuna needs one
-        trial.user_attrs |= _attributes(newest, first.request.retry_of)
+        trial.user_attrs |= _attributes(newest, first.request.retry_of, trial.params)
         trial.intermediate_values = self._curves.get(request.series, {})
         # In the controller's Optuna, a normal parameter is a share of its distribution. The copy has the user's values.
         for name in self._ranges.keys() & trial.params.keys():
@@ -171,12 +171,15 @@ class Copy:
         self._storage.set_trial_state_values(trial_id, trial.state, trial.values)
 
 
-def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
+def _attributes(attempt: Attempt, retry_of: int | None, drawn: Collection[str]) -> dict[str, Any]:
     """Return user attributes for the values of an attempt that Optuna has no field for. Empty values are left out.
+
+    Among them are fixed parameters, which have no distribution, such as 0 in a logarithmic range.
 
     Args:
         attempt: Newest attempt of a series.
         retry_of: Number of the attempt that the first attempt of the series repeats; None if it repeats none.
+        drawn: Names of the parameters of the trial in Optuna.
     """
     request, outcome = attempt.request, attempt.outcome
     attributes: dict[str, Any] = {
@@ -184,6 +187,7 @@ def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
         "attempt": request.attempt,
         "seed": request.seed,
         "retry_of": retry_of,
+        **{f"params.{name}": value for name, value in request.params.items() if name not in drawn},
     }
     if request.segment is not None:
         attributes["rung"] = request.segment.rung
