@@ -223,7 +223,7 @@ def test_too_large(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{folder} is 8 MiB packed, and 8 MiB is the limit. Its largest files:"
     assert [line.split()[-1] for line in lines[1:3]] == ["data/big.bin", "data/less.bin"]
-    assert "8,192 KiB  data/big.bin" in lines[1] and ".jobignore" in lines[-1]
+    assert "8,192 KiB  data/big.bin" in lines[1] and f"`echo data/big.bin >> {folder}/.jobignore`" in lines[-1]
 
 
 def test_too_large_is_found_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_too_large_is_found_before_anything_is_read(tmp_path: Path, monkeypatch:
         pack.pack(folder)
     text = str(caught.value)
     assert "is 70 MiB, and 64 MiB is the limit" in text and "10,240 KiB  venv/0.so" in text
-    assert "71,680 KiB  venv/ in all, with 7 files" in text
+    assert "71,680 KiB  venv/ in all, with 7 files" in text and f"`echo venv/ >> {folder}/.jobignore`" in text
 
 
 def test_there_and_back(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
 import stat
 import tarfile
@@ -435,7 +436,8 @@ def _base_name(name: str) -> str:
 def _too_large_message(folder: Path, size_and_limit: str, sizes: dict[str, int]) -> str:
     """Return the message for code that is too large.
 
-    The message lists the largest files, and a folder of many files that has more than half of the size.
+    The message lists the largest files, and a folder of many files that has more than half of the size. It has the command
+    that leaves this folder out, or else the largest file.
 
     Args:
         folder: The job's folder.
@@ -450,12 +452,13 @@ def _too_large_message(folder: Path, size_and_limit: str, sizes: dict[str, int])
         folder_sizes[f"{top_folder}/" if slash else ""] += size
     largest_folder, folder_size = folder_sizes.most_common(1)[0]
     file_count = sum(name.startswith(largest_folder) for name in sizes)
+    largest = largest_files[0][0]
     if largest_folder and folder_size > sum(sizes.values()) / 2 and file_count > _LARGEST_SHOWN:
+        largest = largest_folder
         lines.append(f"  {folder_size / 1024:10,.0f} KiB  {largest_folder} in all, with {file_count:,} files")
     head = f"{folder} is {size_and_limit} is the limit. Its largest files:"
-    tail = (
-        f"List files that the job does not need in {folder / IGNORE_FILE}, and keep data elsewhere, with its path in params."
-    )
+    command = f"echo {shlex.quote(largest)} >> {shlex.quote(str(folder / IGNORE_FILE))}"
+    tail = f"Leave out what the job does not need: `{command}`. Keep data elsewhere, with its path in params."
     return "\n".join([head, *lines, tail])
 
 
