@@ -95,7 +95,7 @@ def _create_tables(file: Path, artifacts: Path) -> None:
 
 @contextlib.contextmanager
 def _without_waits() -> Iterator[None]:
-    """Let new connections to SQLite not wait for the disk: waiting is most of the time of MLflow's hundred migrations."""
+    """Let new connections to SQLite not wait for the disk: waiting is most of the time of MLflow's 70 migrations."""
 
     def set_up(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute("PRAGMA synchronous=OFF")

@@ -55,6 +55,9 @@ ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|pyrallis|draccus|docopt|"
     r"getopt|sacred|\bplac\b"
 )
+# 0 is any free port.
+_MASTER_PORT = re.compile(r"(?<![\w-])(?:--(?:master|main_process)[_-]port[ =]|MASTER_PORT=)([1-9]\d*)")
+_PACKAGE = re.compile(r"#\s*@package\s+(?!_group_\s)")  # `_group_` is the default
 _SETTINGS_NAME = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg|conf|gin)\b")
 # Text before a name that starts with a slash, if the name is only the rest of a path: f"{root}/a.yaml", root + "/a.yaml".
 _JOINED = re.compile(r"""\}|\+\s*f?["']$""")
@@ -215,9 +218,7 @@ def read(
         SpecError: The text is not Python.
     """
     tree = _parse(text, name)
-    values = tuple(
-        _text_options(tree, requested)
-    )  # before dicts are folded: a trial replaces the values in the text as it is
+    values = tuple(_text_options(tree, requested))  # before the tree changes, as a trial replaces values in the text
     changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     hydra_main_names = _hydra_main_names(tree)
@@ -826,11 +827,6 @@ def _imported_modules(nodes: list[Any]) -> Iterator[str]:
             yield node.module
         elif isinstance(node, (ast.Try, ast.If)):
             yield from _imported_modules(node.body)
-
-
-# 0 is any free port.
-_MASTER_PORT = re.compile(r"(?<![\w-])(?:--(?:master|main_process)[_-]port[ =]|MASTER_PORT=)([1-9]\d*)")
-_PACKAGE = re.compile(r"#\s*@package\s+(?!_group_\s)")  # `_group_` is the default
 
 
 def hydra_options(
