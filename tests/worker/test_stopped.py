@@ -10,11 +10,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.worker.conftest import Bench, alive, wait_until
 
 from trialplane import errors
+from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 
 CODE = """
@@ -27,6 +29,9 @@ from pathlib import Path
 
 def run(ctx):
     what = ctx.params.get("what", "")
+    gate = ctx.params.get("gate")
+    while gate and not os.path.exists(gate):
+        time.sleep(0.005)
     if what == "stops its template and ends":
         os.kill(os.getppid(), signal.SIGSTOP)
     elif what == "stops its template and hangs":
@@ -56,12 +61,40 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
+def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("running.TEMPLATE_PATIENCE", "running.KILLED_PATIENCE", "slot.CLOSE_PATIENCE"):
+        monkeypatch.setattr(f"trialplane.worker.{name}", 0.5)
+
+
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Limits of a moment; undone before a trial that is to end well."""
-    for name in ("running.TEMPLATE_PATIENCE", "running.KILLED_PATIENCE", "slot.CLOSE_PATIENCE"):
-        monkeypatch.setattr(f"trialplane.worker.{name}", 0.5)
+    shorten(monkeypatch)
     return monkeypatch
+
+
+def outcome_of_started(bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, **options: Any) -> TrialOutcome:
+    """The outcome of a trial that does `what` only when its slot knows of its start, which shortens the limits.
+
+    Shortened before, they could end a template that is still starting the trial.
+    """
+    gate = bench.root / "gate"
+    has_ended = threading.Event()  # before the start, if the machine is too busy to start a process in time
+
+    def is_started() -> bool:
+        return has_ended.is_set() or (bench.slot.running is not None and bench.slot.running.pid != 0)
+
+    def open_gate() -> None:
+        wait_until(is_started, "the slot knows of the start")
+        shorten(monkeypatch)
+        gate.touch()
+
+    opener = threading.Thread(target=open_gate)
+    opener.start()
+    outcome = bench.outcome(what, gate=str(gate), **options)
+    has_ended.set()
+    opener.join()
+    return outcome
 
 
 def test_a_template_stopped_between_trials_is_replaced(bench: Bench, short: pytest.MonkeyPatch) -> None:
@@ -78,27 +111,27 @@ def test_a_template_stopped_between_trials_is_replaced(bench: Bench, short: pyte
     assert bench.templates() != [template]
 
 
-def test_the_result_of_a_trial_whose_template_is_stopped_counts(bench: Bench, short: pytest.MonkeyPatch) -> None:
-    outcome = bench.outcome("stops its template and ends", timeout=None)
+def test_the_result_of_a_trial_whose_template_is_stopped_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = outcome_of_started(bench, monkeypatch, "stops its template and ends", timeout=None)
     assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 1.0})
-    short.undo()
+    monkeypatch.undo()
     assert bench.outcome("").state is TrialState.COMPLETE
 
 
 def test_what_a_trial_has_started_ends_with_its_stopped_template(
-    bench: Bench, short: pytest.MonkeyPatch, tmp_path: Path
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "pid"
-    bench.outcome("starts another, stops its template and ends", timeout=None, file=str(file))
+    outcome_of_started(bench, monkeypatch, "starts another, stops its template and ends", timeout=None, file=str(file))
     wait_until(lambda: not alive(int(file.read_text())), "the other process is gone")
 
 
 @pytest.mark.parametrize("what", ["stops its template and hangs", "stops both", "stops"])
-def test_a_limit_of_time_ends_what_is_stopped(bench: Bench, short: pytest.MonkeyPatch, what: str) -> None:
-    outcome = bench.outcome(what, timeout=1.0)
+def test_a_limit_of_time_ends_what_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    outcome = outcome_of_started(bench, monkeypatch, what, timeout=1.0)
     assert outcome.failure is FailureClass.TIMEOUT
     assert not alive(outcome.pid)
-    short.undo()
+    monkeypatch.undo()
     assert bench.outcome("").state is TrialState.COMPLETE
 
 
