@@ -222,6 +222,35 @@ def test_a_metric_with_steps_is_pruned_on(platform, written: Path) -> None:
         assert "\npruner: asha stops trials that are behind at step 1; `--pruner none` at submit" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "written_by",
+    [
+        "open('log.csv', 'w').write('step,val_auc\\n' + ''.join(f'{step},0.5\\n' for step in range(501)))",
+        """
+import tensorboardX
+with tensorboardX.SummaryWriter("runs") as writer:
+    for step in range(501):
+        writer.add_scalar("loss", 1.0, step)
+        writer.add_scalar("val_auc", 0.5, step)
+""",
+        pytest.param(
+            """
+import mlflow
+mlflow.log_metrics({"val_auc": 0.5}, step=250)
+mlflow.log_metrics({"val_auc": 0.5}, step=500)
+""",
+            marks=pytest.mark.services,
+        ),
+    ],
+    ids=["file", "tensorboard", "mlflow"],
+)
+def test_the_steps_of_files_count(platform, written: Path, written_by: str) -> None:
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + written_by)
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "val_auc:max")
+    rung = 250 if "mlflow" in written_by else 31
+    assert made().pruner.options.get("min_resource", 1) == rung, result.output
+
+
 def test_a_metric_that_is_reported_once_is_not_pruned_on(platform, written: Path) -> None:
     """An epoch beside it, as in the summary of a Trainer, makes no series."""
     text = "print({'train_loss': '4.834', 'epoch': '1'})\n"

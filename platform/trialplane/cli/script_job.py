@@ -576,7 +576,7 @@ def _first_rung(job: ScriptJob, result: smoke.Smoke | None) -> tuple[int, str]:
         return (0, "none # the function's return value has no steps") if job.returned else (1, "")
     source, objective, _ = chosen
     metric = objective["metric"]
-    if result is None or source.source not in ("stdout", "wandb"):  # of others, the steps are not known
+    if result is None:
         return 1, ""
     series = result.series(source, metric)
     if series is None:

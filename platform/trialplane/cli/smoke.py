@@ -45,6 +45,7 @@ _CROWD = 4  # names in a line that may be a list of settings
 _PRINTED_SUFFIXES = (".txt", ".log", ".json", ".jsonl")  # of files that may have settings and other words beside results
 _VOCABULARY = 50  # words at least
 _MOST_SHOWN = 20  # names in a message
+_MOST_VALUES = 100_000  # values in MLflow's database that are read for their steps
 _MOST_FILES = 500  # Python files that are searched for prints
 
 
@@ -71,8 +72,8 @@ class Smoke:
         seconds: Duration of the run, up to the limit.
         failure: Cause of a failure, and the file with the whole output; "" if it succeeded or was stopped.
         ended: Whether the script ended by itself.
-        series: Function that returns the reports of a metric of a source, which is the output or W&B, if it has a value per
-            step: several beside steps, or three at least. None if it has not.
+        series: Function that returns the reports of a metric of a source if it has a value per step: several beside steps,
+            or three at least. None if it has not.
         peak_memory: Most bytes that the script and its descendants were seen to use.
     """
 
@@ -134,14 +135,18 @@ def run(
     unnamed_steps: dict[MetricSource, Sequence[int]] = {}
     if not requested and guess.objective(values) is None:
         _add_unnamed_metric(own_output, default_name, metrics_by_source, unnamed_steps)
-    logged, wandb_reports = _wandb_metrics(wandb_folder, log)
-    if logged:
-        metrics_by_source[WANDB] = logged
-    if mlflow_metrics := _mlflow_metrics(database):
-        metrics_by_source[MLFLOW] = mlflow_metrics
+    # Lines of each file of a source.
+    lines_by_source: dict[MetricSource, list[Sequence[lines.LineMetrics]]] = {STDOUT: [occurrences.parsed_lines]}
+    for source, (last_values, library_lines) in (
+        (WANDB, _wandb_metrics(wandb_folder, log)),
+        (MLFLOW, _mlflow_metrics(database)),
+    ):
+        if last_values:
+            metrics_by_source[source], lines_by_source[source] = last_values, [library_lines]
     files_metrics = _file_metrics(folder, names, lambda file: old_files.get(file) != _file_version(file), options, declared)
-    for source, file_metrics in files_metrics:
+    for source, file_metrics, file_lines in files_metrics:
         metrics_by_source[source] = {**metrics_by_source.get(source, {}), **file_metrics}
+        lines_by_source.setdefault(source, []).append(file_lines)
     seen_names = {spelling(name) for source_metrics in metrics_by_source.values() for name in source_metrics}
     shows_similar = any(errors.nearest(spelling(name), seen_names).endswith("?") for name in requested)  # or the same
     if requested and process_end.code == 0 and not shows_similar:
@@ -162,14 +167,14 @@ def run(
 
     def series(source: MetricSource, metric: str) -> Series | None:
         """Return the series of a metric. It is not computed for all metrics, of which an output may have very many."""
-        least = 2  # reports; one of them may be a summary at the end
-        if source == STDOUT:
-            steps = _printed_steps(occurrences.parsed_lines, metric) if metric in values else []
-            least = 2 if metric in occurrences.stepped else _SERIES
-        elif source == WANDB:
-            steps = [step for name, step in wandb_reports if name == metric]
-        else:
-            steps = list(unnamed_steps.get(source, ()))
+        if metric not in metrics_by_source.get(source, {}):
+            return None
+        steps, least = unnamed_steps.get(source, ()), 2  # reports; one of them may be a summary at the end
+        for file_lines in lines_by_source.get(source, ()):
+            if metric_lines := [line for line in file_lines if metric in line.metrics]:  # the first file with the metric
+                steps = _report_steps(file_lines, metric)
+                least = 2 if any(line.step is not None for line in metric_lines) else _SERIES
+                break
         return Series(steps[0], steps[-1], len(steps)) if len(steps) >= least else None
 
     return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory)
@@ -224,7 +229,7 @@ def declared_metrics(folder: Path, declared: Sequence[str]) -> dict[MetricSource
         """Return whether a file is one of those that the script declares."""
         return any(fnmatch.fnmatchcase(file.relative_to(folder).as_posix(), pattern) for pattern in declared)
 
-    metrics = dict(_file_metrics(folder, (), is_declared, (), declared))
+    metrics = {source: values for source, values, _ in _file_metrics(folder, (), is_declared, (), declared)}
     return metrics if any(map(guess.objective, metrics.values())) else {}
 
 
@@ -266,11 +271,11 @@ def _printed_metrics(
     return values, occurrences
 
 
-def _printed_steps(parsed_lines: Iterable[lines.LineMetrics], metric: str) -> list[int]:
-    """Return the step of each report that a job would get of a metric in an output, if it names this one alone.
+def _report_steps(parsed_lines: Iterable[lines.LineMetrics], metric: str) -> list[int]:
+    """Return the step of each report that a job would get of a metric, if it names this one alone.
 
     Args:
-        parsed_lines: Lines of the output.
+        parsed_lines: Lines of the output, or of a file.
         metric: Name of the metric.
     """
     steps = Steps((metric,))
@@ -284,8 +289,8 @@ def _file_metrics(
     is_written: Callable[[Path], bool],
     options: Collection[str],
     declared: Sequence[str],
-) -> Iterator[tuple[MetricSource, dict[str, float]]]:
-    """Yield the metrics in each file that the script has written, with the source that reads the file.
+) -> Iterator[tuple[MetricSource, dict[str, float], Sequence[lines.LineMetrics]]]:
+    """Yield the source that reads a file, the metrics in it, and its lines, for each file that the script has written.
 
     A pattern that matches several of these files would mix up their values, so each of them is read by its own path.
 
@@ -311,7 +316,7 @@ def _file_metrics(
         path = file.path.relative_to(folder).as_posix()
         pattern = next((pattern for pattern in declared if fnmatch.fnmatchcase(path, pattern)), "")
         if pattern:
-            yield MetricSource("file", path=pattern), {name: finite[name] for name in result_names}
+            yield MetricSource("file", path=pattern), {name: finite[name] for name in result_names}, file.lines
             continue
         if file.path.suffix in _PRINTED_SUFFIXES:
             result_names &= _result_names(file.path, names, finite, folder, options)[0]
@@ -319,7 +324,7 @@ def _file_metrics(
             source = file.source
             if source.source == "file" and file_counts[source] > 1:
                 source = dataclasses.replace(source, path=path)
-            yield source, {name: value for name, value in finite.items() if name in result_names}
+            yield source, {name: value for name, value in finite.items() if name in result_names}, file.lines
 
 
 def _is_vocabulary(values: Mapping[str, float]) -> bool:
@@ -459,8 +464,8 @@ def spelling(name: str) -> str:
     return re.sub(r"\W", "_", name).lower()
 
 
-def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[tuple[str, int]]]:
-    """Return the newest values that a script has logged to the stand-in for W&B, and the name and step of each report.
+def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[lines.LineMetrics]]:
+    """Return the newest values that a script has logged to the stand-in for W&B, and each report as a line.
 
     Args:
         folder: Folder to which the stand-in writes its files.
@@ -468,15 +473,19 @@ def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[tupl
     """
     metric_reader = reader.Reader(Program(metrics=(wandb_files.SOURCE,)), log, folder, start_time=0.0)
     reports = metric_reader.read(time.monotonic(), ended=True)
-    return metric_reader.finite, [(name, step) for step, metrics in reports for name in metrics]
+    return metric_reader.finite, [lines.LineMetrics(step, metrics) for step, metrics in reports]
 
 
-def _mlflow_metrics(database: Path) -> dict[str, float]:
-    """Return the newest metrics in a database of MLflow."""
+def _mlflow_metrics(database: Path) -> tuple[dict[str, float], list[lines.LineMetrics]]:
+    """Return the newest metrics in a database of MLflow, and each of their values as a line, in the order of its time."""
     if not database.is_file():
-        return {}
+        return {}, []
     with contextlib.closing(sqlite3.connect(database)) as connection:
         try:
-            return {name: float(value) for name, value in connection.execute("SELECT key, value FROM latest_metrics")}
+            last_values = {name: float(value) for name, value in connection.execute("SELECT key, value FROM latest_metrics")}
+            rows = connection.execute(
+                "SELECT step, key, value FROM metrics ORDER BY timestamp, step LIMIT ?", (_MOST_VALUES,)
+            )
+            return last_values, [lines.LineMetrics(step, {name: float(value)}) for step, name, value in rows]
         except sqlite3.Error:  # MLflow was imported, but has logged nothing
-            return {}
+            return {}, []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trialplane.job.program import MetricSource
+from trialplane.worker.metrics.lines import LineMetrics
 from trialplane.worker.metrics.tails import LAST, Source, Tail
 
 _TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")
@@ -31,12 +32,14 @@ class MetricFile(NamedTuple):
         source: Source that would read it; None for a file of W&B, which no source reads.
         values: Last value of each metric in it.
         ambiguous: Metrics to find that stand for one of several values in nested objects.
+        lines: Lines with metrics or a step. To take little memory, lines with the same names share values.
     """
 
     path: Path
     source: MetricSource | None
     values: dict[str, float]
     ambiguous: Collection[str] = ()
+    lines: Sequence[LineMetrics] = ()
 
 
 def advice(
@@ -99,6 +102,8 @@ def metric_files(
                 yield MetricFile(file, None, {})
             continue
         values: dict[str, float] = {}
+        file_lines: list[LineMetrics] = []
+        first_metrics: dict[frozenset[str], dict[str, float]] = {}  # names in a line → the metrics of the first such line
         tail_source = Source(source, names)
         with contextlib.suppress(OSError):  # the file was removed meanwhile
             is_long_text = source.source == "file" and file.stat().st_size > LAST  # it would take too long to read
@@ -107,8 +112,9 @@ def metric_files(
             tail = Tail(file, tail_source, 0, original_content(file))
             for line in tail.read(ended=True, deadline=deadline):
                 values.update(line.metrics)
+                file_lines.append(line._replace(metrics=first_metrics.setdefault(frozenset(line.metrics), line.metrics)))
         if values:
-            yield MetricFile(file, source, values, tail_source.names.ambiguous.keys())
+            yield MetricFile(file, source, values, tail_source.names.ambiguous.keys(), file_lines)
 
 
 def _declared_files(folder: Path, declared: Sequence[str]) -> Iterator[Path]:
