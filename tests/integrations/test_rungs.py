@@ -176,6 +176,20 @@ def test_another_trial_continues_exactly_from_the_rung(trials: Trials, case: str
     assert (again.steps[-1], again.outcome.metrics) == (library.top, child.outcome.metrics)
 
 
+@pytest.mark.parametrize("library", ["accelerate", "huggingface", "keras", "lightning"])
+def test_an_optimizer_with_the_rate_of_another_trial_is_reported(trials: Trials, library: str) -> None:
+    """Boosters take their parameters from the call, not from the checkpoint."""
+    name, other = "lr" if library in ("accelerate", "lightning") else "learning_rate", 0.1
+    donor = trials.attempt(library, segment=LIBRARIES[library].segment, **{name: other})
+    changed = dataclasses.replace(last_segment(LIBRARIES[library], donor), changed=True)
+    kept, same = (trials.attempt(library, segment=changed, **{name: rate}) for rate in (0.02, other))
+    assert kept.outcome.state is same.outcome.state is TrialState.COMPLETE, kept.outcome.traceback
+    assert f"the optimizer has {name} 0.1 of the trial whose checkpoint was restored, and ctx.params has 0.02: set " in (
+        kept.outcome.remark
+    )
+    assert same.outcome.remark == ""
+
+
 @every_library
 def test_a_damaged_checkpoint_of_another_trial_is_an_error_and_not_replaced_by_an_older_one(
     trials: Trials, library: str

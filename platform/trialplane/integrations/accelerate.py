@@ -153,6 +153,8 @@ def resume(accelerator: Accelerator) -> int:
     if not checkpoints:
         return 0
     accelerator.load_state(str(checkpoints[-1]))
+    # Accelerate has no public name for the optimizers that it was given.
+    ctx.check_optimizer(group for optimizer in accelerator._optimizers for group in optimizer.param_groups)
     return record.order(checkpoints[-1].name)[0]
 
 

@@ -17,6 +17,8 @@ import trialplane
 from trialplane.integrations.reports import numbers
 from trialplane.integrations.saves import Saves
 
+_SET_RATE = "set model.optimizer.learning_rate in on_train_begin of a callback behind TrialCallback"
+
 
 class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
     """Callback that reports the metrics of each epoch, with the number of epochs done, and saves weights and optimizer.
@@ -41,13 +43,17 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         self._saved_epoch = None if self._checkpoint is None else self._checkpoint.step
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Load the checkpoint, if any."""
-        if (ctx := trialplane.current()) is not None:
+        """Load the checkpoint, if any, and check the learning rate in it."""
+        ctx, optimizer = trialplane.current(), self.model.optimizer
+        if ctx is not None:
             _ = ctx.stopping  # from here on SIGTERM is a request
         if self._checkpoint is not None:
-            if self.model.optimizer is not None and not self.model.optimizer.built:
-                self.model.optimizer.build(self.model.trainable_variables)  # TensorFlow's optimizer may not be built
+            if optimizer is not None and not optimizer.built:
+                optimizer.build(self.model.trainable_variables)  # TensorFlow's optimizer may not be built
             self.model.load_weights(str(self._checkpoint.file))
+            rate = None if optimizer is None else optimizer.get_config()["learning_rate"]  # a dict for a schedule
+            if ctx is not None and isinstance(rate, float):  # the other settings are not in the checkpoint
+                ctx.check_optimizer([{"lr": float(f"{rate:.6g}")}], _SET_RATE)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Check that `fit` continues from the checkpoint.

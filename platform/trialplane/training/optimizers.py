@@ -6,11 +6,13 @@ again, and no error shows that. The messages of this module do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _GROUPS = "param_groups"  # of torch's optimizers
 _ALIASES = {"learning_rate": "lr"}  # parameter of a job → its name in a group
+_SAME = 1e-5  # relative difference of equal values, because some libraries save them with single precision
 _MOST_LEVELS = 4  # of mappings around the groups
 
 Values = Mapping[tuple[str, int, str], float]
@@ -57,29 +59,30 @@ def stale_value_message(restored: Values, saved: Values, params: Mapping[str, An
     return ""
 
 
-def mismatch_message(groups: Iterable[Mapping[str, Any]], params: Mapping[str, Any]) -> str:
+def mismatch_message(groups: Iterable[Mapping[str, Any]], params: Mapping[str, Any], remedy: str = "") -> str:
     """Return a message about the first parameter of the trial whose value no group has, or "".
 
     Args:
         groups: Parameter groups of optimizers, just after their states were restored.
         params: Parameters of the trial.
+        remedy: Advice of a library whose optimizers have no `param_groups`.
     """
     all_groups = list(groups)
     for name, key in _numeric_keys(params):
         group_values = [_unscheduled_value(group, key) for group in all_groups]
         numbers = [value for value in group_values if _is_number(value)]
-        if numbers and params[name] not in numbers:
-            return _mismatch_sentence(name, numbers[0], params)
+        if numbers and not any(math.isclose(params[name], number, rel_tol=_SAME) for number in numbers):
+            return _mismatch_sentence(name, numbers[0], params, remedy)
     return ""
 
 
-def _mismatch_sentence(name: str, value: float, params: Mapping[str, Any]) -> str:
+def _mismatch_sentence(name: str, value: float, params: Mapping[str, Any], remedy: str = "") -> str:
     """Return the message that an optimizer has a value of another trial for a parameter."""
     key = _ALIASES.get(name, name)
     schedule = " and, with a scheduler, ['initial_lr'] and its base_lrs" if key == "lr" else ""
     return (
         f"the optimizer has {name} {value!r} of the trial whose checkpoint was restored, and ctx.params has "
-        f"{params[name]!r}: set param_groups[…][{key!r}]{schedule} after the state is loaded"
+        f"{params[name]!r}: {remedy or f'set param_groups[…][{key!r}]{schedule} after the state is loaded'}"
     )
 
 

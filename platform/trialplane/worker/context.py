@@ -420,16 +420,17 @@ class Context:
         """
         return self._origin.is_exact
 
-    def check_optimizer(self, groups: Iterable[Mapping[str, Any]]) -> None:
+    def check_optimizer(self, groups: Iterable[Mapping[str, Any]], remedy: str = "") -> None:
         """Warn of values of an optimizer that are not the trial's, if the state of another trial was restored.
 
         Args:
             groups: Parameter groups of the optimizers, just after their states were restored.
+            remedy: Advice of a library whose optimizers have no `param_groups`.
         """
         if self._origin.is_required and self._origin.is_changed:
             from trialplane.training import optimizers  # only a population's trial needs it
 
-            self._saving.remark = optimizers.mismatch_message(groups, self.params)
+            self._saving.remark = optimizers.mismatch_message(groups, self.params, remedy)
 
     def saved(self, step: int) -> None:
         """Record a complete checkpoint that was not saved by `save`, so that the trial can be paused at its step."""

@@ -13,7 +13,7 @@ def run(ctx):
     accelerator = Accelerator(cpu=True, log_with=accelerate.TrialTracker())
     accelerator.init_trackers("points", {"rate": 0.1})
     model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=ctx.params.get("lr", 0.1))
     model, optimizer = accelerator.prepare(model, optimizer)
     x, y = (torch.tensor(part, device=accelerator.device) for part in TRAIN)
     valid_x, valid_y = (torch.tensor(part, device=accelerator.device) for part in VALID)

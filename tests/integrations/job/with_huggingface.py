@@ -33,7 +33,7 @@ def run(ctx):
     arguments = TrainingArguments(
         output_dir="out" if ctx.params.get("elsewhere") else huggingface.output_dir("out"),
         num_train_epochs=ctx.params.get("epochs", 2),
-        learning_rate=ctx.params.get("rate", 0.1),
+        learning_rate=ctx.params.get("learning_rate", 0.1),
         max_grad_norm=0.0,
         per_device_train_batch_size=8 // ctx.world_size,
         logging_steps=ctx.params.get("log", 2),

@@ -14,8 +14,9 @@ except ModuleNotFoundError:
 
 
 class Module(pl.LightningModule):
-    def __init__(self):
+    def __init__(self, lr):
         super().__init__()
+        self.lr = lr
         self.layer = torch.nn.Linear(2, 2)
 
     def training_step(self, batch, _):
@@ -27,7 +28,7 @@ class Module(pl.LightningModule):
         self.log("val_loss", torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1]))
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.1)
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
 
 
 def loader(data):
@@ -49,5 +50,5 @@ def run(ctx):
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Module(), loader(TRAIN), loader(VALID), ckpt_path=lightning.resume_from())
+    trainer.fit(Module(ctx.params.get("lr", 0.1)), loader(TRAIN), loader(VALID), ckpt_path=lightning.resume_from())
     return {"score": trainer.callback_metrics["val_loss"].item()}
