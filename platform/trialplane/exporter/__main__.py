@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 if __name__ == "__main__":
-    # MLflow does without these, as its package mlflow-skinny shows, and their imports are a sixth of this program's start.
-    sys.modules.update(dict.fromkeys(("pandas", "pyarrow", "scipy")))  # type: ignore[arg-type]
+    from trialplane.exporter import lean_imports
+
+    lean_imports.install()  # before MLflow is imported
 
 from mlflow.exceptions import MlflowException
 from mlflow.utils import credentials, rest_utils

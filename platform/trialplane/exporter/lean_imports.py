@@ -1,0 +1,38 @@
+"""Leaves out parts of MLflow that no export uses: they would be almost half of an exporter's start."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import sys
+import types
+from collections.abc import Sequence
+
+_OPTIONAL = ("pandas", "pyarrow", "scipy")  # MLflow does without these, as its package mlflow-skinny shows
+_GENAI = "mlflow.genai"  # judges and scorers of language models; MLflow's stores import them for methods of their own
+
+
+class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds MLflow's GenAI modules as empty ones, from which any name can be imported as an empty class."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the specification of an empty package for a GenAI module; None for others."""
+        is_genai = fullname == _GENAI or fullname.startswith(f"{_GENAI}.")
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if is_genai else None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Give the module an empty class for each name."""
+        module.__getattr__ = lambda name: type(name, (), {})  # type: ignore[method-assign]
+
+
+def install() -> None:
+    """Let this process import MLflow without those parts, and read the list of installed plugins once."""
+    sys.modules.update(dict.fromkeys(_OPTIONAL))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _EmptyModules())
+    # MLflow asks for eight groups of plugins, and each time Python reads the entry points of every installed package.
+    points = functools.cache(importlib.metadata.entry_points)
+    importlib.metadata.entry_points = lambda **params: points().select(**params)  # type: ignore[assignment]
