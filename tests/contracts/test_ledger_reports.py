@@ -19,7 +19,7 @@ from trialplane.controller import curves
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import tables
 from trialplane.wire.ledger import MAX_BATCH
-from trialplane.wire.records import ReportRow, TrialReport
+from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
 
 
 def stored(backend: Backend) -> list[ReportRow]:
@@ -230,3 +230,36 @@ def test_a_time_that_no_clock_shows_is_replaced(backend: Backend) -> None:
         ledger.report(TrialReport(request.number, 0, {"score": 0.0}, moment))
     ledger.write_reports(patient=True)
     assert all(abs(one.time - time.time()) < 600 for one in stored(backend))
+
+
+def test_samples_of_system_metrics_are_stored_and_are_no_steps_of_the_trial(backend: Backend) -> None:
+    job = make_job(objectives=[{"metric": "score", "direction": "maximize", "of": "best"}], checkpoints={"grace": 10})
+    use = {"system/cpu_utilization_percentage": 99.0}
+    with backend.open(job) as ledger:
+        request, ended = ask(ledger), ask(ledger)
+        for sample in range(9):
+            assert not ledger.report(report(request, sample, **use))
+            ledger.report(report(ended, sample, **use))
+        ledger.report(report(request, 2, score=0.5))
+        told = ledger.tell(complete(ended))
+        assert told is not None and told.step == 0
+        ledger.write_reports()
+    assert sum(one.metrics == use for one in stored(backend)) == 18
+    with backend.open(job) as ledger:
+        lost = next(outcome for one, outcome in ledger.attempts() if one.number == request.number)
+        assert lost is not None and (lost.step, lost.best["score"].step) == (2, 2)
+
+
+def test_samples_and_reports_are_thinned_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "MOST", 4)
+    kept = curves.Curves(["score"])
+    request = TrialRequest("toy", 0, 1, 0, {}, 1, ("score",))
+    for step in range(4):
+        kept.add(request, TrialReport(0, step, {"score": 0.5}, 1.0))
+    for step in range(40):
+        kept.add(request, TrialReport(0, step, {"system/cpu_utilization_percentage": 1.0}, 1.0))
+    batch = kept.next_batch()
+    assert batch is not None
+    assert [one.step for one in batch.reports if "score" in one.metrics] == [0, 1, 2, 3]
+    assert 1 < sum("score" not in one.metrics for one in batch.reports) <= 5
+    assert kept.end(0) == 3, "the last step of the trial, not of its samples"

@@ -106,6 +106,15 @@ def test_the_times_of_other_nodes_ranks_come_with_node_0s_next_report(two: Gangs
     ]
 
 
+def test_a_sample_of_system_metrics_stays_as_it_is(two: Gangs) -> None:
+    two.slots.say(1, reports=(TrialReport(5, 1, {"rank_seconds/2": 0.2}, 1.0),))
+    two.listen()
+    use = {"system/cpu_utilization_percentage": 50.0}
+    two.slots.say(0, reports=(TrialReport(5, 0, use, 2.0), TrialReport(5, 2, {"loss": 2.0}, 3.0)))
+    (said,) = two.listen()
+    assert [report.metrics for report in said.reports] == [use, {"loss": 2.0, "rank_seconds/2": 0.2}]
+
+
 def test_a_trial_is_told_once_when_every_node_is_free(two: Gangs) -> None:
     two.slots.end(0, metrics={"loss": 1.0}, arrays="packed", store="store-0")
     (last,) = two.listen()

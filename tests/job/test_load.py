@@ -24,6 +24,14 @@ def test_a_good_job_loads(folder: Path) -> None:
     assert kinds.read(job.model_dump_json()) == job
 
 
+def test_an_interval_of_system_metrics_may_be_true_or_false(folder: Path) -> None:
+    intervals = []
+    for text in ("true", "false", "1m", "5"):
+        (folder / "job.yaml").write_text(f"{GOOD}system_metrics: {text}\n")
+        intervals.append(load.load_job(folder).system_metrics)
+    assert intervals == [10.0, None, 60.0, 5.0]
+
+
 # field, replaced text, new text, line, part of the message
 _FAULTS = [
     ("space.lr.low", "low: 1e-5", "low: 1.0", 5, "over high (0.01)"),
@@ -114,6 +122,7 @@ _FAULTS = [
     ("retries.lost", "trials: 24", "retries: {lost: -1}", 15, "at least 0"),
     ("resources.cpus", "trials: 24", "resources: {cpus: 0}", 15, "is not an amount of CPU; write 2, 0.5 or 500m"),
     ("resources.gpus", "trials: 24", "resources: {gpus: -1}", 15, "at least 0"),
+    ("system_metrics", "kind: hpo", "kind: hpo\nsystem_metrics: 10 ms", 2, "is not a duration"),
     ("budget.max_failed", "time: 1h30m", "max_failed: -1", 12, "at least 0"),
     ("parallel", "trials: 24", "parallel: 0", 15, "over 0"),
     ("parallel", "trials: 24", "parallel: true", 15, "must be a whole number, not True"),

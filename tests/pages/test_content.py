@@ -341,3 +341,14 @@ def test_a_long_training_has_the_times_of_some_steps_and_a_repeated_step_its_new
     steps = table["ranks", "step"]
     assert (len(steps), steps[0], steps[399]) == (800, 0, 20_000)
     assert table["ranks", "seconds"][0] == 9.0
+
+
+def test_samples_of_system_metrics_change_nothing_on_the_page():
+    recorded = studies.study(6)
+    samples = [
+        ReportRow(0, row.trial, 1, row.number, 10_000, {"system/cpu_utilization_percentage": 9.0}, row.time)
+        for row in recorded.reports
+    ]
+    assert samples
+    with_samples = dataclasses.replace(recorded, reports=[*recorded.reports, *samples])
+    assert repr(unpacked(with_samples)) == repr(unpacked(recorded)), "as text, because NaN differs from itself"

@@ -161,3 +161,36 @@ def test_the_use_of_the_machine_is_recorded_with_the_trial(study: Study) -> None
     assert recorded["metrics"]["score"] >= 0
     assert recorded["metrics"]["system/system_memory_usage_megabytes"] > 0
     assert "system/cpu_utilization_percentage" in recorded["metrics"]
+
+
+SLOW = """
+import time
+
+def run(ctx):
+    ctx.report(3, score=0.25)
+    time.sleep(1.0)  # several samples
+    return {"score": 0.5}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.services
+@pytest.mark.parametrize("kind", ["hpo", "train"])
+def test_the_slot_samples_the_use_of_the_machine_on_request(study: Study, kind: str) -> None:
+    spec = SPEC.replace("AWAY", "none").replace("trials: 40", "trials: 1") + "system_metrics: 0.1\n"
+    if kind == "train":
+        spec = "kind: train\nobjectives: [{metric: score, direction: maximize}]\nsystem_metrics: 0.1\n"
+    study.write(SLOW, spec)
+    run = study.submit()
+    status = run.wait(300)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    (recorded,) = study.mlflow_runs()
+    samples = recorded["history"]["system/system_memory_usage_megabytes"]
+    assert len(samples) > 2
+    assert [step for step, _ in samples] == list(range(len(samples)))
+    assert "system/cpu_utilization_percentage" in recorded["metrics"]
+    assert recorded["history"]["score"][0] == (3, 0.25)
+    (row,) = run.rows()
+    assert row.metrics == {"score": 0.5}
+    assert row.step == 3
+    assert "system/cpu_utilization_percentage" in {name for report in run.reports() for name in report.metrics}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+from trialplane.wire import system_metrics
 from trialplane.wire.extremes import Extremes
 from trialplane.wire.ledger import MAX_BATCH
 from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
@@ -104,15 +105,17 @@ class Curves:
         self.remark = ""
         self._names = names
         self._curves: dict[int, Curve] = {}  # number of the attempt → its curve
+        self._sample_curves: dict[int, Curve] = {}  # the same of its samples of system metrics, whose steps are their own
         self._unsent: dict[int, ReportRow] = {}  # mark → report
         self._to_delete: list[int] = []  # marks of reports that were sent and are no longer kept
         self._in_flight: Batch | None = None  # the batch that may have been sent, and is not written yet
 
     def add(self, request: TrialRequest, report: TrialReport) -> None:
         """Add a report of a running attempt."""
-        curve = self._curves.get(request.number)
+        curves = self._sample_curves if system_metrics.is_sample(report.metrics) else self._curves
+        curve = curves.get(request.number)
         if curve is None:
-            curve = self._curves[request.number] = Curve(self._names)
+            curve = curves[request.number] = Curve(self._names)
         self.mark += 1
         self._unsent[self.mark] = ReportRow(
             self.mark, request.trial, request.attempt, request.number, report.step, report.metrics, report.time
@@ -130,6 +133,7 @@ class Curves:
 
     def end(self, number: int) -> int:
         """Record the end of an attempt; return the largest step that it has reported, 0 without reports."""
+        self._sample_curves.pop(number, None)
         curve = self._curves.pop(number, None)
         return 0 if curve is None else curve.step
 

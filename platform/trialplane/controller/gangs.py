@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from trialplane import errors
 from trialplane.controller.pool import Pool, SlotCall, SlotReady, SlotTrial
-from trialplane.wire import causes, messages, ranks
+from trialplane.wire import causes, messages, ranks, system_metrics
 from trialplane.wire.messages import LogGrown, TrialEnded
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
@@ -269,6 +269,8 @@ class GangPool:
 
     def _add_times(self, gang: _Gang, report: TrialReport) -> TrialReport:
         """Return a report of node 0 with the times of the other nodes' ranks that have arrived since the one before."""
+        if system_metrics.is_sample(report.metrics):
+            return report
         times, gang.times = gang.times, {}
         return dataclasses.replace(report, metrics={**report.metrics, **times}) if times else report
 

@@ -48,7 +48,7 @@ from trialplane.job.kinds import Job, Study
 from trialplane.job.population import Intervals
 from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
-from trialplane.wire import earlier, labels, messages, records, rows
+from trialplane.wire import earlier, labels, messages, records, rows, system_metrics
 from trialplane.wire.costs import JobDemand, Prices, Usage
 from trialplane.wire.earlier import Beginning, EarlierTrial
 from trialplane.wire.paths import TrialFolder
@@ -350,6 +350,8 @@ class Ledger:
         self._curves.add(attempt.request, report)
         if report.start_step is not None:
             self._record_beginning(attempt, min(report.start_step, records.MAX_STEP))
+        if system_metrics.is_sample(report.metrics):
+            return False
         self._update_offset(attempt.request.trial, report.step)
         return self._evaluate_report(attempt, report.step, report.metrics)
 
@@ -1158,13 +1160,15 @@ class Ledger:
         while has_more:
             page = self.storage.reports(mark)
             for row in page.rows:
+                mark = row.mark
+                if system_metrics.is_sample(row.metrics):
+                    continue
                 self._update_offset(row.trial, row.step)
                 if row.number in running:
                     unfinished.setdefault(row.number, []).append(row)
                 elif self.job.watched_metric in row.metrics:
                     value = self.pruning.sign * row.metrics[self.job.watched_metric]
                     curves.setdefault(row.number, {}).setdefault(row.step, value)
-                mark = row.mark
             has_more = page.more
         self._curves.resume(mark)
         return curves, unfinished

@@ -41,6 +41,7 @@ from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.workloads.workload import Workload
 from trialplane.job import kinds
 from trialplane.job.kinds import Job, Role, Study
+from trialplane.job.kinds.ranked import Ranked
 from trialplane.plan import sizes
 from trialplane.wire import env, escapes, labels, paths, progress, records
 from trialplane.wire.costs import Usage
@@ -456,6 +457,7 @@ class Session:
             requirements=job.requires,
             code_hash=str(self._submission.get("code_hash", "")),
             restores=job.search.ladder is not None and not role.program,
+            system_metrics=job.system_metrics if isinstance(job, Ranked) else None,
         )
 
     def _mlflow_patience(self, ending: Ending) -> float:

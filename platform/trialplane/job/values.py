@@ -189,21 +189,39 @@ def _without_tuples(value: Any) -> Any:
     return value
 
 
+def _parse_interval(value: Any) -> Any:
+    """Return `true` as the default interval and `false` as none. Other values are returned unchanged, for pydantic."""
+    if isinstance(value, bool):
+        return _DEFAULT_INTERVAL if value else None
+    return value
+
+
+_DEFAULT_INTERVAL = 10.0  # seconds between samples of system metrics, as in MLflow
+_SHORTEST_INTERVAL = 0.1  # because a sample reads the files of all processes of the machine
 _INT64_LIMIT = 2**63  # the smallest positive number that does not fit into 64 bits with a sign
 LARGEST = 2**53  # Optuna keeps whole numbers as floats, which are exact up to here
 # An integer without a lower bound, because a field could not set a lower one than that of the type.
 Integer = Annotated[int, Field(strict=True, le=LARGEST)]
 Bound = Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]
 Number = Annotated[FiniteFloat, Field(strict=True)]
+_DURATION_TEXT = {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[smhd]\s*)+$"}
 Duration = Annotated[
     float,
     BeforeValidator(_parse_duration),
     Field(gt=0, allow_inf_nan=False),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, _DURATION_TEXT]}),
+]
+# Time between two samples of system metrics: a duration, true for the default, or false for no samples.
+SamplingInterval = Annotated[
+    Annotated[Duration, Field(ge=_SHORTEST_INTERVAL)] | None,
+    BeforeValidator(_parse_interval),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[smhd]\s*)+$"},
+                {"type": "boolean"},
+                {"type": "number", "minimum": _SHORTEST_INTERVAL},
+                _DURATION_TEXT,
+                {"type": "null"},
             ]
         }
     ),

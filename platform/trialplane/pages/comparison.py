@@ -230,7 +230,7 @@ def _objective_curve(record: RunRecord, trial_lineage: Lineage) -> Curve:
     (`steps`), and the `value`. Values that are not finite are left out.
     """
     newest, metric = trial_lineage.row, record.job.objectives[0].metric
-    trial_reports = [report for report in record.reports if report.trial == newest.trial]
+    trial_reports = [report for report in record.trial_reports if report.trial == newest.trial]
     reports = lineage.join_segments(record.job, [trial_lineage], trial_reports)
     by_step = {report.step: report for report in reports if report.number == newest.number and metric in report.metrics}
     ordered = [by_step[step] for step in sorted(by_step) if math.isfinite(by_step[step].metrics[metric])]
@@ -298,7 +298,7 @@ def _results(record: RunRecord) -> list[tuple[float, float]]:
         ]
     else:
         metric = record.job.objectives[0].metric
-        results = [(report.time, report.metrics[metric]) for report in record.reports if metric in report.metrics]
+        results = [(report.time, report.metrics[metric]) for report in record.trial_reports if metric in report.metrics]
         results += [(row.ended, row.values[0]) for row in record.attempts if row.values and row.ended]
     return sorted((time, value) for time, value in results if math.isfinite(value))
 
@@ -311,7 +311,7 @@ def _best_curve(record: RunRecord) -> Curve:
     """
     objective = record.job.objectives[0]
     results = _results(record)
-    report_times = sorted(report.time for report in record.reports)
+    report_times = sorted(report.time for report in record.trial_reports)
     start_times = [*report_times[:1], *(row.started for row in record.attempts if row.started)]
     start_time = min(start_times, default=0.0)
     points: list[dict[str, float]] = []
@@ -352,7 +352,7 @@ def _run_row(record: RunRecord, entry: _Entry, goal: float | None) -> dict[str, 
         "trial": None if best is None else best.trial,
         "seconds": entry.points[-1]["time"] if entry.points else None,
         "reached": None if reached is None else reached["time"],
-        "steps": None if reached is None or not record.reports else reached["steps"],
+        "steps": None if reached is None or not record.trial_reports else reached["steps"],
         "params": dict(entry.settings),
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import heapq
 import math
 import shlex
@@ -20,7 +21,7 @@ from trialplane.pages.columns import Column
 from trialplane.pages.importances import Importances
 from trialplane.pages.lineage import Lineage
 from trialplane.plan import changes
-from trialplane.wire import records, rows
+from trialplane.wire import records, rows, system_metrics
 from trialplane.wire.costs import Busy, JobDemand, Prices, Usage
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState
@@ -47,6 +48,11 @@ class RunRecord:
     status: RunStatus
     attempts: Sequence[TrialRow]
     reports: Sequence[ReportRow]
+
+    @functools.cached_property
+    def trial_reports(self) -> list[ReportRow]:
+        """The reports without samples of system metrics, whose steps are their own. MLflow shows these."""
+        return [report for report in self.reports if not system_metrics.is_sample(report.metrics)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +84,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
     lineages = lineage.lineages(job, record.attempts)
     trials = [trial_lineage.row for trial_lineage in lineages]
     ranked = rows.rank(job, trials)
-    reports = lineage.join_segments(job, lineages, record.reports)
+    reports = lineage.join_segments(job, lineages, record.trial_reports)
     last_steps = _last_steps(reports)
     start_time = _start_time(record)
     best_trials = _best_trials(job, trials)
@@ -96,7 +102,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
         "failures": _failures(record.attempts),
         "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
         "costs": _costs(record, trials, _trained_steps(last_steps, reports), context),
-        "stragglers": [dataclasses.asdict(straggler) for straggler in ranks.stragglers(record.reports)],
+        "stragglers": [dataclasses.asdict(straggler) for straggler in ranks.stragglers(record.trial_reports)],
         "workers": records.to_dict(getattr(status.progress, "workers", ())),
     }
     all_columns = [
@@ -104,7 +110,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
         *_attempt_columns(record, start_time, context.now),
         *_pause_columns(lineages),
         *_segment_columns(record, ranked),
-        *ranks.time_columns(record.reports),
+        *ranks.time_columns(record.trial_reports),
         *curves.curve_columns(reports, metrics, {row.number for row in ranked[:_MAX_BEST]}),
     ]
     return facts, all_columns

@@ -209,6 +209,7 @@ class SlotConfig:
         code_hash: SHA-256 of the content of `pack`, in hex. "" if it is not checked.
         params: Fixed parameters of the job, for functions in `preload`. Empty without such functions.
         restores: Whether trials are paused at rungs, so that each of their processes restores and saves a state.
+        system_metrics: Seconds between samples of the use of the machine by a trial. None without samples.
     """
 
     run: str
@@ -238,6 +239,7 @@ class SlotConfig:
     code_hash: str = ""
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     restores: bool = False
+    system_metrics: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ later times are in `Timers`:
     deadline      the start                       SIGABRT: the trial took too long. Moves with the controller's answers
     linger        the outcome                     SIGABRT: the process still has not exited
     abort         SIGABRT                         SIGKILL: the process has written its stacks, or never will
+    samples       the start, each hand-over       the samples of system metrics go to the controller, if the job wants them
     exit notice   the outcome                     the controller is told that the process has not exited
     hand over     a report, a request             messages of the process go to the controller
     exchange      a message of a collection       messages of the process go to the controller
@@ -16,11 +17,13 @@ later times are in `Timers`:
     template      a request to the template       SIGKILL for the template, which does not answer (slot.py)
 
 Only the slot's thread uses the timers, and only while it waits for the process. Limits that must also hold while the slot
-waits for the controller have a thread: the limit of memory, and the time to end after SIGTERM.
+waits for the controller have a thread: the limit of memory, and the time to end after SIGTERM. So have samples of system
+metrics, because a driver may take long to answer.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -35,7 +38,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.wire import messages, ranks, records
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import outcomes, pausing, sessions, shipping, stopping
+from trialplane.worker import outcomes, pausing, sampling, sessions, shipping, stopping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 from trialplane.worker.metrics.reader import INTERVAL, Reader
@@ -101,6 +104,7 @@ class RunningTrial:
     stop_requested_at: float = 0.0
     grace_timer: threading.Timer | None = None  # kills a process that does not stop
     log: shipping.Log | None = None  # reader of the log, if the log is sent to the controller
+    samples: collections.deque[records.TrialReport] = dataclasses.field(default_factory=collections.deque)  # not handed over
     report_sent_at: float = 0.0  # when the process sent its newest report
     handed_over_at: float = dataclasses.field(default_factory=lambda: time.monotonic())  # of the newest messages; the start
     credited_until: float = 0.0  # time up to which the controller's time has been added to the deadline
@@ -125,6 +129,8 @@ class RunningTrial:
             self.timers.set("read", now, self.read_metrics)
         if self.log is not None:
             self.timers.set("log", now + LOG_INTERVAL, self._take_messages_if_any)
+        if self.config.system_metrics is not None:
+            self.timers.set("samples", now + self.config.system_metrics, self._take_messages_if_any)
 
     def send(self, message: messages.ToTrial) -> None:
         """Send a message to the process, unless it has ended; kill it if it does not read. May be called from any thread."""
@@ -157,6 +163,8 @@ class RunningTrial:
         self.timers.cancel("hand over", "exchange")
         if self.log is not None:
             self.timers.set("log", self.handed_over_at + LOG_INTERVAL, self._take_messages_if_any)
+        if self.config.system_metrics is not None:
+            self.timers.set("samples", self.handed_over_at + self.config.system_metrics, self._take_messages_if_any)
         self.delivered_reports, self.reports = self.reports, []
         self.is_answer_due = self.is_blocked
         log = b"" if self.log is None else self.log.next_piece()
@@ -164,11 +172,15 @@ class RunningTrial:
         if self.pending_suggestion is not None:
             news = (*news, self.pending_suggestion)
             self.pending_suggestion = None
-        return (*log_messages(log), *self.delivered_reports, *news)
+        return (*log_messages(log), *self.delivered_reports, *self.take_samples(), *news)
 
     def _take_messages_if_any(self) -> Messages | None:
         """Return the messages that were not handed over yet; None if there are none, so that the slot waits on."""
         return self.take_messages() or None
+
+    def take_samples(self) -> Messages:
+        """Return the samples of system metrics since the last hand-over. The process does not wait for answers to them."""
+        return tuple(self.samples.popleft() for _ in range(len(self.samples)))
 
     def _notice_exit(self) -> Messages:
         """Return the messages that were not handed over yet, and one that the process still runs after its outcome."""
@@ -351,6 +363,8 @@ class RunningTrial:
                 self._signal(signal.SIGKILL)
             elif self.stop_reason or self.decided_end is not None:
                 self._signal(signal.SIGTERM)
+        if self.config.system_metrics is not None and self.request.node == 0:
+            threading.Thread(target=self._sample, args=(self.config.system_metrics,), name="sampler", daemon=True).start()
 
     def template_patience(self) -> float:
         """Return the time in which the template must answer, in seconds."""
@@ -425,6 +439,22 @@ class RunningTrial:
                 text = f"used {used / 2**30:.1f} GiB of memory, over its limit of {limit / 2**30:.1f} GiB"
                 remedy = f"raise resources.memory, at submit by `--set resources.memory={math.ceil(2 * limit / 2**30)}Gi`"
                 self.kill(FailureClass.CRASHED, f"{text}; {remedy}")
+
+    def _sample(self, interval: float) -> None:
+        """Sample the use of the machine by the process and its descendants; return when it has ended.
+
+        The interval doubles with time, so that a trial of weeks has a few thousand samples. Runs in a thread of its own.
+
+        Args:
+            interval: Seconds between the first samples.
+        """
+        sampler = sampling.Sampler(self.config, self.pid)
+        step = 0
+        while not self.is_gone.wait(interval):
+            self.samples.append(records.TrialReport(self.request.number, step, sampler.sample(), time.time()))
+            step += 1
+            if step % sampling.MOST == 0:
+                interval *= 2
 
     def _check_deadline(self) -> None:
         """Kill a process that has exceeded its time, unless it is killed already or has sent its outcome.

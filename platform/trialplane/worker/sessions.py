@@ -28,6 +28,13 @@ def resident_memory(session: int, limit: int | None = None) -> int:
     return sum(_proportional_bytes(folder) for folder in folders)
 
 
+def processor_seconds(session: int) -> float:
+    """Return the processor time of all processes of a session, and of their ended children, in seconds."""
+    # The fields after the name of the program: user and system time of the process and of its children that it waited for.
+    ticks = sum(int(ticks) for folder in _process_folders(session) for ticks in _stat_fields(folder)[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def kill(session: int) -> None:
     """Kill all processes of a session."""
     for folder in _process_folders(session):
@@ -61,9 +68,14 @@ def _process_folders(session: int) -> list[Path]:
     folders = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with contextlib.suppress(OSError, ValueError):  # the process has just ended
-                # The fields after the name of the program: state, parent, process group, session.
-                _, _, _, process_session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
-                if int(process_session) == session:
+            with contextlib.suppress(IndexError):  # the process has just ended
+                if int(_stat_fields(folder)[3]) == session:
                     folders.append(folder)
     return folders
+
+
+def _stat_fields(folder: Path) -> list[str]:
+    """Return the fields of a process by its folder in /proc, from its state on; empty if it has ended."""
+    with contextlib.suppress(OSError):
+        return (folder / "stat").read_text().rpartition(")")[2].split()
+    return []

@@ -400,9 +400,9 @@ class Slot:
         outcome, arrays = self._build_outcome(running, running.exit_message)  # before the folder that it may search is gone
         shutil.rmtree(running.workdir, ignore_errors=True)
         ended = messages.TrialEnded(outcome, arrays=arrays)
-        news: Messages = ()
+        news = running.take_samples()
         if running.exchange is not None:
-            news = running.exchange.news()
+            news = (*news, *running.exchange.news())
             ended = dataclasses.replace(ended, begun=running.exchange.begun_units)
             running.exchange.close()
         if running.log is None:

@@ -8,7 +8,7 @@ from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import Pool
 from trialplane.controller.workloads.workload import Workload
-from trialplane.wire import progress, ranks
+from trialplane.wire import progress, ranks, system_metrics
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import TrialReport
 from trialplane.wire.states import RunState
@@ -29,7 +29,8 @@ class TrainingWorkload(Workload):
 
     def _take_report(self, report: TrialReport) -> bool:
         """Record a report for the progress and in the ledger; return whether the attempt is pruned."""
-        self._reports.add(report)
+        if not system_metrics.is_sample(report.metrics):
+            self._reports.add(report)
         return super()._take_report(report)
 
     def final_ending(self) -> Ending:

@@ -62,6 +62,11 @@ class Ranked(Base):
         default=None,
         description="Sources of the metrics of the script or command. Default: its output and its MLflow calls.",
     )
+    system_metrics: values.SamplingInterval = Field(
+        default=None,
+        description="Record the processor time, memory and GPU use of each trial's processes in MLflow, as system metrics. "
+        "true: every 10 s. Or an interval: 1m. Of several nodes, only the first one is recorded.",
+    )
 
     @property
     def stops(self) -> tuple[Stop, ...]:

@@ -1,0 +1,92 @@
+"""Sample how much of the machine the processes of a trial use, under the names that MLflow gives these metrics.
+
+Processor and memory are those of the trial's own processes, because the trials of a machine share it. GPUs are read by
+`nvidia-smi`, which the driver brings along.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+from trialplane.wire.records import SlotConfig
+from trialplane.wire.system_metrics import PREFIX
+from trialplane.worker import sessions
+
+MOST = 500  # samples of an attempt at one interval, which doubles after so many
+_PATIENCE = 10.0  # seconds for nvidia-smi, which may hang with a broken driver
+_MEGABYTE = 1e6  # MLflow's unit
+_QUERY = "index,utilization.gpu,memory.used,memory.total,power.draw"
+
+
+class Sampler:
+    """Samples of the processes of one attempt.
+
+    Args:
+        config: Configuration of the attempt's slot.
+        session: Session of its processes.
+    """
+
+    def __init__(self, config: SlotConfig, session: int) -> None:
+        self._config = config
+        self._session = session
+        self._has_gpus = config.gpus > 0
+        self._processor_seconds = sessions.processor_seconds(session)
+        self._time = time.monotonic()
+
+    def sample(self) -> dict[str, float]:
+        """Return the current values by name. Shares of processor time are those since the sample before."""
+        now, processor_seconds = time.monotonic(), sessions.processor_seconds(self._session)
+        # Less than before if a process has ended without that its parent has waited for it.
+        used_seconds = max(0.0, processor_seconds - self._processor_seconds)
+        share = used_seconds / max(now - self._time, 1e-9) / self._config.cpus
+        self._processor_seconds, self._time = processor_seconds, now
+        memory = sessions.resident_memory(self._session, limit=0)
+        values = {
+            "cpu_utilization_percentage": 100 * share,
+            "system_memory_usage_megabytes": memory / _MEGABYTE,
+        }
+        if self._config.memory is not None:
+            values["system_memory_usage_percentage"] = 100 * memory / self._config.memory
+        return {PREFIX + name: value for name, value in [*values.items(), *self._gpu_values()]}
+
+    def _gpu_values(self) -> Iterator[tuple[str, float]]:
+        """Yield names and values for each GPU of the trial; none if `nvidia-smi` is missing or fails."""
+        if not self._has_gpus:
+            return
+        # Of a trial with all GPUs of the machine, the variable may be unset.
+        selected = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+        try:
+            output = subprocess.run(
+                [*command, *([f"--id={selected}"] if selected else [])],
+                capture_output=True,
+                check=True,
+                text=True,
+                timeout=_PATIENCE,
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            self._has_gpus = False  # it will not succeed later
+            return
+        for index, *cells in csv.reader(output.splitlines(), skipinitialspace=True):
+            utilization, used, total, power = map(_number, cells)
+            values = {
+                "utilization_percentage": utilization,
+                "memory_usage_megabytes": used * 2**20 / _MEGABYTE,
+                "memory_usage_percentage": 100 * used / total,
+                "power_usage_watts": power,
+            }
+            # The driver does not know all values of all devices.
+            yield from ((f"gpu_{index}_{name}", value) for name, value in values.items() if math.isfinite(value))
+
+
+def _number(text: str) -> float:
+    """Return a number in the output of nvidia-smi; NaN for what it does not know, as in "[N/A]"."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
