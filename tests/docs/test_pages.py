@@ -26,7 +26,7 @@ PRINTED = {
         for name in (
             *("study", "objectives", "population", "promotion", "earlier-1", "earlier", "longer-1"),
             *("reuse: 2 checkpoints(?s:.*?)longer", "refit-1", "refit", "sampler", "budget", "cost", "memory", "share"),
-            *("script", "command", "capture", "optuna", "ray", "training", "collection"),
+            *("script", "command", "data", "capture", "optuna", "ray", "training", "collection"),
         )
     ],
     "hydra": ["3 jobs", r"objective.*model\.lr", "sweep is valid"],
