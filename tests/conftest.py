@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,3 +72,27 @@ def mlflow_tables(tmp_path_factory: pytest.TempPathFactory, services: None) -> P
     file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     MlflowClient(f"sqlite:///{file}").search_experiments()
     return file
+
+
+@pytest.fixture(scope="session")
+def _fork_server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Path]:
+    """Return the socket of a process that runs exporters in forks."""
+    file = tmp_path_factory.mktemp("forked") / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(file))
+        listener.listen()
+        command = [sys.executable, "-m", "tests.forked.server", str(os.getpid())]
+        server = subprocess.Popen(command, stdin=listener, cwd=Path(__file__).parent.parent)
+    yield file
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture
+def forked_exporters(_fork_server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the exporters of this test's runs be forks of a process that has imported MLflow, which takes seconds.
+
+    It is for tests of other things than the exporter's process.
+    """
+    monkeypatch.setenv("FORK_SERVER", str(_fork_server))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "forked"), prepend=os.pathsep)
