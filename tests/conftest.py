@@ -26,6 +26,8 @@ for _name in [name for name in os.environ if name.startswith(("TRIALPLANE_", "ML
         del os.environ[_name]
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
+FORKED = {"cli", "client", "docs", "hydra_sweeper", "study"}  # folders of tests that start whole runs
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use the fixture `services`, and put whole runs first.
@@ -96,3 +98,11 @@ def forked_exporters(_fork_server: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """
     monkeypatch.setenv("FORK_SERVER", str(_fork_server))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "forked"), prepend=os.pathsep)
+
+
+@pytest.fixture(autouse=True)
+def _forked_exporters(request: pytest.FixtureRequest) -> None:
+    """Use `forked_exporters` in the folders of whole runs, but where the exporter's own process is a subject."""
+    is_about_exporters = request.path.name in ("test_crashes.py", "test_mlflow.py", "test_mlflow_exports.py")
+    if request.node.get_closest_marker("services") and request.path.parent.name in FORKED and not is_about_exporters:
+        request.getfixturevalue("forked_exporters")

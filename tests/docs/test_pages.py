@@ -57,7 +57,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Path:
 
 @pytest.mark.timeout(1800)  # a page of many runs, on a machine that has much else to do
 @pytest.mark.parametrize("page", FOLLOWED, ids=pages.name)
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path, home: Path, forked_exporters: None) -> None:
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path, home: Path) -> None:
     printed = pages.follow(page, tmp_path, home)
     position = 0
     for expected in PRINTED.get(pages.name(page), []):
