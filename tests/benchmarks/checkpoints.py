@@ -11,7 +11,6 @@ from tests.benchmarks import runs, trial
 from tests.benchmarks.rows import Goal, Row
 from tests.benchmarks.workplace import MeasurementFailed, Workplace
 
-TRIALS = 16
 EVERY = 10  # steps between two checkpoints
 CODE = f"""\
 import time
@@ -31,7 +30,7 @@ def run(ctx):
 
 def measure(place: Workplace) -> Iterator[Row]:
     """Percent over the ideal, ours from the slots' readiness and the peer's from its first step, to the last trial's end."""
-    steps, seconds = place.size(30, 10), 0.1 if place.quick else 1.0
+    trials, steps, seconds = place.size(16, 2), place.size(30, 10), 0.1 if place.quick else 1.0
     ours: list[float] = []
     theirs: list[float] = []
     trial.warm_up(place)
@@ -40,16 +39,16 @@ def measure(place: Workplace) -> Iterator[Row]:
         name = f"checkpoints-{number}"
         params = {"steps": steps, "seconds": seconds}
         space = runs.unit_space(("x",))
-        run = runs.make(place.home, name, CODE, trials=TRIALS, parallel=TRIALS, params=params, space=space)
+        run = runs.make(place.home, name, CODE, trials=trials, parallel=trials, params=params, space=space)
         answer = place.call("controller", {"folder": str(run.root)}, timeout=300)
-        if answer["complete"] != TRIALS:
-            raise MeasurementFailed(f"{answer['complete']} of {TRIALS} trials completed; see {run.controller_log}")
+        if answer["complete"] != trials:
+            raise MeasurementFailed(f"{answer['complete']} of {trials} trials completed; see {run.controller_log}")
         ours.append(100 * ((answer["told"][-1] - max(answer["ready"])) / (steps * seconds) - 1))
         place.say(f"checkpoints: round {number + 1}, Ray Tune")
-        arguments = {"trials": TRIALS, "every": EVERY, "storage": str(place.scratch / name), **params}
+        arguments = {"trials": trials, "every": EVERY, "storage": str(place.scratch / name), **params}
         peer = place.call("saving", arguments, timeout=600)
-        if peer["complete"] != TRIALS:
-            raise MeasurementFailed(f"Ray Tune: {peer['complete']} of {TRIALS} trials completed")
+        if peer["complete"] != trials:
+            raise MeasurementFailed(f"Ray Tune: {peer['complete']} of {trials} trials completed")
         theirs.append(100 * ((peer["end"] - peer["start"]) / (steps * seconds) - 1))
-    what = f"{TRIALS} trials of {steps * seconds:g} s at once, a checkpoint of 10 MiB every {EVERY} steps, over the ideal"
+    what = f"{trials} trials of {steps * seconds:g} s at once, a checkpoint of 10 MiB every {EVERY} steps, over the ideal"
     yield Row("checkpoints", what, "%", tuple(ours), "Ray Tune", tuple(theirs), Goal(value=5))

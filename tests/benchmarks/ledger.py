@@ -26,7 +26,7 @@ def measure(place: Workplace) -> Iterator[Row]:
     place.say("ledger: all storages in turn")
     arguments = {
         "scratch": str(place.scratch / "storing"),
-        "rounds": place.repeats(10, 2),
+        "rounds": place.repeats(10),
         "trials": place.size(20, 2),
     }
     taken = place.call("storing", arguments, timeout=600)
@@ -35,16 +35,18 @@ def measure(place: Workplace) -> Iterator[Row]:
         yield Row("ledger", what, "ms", tuple(taken["ours"]), peer, tuple(taken[name]))
     if any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         place.say("ledger: through the gateway, and directly, in turn")
-        taken = place.call("gateway", {"rounds": place.repeats(20, 2), "trials": place.size(50, 2)}, timeout=600)
+        taken = place.call("gateway", {"rounds": place.repeats(20), "trials": place.size(50, 2)}, timeout=600)
         what = "the same on PostgreSQL, through the gateway"
         goal = Goal(times=0.77)  # at most 1.3 times as long
         yield Row(
             "ledger", what, "ms", tuple(taken["gateway"]), "the ledger on PostgreSQL itself", tuple(taken["direct"]), goal
         )
+        mib = place.size(64, 1)
         place.say("ledger: records in MLflow through the gateway's door, and directly, in turn")
-        taken = place.call("recording", {"rounds": place.repeats(5, 1), "trials": place.size(15, 1), "mib": 64}, timeout=600)
+        arguments = {"rounds": place.repeats(5), "trials": place.size(15, 1), "mib": mib}
+        taken = place.call("recording", arguments, timeout=600)
         for thing in ("trial", "artifact"):
-            what = f"{thing} in MLflow, through the gateway" + (" (64 MiB)" if thing == "artifact" else "")
+            what = f"{thing} in MLflow, through the gateway" + (f" ({mib} MiB)" if thing == "artifact" else "")
             goal = Goal(times=0.67)  # at most 1.5 times as long
             yield Row(
                 "ledger", what, "ms", tuple(taken[f"{thing} door"]), "MLflow itself", tuple(taken[f"{thing} direct"]), goal

@@ -54,7 +54,8 @@ def measure(place: Workplace) -> Iterator[Row]:
     optuna: list[float] = []
     with_torch: list[float] = []
     later_prompt: list[float] = []
-    _submit(place, "loop-warm-up", CODE)
+    if not place.quick:
+        _submit(place, "loop-warm-up", CODE)
     for number in range(place.repeats(5)):
         place.say(f"loop: round {number + 1}")
         for samples, seconds in zip((first, prompt, whole), _submit(place, f"loop-{number}", CODE), strict=True):

@@ -1,6 +1,7 @@
 """How quickly does a population change its members? Ray Tune's own toy, `pbt_function`, unchanged, here and in Ray Tune.
 
     python -m tests.benchmarks.populations [--members 4] [--slots 2] [--interval 5] [--steps 200] [--rounds 3]
+        [--peers fresh reused]
 
 Both run `ray.tune.examples.pbt_function`, with the settings of its example: a quarter of the members takes over the state of
 another quarter. Ray Tune is measured with a fresh actor for each part of a trial, and with actors that are reused, which
@@ -178,22 +179,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--interval", type=int, default=5)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
+    peers = {"fresh": functools.partial(rays, reuses=False), "reused": functools.partial(rays, reuses=True)}
+    parser.add_argument("--peers", nargs="+", choices=peers, default=list(peers))
     options = parser.parse_args(arguments)
-    measures = {
-        "quorum 1": functools.partial(ours, options, 1),
-        "quorum 0": functools.partial(ours, options, 0),
-        "fresh": functools.partial(rays, options, False),
-        "reused": functools.partial(rays, options, True),
-    }
+    measures = {"quorum 1": functools.partial(ours, quorum=1), "quorum 0": functools.partial(ours, quorum=0)}
+    measures |= {name: peers[name] for name in options.peers}
     rounds: list[dict[str, Figures]] = []
     for _ in range(options.rounds):
         rounds.append({})
         for name, measure in measures.items():
             with tempfile.TemporaryDirectory() as folder:
-                rounds[-1][name] = measure(Path(folder))
+                rounds[-1][name] = measure(options, folder=Path(folder))
             print(rounds[-1][name].line(name), flush=True)  # noqa: T201
     for name in ("quorum 1", "quorum 0"):
-        for peer in ("fresh", "reused"):
+        for peer in options.peers:
             rate = statistics.median(figures[name].rate / (figures[peer].rate or math.nan) for figures in rounds)
             met = "met" if rate >= GOALS[0] else "missed"
             print(f"{name}: {rate:.1f} times as many per second as Ray Tune, {peer}; goal {GOALS[0]:g}: {met}")  # noqa: T201

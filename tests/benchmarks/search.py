@@ -40,7 +40,7 @@ def situations(place: Workplace) -> Iterator[Row]:
     """
     seeds = place.repeats(5)
     for name, of in SAMPLERS.items():
-        trials = place.size(60, 15) // _SLOW.get(name, 1)
+        trials = place.size(60, 12) // _SLOW.get(name, 1)
         cases = [case for case in CASES if name != "cmaes" or case != "several objectives"]
         place.say(f"search: {name} in {len(cases)} situations, {trials} trials, {seeds} seeds")
         arguments = {
@@ -59,7 +59,7 @@ def situations(place: Workplace) -> Iterator[Row]:
 
 def _long(place: Workplace) -> Iterator[Row]:
     """Best value after so many trials, one sample per seed; smaller is better, 0 the best there is."""
-    trials = place.size(2000, 60)
+    trials = place.size(2000, 16)
     marks = [trials // 4, trials // 2, trials]
     for function in ("sphere", "rastrigin"):
         best: dict[str, list[list[float]]] = {"ours": [], "plain": []}

@@ -48,28 +48,31 @@ def _packing(place: Workplace) -> Iterator[Row]:
 
 def _moving(place: Workplace) -> Iterator[Row]:
     arguments = {"games": place.size(120, 24), "positions": place.size(200, 20)}
-    seconds: dict[str, list[float]] = {way: [] for way in ("ours", *PEERS)}
+    # A quick run needs Ray, and tensors, only once each.
+    peers = {way: peer for way, peer in PEERS.items() if way != "ray_torch" or not place.quick}
+    seconds: dict[str, list[float]] = {way: [] for way in ("ours", *peers)}
     for number in range(place.repeats(5)):
         place.say(f"transport: moving games, round {number + 1}")
         for way, samples in seconds.items():
             answer: dict[str, Any] = place.call("moving", {**arguments, "way": way}, timeout=300)
             samples.append(1 / answer["gb_per_second"])
-    for way, (peer, goal) in PEERS.items():
+    for way, (peer, goal) in peers.items():
         what = "games from two workers to a learner that reads them"
         yield Row("transport", what, "s/GB", tuple(seconds["ours"]), peer, tuple(seconds[way]), goal)
 
 
 def _broadcast(place: Workplace) -> Iterator[Row]:
-    place.say("transport: weights for eight readers")
-    mib = place.size(256, 8)
+    place.say("transport: weights for several readers")
+    mib, readers = place.size(256, 8), place.size(8, 2)
     folder = place.scratch / "weights"
     folder.mkdir()
     held = {
-        way: place.call("broadcast", {"way": way, "mib": mib, "readers": 8, "folder": str(folder)}, timeout=300)["mib"]
+        way: place.call("broadcast", {"way": way, "mib": mib, "readers": readers, "folder": str(folder)}, timeout=300)["mib"]
         for way in ("ours", "pickle")
     }
-    what = f"memory of 8 readers of {mib} MiB of weights on a node"
+    what = f"memory of {readers} readers of {mib} MiB of weights on a node"
     # The readers' own objects and page tables are in it: an eighth more than one copy is one copy.
     goal, note = Goal(value=mib * 1.125), "beside them the node's object store has one copy, for those that start later"
     words = ("smaller", "larger")
-    yield Row("transport", what, "MiB", (held["ours"],), "8 pickles", (held["pickle"],), goal, words=words, note=note)
+    peer = f"{readers} pickles"
+    yield Row("transport", what, "MiB", (held["ours"],), peer, (held["pickle"],), goal, words=words, note=note)
