@@ -423,6 +423,52 @@ def test_a_training_and_a_collection_show_their_metrics(opened: Opened) -> None:
     assert titles[-1] == "items/s", "no worker has a message"
 
 
+def test_a_collection_is_told_by_iterations(opened: Opened) -> None:
+    running = studies.collection(12)
+    reports = [
+        ReportRow(3 * row.trial + step, row.trial, 1, row.number, step, {"loss": 1 / (step + row.trial)}, row.started or 0.0)
+        for row in running.attempts
+        for step in (1, 2, 3)
+    ]
+    assert "state" in opened(running).text("#workers thead")
+    ended = dataclasses.replace(running.status, state=RunState.SUCCEEDED)
+    shown = opened(dataclasses.replace(running, reports=reports, status=ended))
+    shown.show("curves")
+    assert names_of(shown, "curves") == ["earlier iterations", "newest iteration"]
+    assert shown.text("#trials .row.header button") == "iteration"
+    assert cells(shown, 0)[:3] == ["0", "1", "2"], "in their order"
+    assert "state" not in shown.text("#workers thead"), "the run has ended"
+
+
+def test_hours_of_a_short_run_are_seconds(opened: Opened) -> None:
+    recorded = studies.study(3)
+    attempts = [dataclasses.replace(row, started=1000.0, ended=1002.0, seconds=2.0) for row in recorded.attempts]
+    shown = opened(dataclasses.replace(recorded, attempts=attempts))
+    assert f"{2 * len(attempts)} slot-seconds" in shown.text("#summary .cards")
+    assert "slot-seconds" in shown.text("#costs thead")
+    assert "slot-hours" in opened(studies.study(300)).text("#costs thead")
+
+
+@pytest.mark.parametrize("width", [700, 1400])
+def test_long_names_fit_into_the_page(opened: Opened, width: int) -> None:
+    metric = "validation_loss_of_all_languages"
+    recorded = studies.study(
+        40, objectives=[{"metric": metric, "direction": "minimize"}], metrics=lambda params, value: {metric: value}
+    )
+    attempts = [
+        dataclasses.replace(row, params={**row.params, "optimizer": f"{row.params['optimizer']}_with_momentum_and_more"})
+        for row in recorded.attempts
+    ]
+    shown = opened(dataclasses.replace(recorded, attempts=attempts), viewport={"width": width, "height": 1200})
+    shown.show("parallel")
+    assert shown.read((Path(__file__).parent / "defects.js").read_text(), "parallel") == []
+    assert shown.read("document.querySelector('#parallel .bar.title').textContent") == metric
+    cut = shown.read("document.querySelector('#parallel .tick title')?.textContent ?? ''")
+    assert cut.endswith("_with_momentum_and_more"), "the whole text is a tooltip"
+    if width == 1400:
+        assert shown.read("(nav => nav.scrollWidth <= nav.clientWidth)(document.querySelector('nav'))")
+
+
 def test_no_state_is_cut_and_a_printed_table_has_all_rows_and_columns(opened: Opened) -> None:
     recorded = studies.study(120, steps=2)
     states = [state for state in TrialState if state is not TrialState.COMPLETE]

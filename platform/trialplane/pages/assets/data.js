@@ -166,9 +166,9 @@ class Run {
     return this.facts.run;
   }
 
-  /** The position of each row among all, the best first. */
+  /** The position of each row among all: the best first, or iterations in their order. */
   get positions() {
-    return this.column("trials", "rank").data;
+    return this.column("trials", this.facts.kind === "collect" ? "trial" : "rank").data;
   }
 
   trial(row) {

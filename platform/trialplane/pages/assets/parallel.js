@@ -3,7 +3,7 @@
  * change waits until their pixels can be read, which takes seconds without a GPU. So the lines are on a canvas here.
  */
 
-const MARGIN = { left: 70, right: 124, top: 44, bottom: 20 }; // pixels around the axes
+const MARGIN = { left: 70, right: 124, top: 60, bottom: 20 }; // pixels around the axes
 const TICKS = 13; // values of an axis that each have a tick
 const SHADES = 64; // colors of lines
 const KEY_STEP = 0.05; // part of an axis by which a key moves a range
@@ -42,7 +42,7 @@ class Axis {
     const { texts, log } = this.column;
     if (texts) {
       const step = Math.ceil(texts.length / 30);
-      return texts.map((text, i) => [i + 1, text.slice(0, 16)]).filter(([code], i) => code >= low && code <= high && i % step === 0);
+      return texts.map((text, i) => [i + 1, text]).filter(([code], i) => code >= low && code <= high && i % step === 0);
     }
     const areFar = distinct.length <= TICKS && distinct.every((value, i) => i === 0 || value - distinct[i - 1] >= (high - low) / TICKS);
     if (areFar && !log) return distinct.map((value) => [value, short(value)]);
@@ -135,11 +135,12 @@ class ParallelChart extends Chart {
   }
 
   axis(axis, i) {
-    const room = Math.max(4, Math.floor(this.step / 7.5)), { name } = axis.column; // characters
+    const { name } = axis.column;
     const [top, bottom] = [MARGIN.top, this.height - MARGIN.bottom];
-    const ticks = axis.ticks.map(([value, text]) => svg("text", { class: "tick", x: -7, y: this.y(axis, value), dy: "0.35em" }, text));
+    const room = (i ? this.step : MARGIN.left) - 10;
+    const ticks = axis.ticks.map(([value, text]) => svg("text", { class: "tick", x: -7, y: this.y(axis, value), dy: "0.35em" }, ...(axis.column.texts ? shortened(text, room) : [text])));
     return svg("g", { transform: `translate(${MARGIN.left + i * this.step} 0)` }, svg("line", { y1: top, y2: bottom }), ...ticks, this.marks[i],
-      svg("text", { class: "name", y: top - 20 }, name.length > room ? `${name.slice(0, room - 1)}…` : name), this.grips[i]);
+      svg("text", { class: "name", y: top - 20 }, ...shortened(name, this.step)), this.grips[i]);
   }
 
   /** The part of an axis that takes the pointer and the keys. */
@@ -195,8 +196,14 @@ class ParallelChart extends Chart {
     const [top, bottom] = [MARGIN.top, this.height - MARGIN.bottom], x = this.width - MARGIN.right + 50;
     const stops = [0, 0.25, 0.5, 0.75, 1].map((share) => svg("stop", { offset: share, "stop-color": shadeOf(share, isReversed) }));
     return svg("g", {}, svg("linearGradient", { id: "colors", x1: 0, x2: 0, y1: 1, y2: 0 }, ...stops), svg("rect", { x, y: top, width: 12, height: bottom - top, fill: "url(#colors)" }),
-      svg("text", { class: "name bar", x, y: top - 20 }, title), ...ticks.map(([share, text]) => svg("text", { class: "tick bar", x: x + 18, y: bottom - share * (bottom - top), dy: "0.35em" }, text)));
+      svg("text", { class: "name bar title", x: this.width - 4, y: top - 44 }, title), ...ticks.map(([share, text]) => svg("text", { class: "tick bar", x: x + 18, y: bottom - share * (bottom - top), dy: "0.35em" }, text)));
   }
+}
+
+/** A text that fits into so many pixels, and all of it as a tooltip if it was cut. */
+function shortened(text, pixels) {
+  const room = Math.max(4, Math.floor(pixels / 7.5));
+  return text.length > room ? [`${text.slice(0, room - 1)}…`, svg("title", {}, text)] : [text];
 }
 
 /** The color of a share, from 0 to 1, on the color scale of the theme. */

@@ -139,10 +139,13 @@ const card = (title, value, detail) =>
 
 const pairs = (rows) => el("dl", {}, rows.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
 
+/** The unit of hours: seconds for less than six minutes in all. */
+const unitOf = (hours) => hours > 0 && hours < 0.1 ? ["seconds", 3600] : ["hours", 1];
+
 /** Slot-hours, and what they stand for. */
 function hours({ slot_hours: slots, gpu_hours: gpus, cost }) {
-  const shown = (value) => value >= 0.1 ? short(Number(value.toPrecision(3))) : value > 0 ? value.toPrecision(2) : "0";
-  return [`${shown(slots)} slot-hours`, [gpus ? `${shown(gpus)} GPU-hours` : "", cost === null ? "" : `cost ${cost.toFixed(2)}`].filter(Boolean).join(", ")];
+  const shown = (value, name) => { const [unit, per] = unitOf(value); return `${short(Number((value * per).toPrecision(3)))} ${name}-${unit}`; };
+  return [shown(slots, "slot"), [gpus ? shown(gpus, "GPU") : "", cost === null ? "" : `cost ${cost.toFixed(2)}`].filter(Boolean).join(", ")];
 }
 
 /** The last step of a training that was reported, and its metrics; null before the first report. */
@@ -223,7 +226,7 @@ function parallel(run) {
     const [low, high] = objective.sign > 0 ? [at(0), at(0.9)] : [at(0.1), at(1)]; // bad outliers would take most of the colors
     const size = high > low ? high - low : 1;
     return { axes, faint: run.sample(200, 400, run.valued), lines: run.sample(1000, 1000, rows), isReversed: reversed(objective), share: (row) => Math.max(0, Math.min(1, (loss(row) - low) / size)) || 0,
-      title: objective.metric.slice(0, 11), ticks: [0, 0.25, 0.5, 0.75, 1].map((share) => [share, short(Number((low + share * size).toPrecision(3)))]) };
+      title: objective.metric.length > 40 ? `${objective.metric.slice(0, 39)}…` : objective.metric, ticks: [0, 0.25, 0.5, 0.75, 1].map((share) => [share, short(Number((low + share * size).toPrecision(3)))]) };
   };
   /** Applies the ranges to all trials, not only to the lines that are drawn. */
   const choose = () => {
@@ -361,8 +364,9 @@ function iterations(run) {
 
 function workers(run) {
   const { workers: all } = run.facts, hasMessages = all.some(({ message }) => message);
-  const rows = all.map((worker) => [String(worker.worker), worker.state, worker.node, grouped(worker.units), grouped(worker.items), String(worker.failed), worker.seconds > 0 ? short(worker.items / worker.seconds) : "", ...(hasMessages ? [worker.message] : [])]);
-  return section("workers", "Workers", table(["worker", "state", "node", "units", "items", "failed", "items/s", ...(hasMessages ? ["message"] : [])], rows, "Workers of the iteration that runs, or ran last"));
+  const { active } = run.facts; // the states of workers are those before the end
+  const rows = all.map((worker) => [String(worker.worker), ...(active ? [worker.state] : []), worker.node, grouped(worker.units), grouped(worker.items), String(worker.failed), worker.seconds > 0 ? short(worker.items / worker.seconds) : "", ...(hasMessages ? [worker.message] : [])]);
+  return section("workers", "Workers", table(["worker", ...(active ? ["state"] : []), "node", "units", "items", "failed", "items/s", ...(hasMessages ? ["message"] : [])], rows, "Workers of the iteration that runs, or ran last"));
 }
 
 /** The curves of the run: rows of the table `curves`, with the points of each. */
@@ -403,11 +407,13 @@ function curves(run) {
     const pauses = new Map(), promoted = []; // by the number of a curve: the steps from which its trial was promoted
     run.column("pauses", "number").data.forEach((number, i) => pauses.set(number, [...(pauses.get(number) ?? []), run.column("pauses", "step").data[i]]));
     const groups = new Map(), ends = [];
+    const newest = run.facts.kind === "collect" ? Math.max(...chosen.map((i) => numbers[i])) : -1; // the attempt of an iteration
     for (const i of chosen) {
       const row = rowOf(i), selected = row !== undefined && run.selected.has(row);
       const state = row !== undefined ? run.state(row) : attempts.has(numbers[i]) ? run.column("attempts", "state").value(attempts.get(numbers[i])) : "LOST";
-      const key = selected ? `selected ${run.facts.noun} ${run.trial(row)}` : state;
-      if (!groups.has(key)) groups.set(key, { x: [], y: [], text: [], state, selected });
+      const isNewest = numbers[i] === newest;
+      const key = selected ? `selected ${run.facts.noun} ${run.trial(row)}` : isNewest ? "newest iteration" : newest >= 0 ? "earlier iterations" : state;
+      if (!groups.has(key)) groups.set(key, { x: [], y: [], text: [], state, isStrong: selected || isNewest, selected });
       const group = groups.get(key), { x, y } = curveOf(run, i);
       const hover = row !== undefined ? about(run, row) : `earlier attempt`;
       for (let j = 0; j < x.length; j++) { group.x.push(x[j]); group.y.push(bounded(y[j])); group.text.push(hover); }
@@ -420,10 +426,10 @@ function curves(run) {
     }
     if (promoted.length) data.push({ type: "scatter", mode: "markers", name: run.facts.population ? "took over here" : "promoted here", x: promoted.map((end) => end.x), y: promoted.map((end) => end.y), text: promoted.map((end) => end.text), hoverinfo: "text", marker: { symbol: "triangle-up", size: 8, color: shade(STATES.RUNNING.color) } });
     if (ends.length) data.push({ type: "scatter", mode: "markers", name: "pruned here", x: ends.map((end) => end.x), y: ends.map((end) => end.y), text: ends.map((end) => end.text), hoverinfo: "text", marker: { symbol: "x", size: 6, color: shade(STATES.PRUNED.color) } });
-    for (const [name, { x, y, text, state, selected }] of groups) {
+    for (const [name, { x, y, text, state, selected, isStrong }] of groups) {
       const few = x.length <= 60;
-      data.push({ type: x.length > 20_000 ? "scattergl" : "scatter", name: plain(selected ? name : name.toLowerCase()), mode: few ? "lines+markers" : "lines", x, y, text, hoverinfo: "text", connectgaps: false, opacity: selected ? 1 : chosen.length > 20 ? 0.55 : 0.9,
-        marker: { size: 4 }, line: { color: selected ? css("--strong") : shade(STATES[state]?.color ?? "#999999"), width: selected ? 3 : 1.3, dash: dashes[state] ?? "solid" } });
+      data.push({ type: x.length > 20_000 ? "scattergl" : "scatter", name: plain(selected ? name : name.toLowerCase()), mode: few ? "lines+markers" : "lines", x, y, text, hoverinfo: "text", connectgaps: false, opacity: isStrong ? 1 : chosen.length > 20 ? 0.55 : 0.9,
+        marker: { size: 4 }, line: { color: isStrong ? css("--strong") : shade(STATES[state]?.color ?? "#999999"), width: isStrong ? 3 : 1.3, dash: dashes[state] ?? "solid" } });
     }
     const isLog = run.facts.rungs.length > 0 && run.column(`points ${metric}`, "step").data.every((step) => step > 0); // rungs are powers
     return { data, layout: layout({ xaxis: { title: "step", ...(isLog ? { type: "log", tickvals: run.facts.rungs.map(({ step }) => step) } : {}) }, yaxis: { title: name, type: shownLog() ? "log" : "linear" } }) };
@@ -635,8 +641,9 @@ function timeline(run) {
 
 function costs(run) {
   const { used, lost, saved, method } = run.facts.costs;
-  const cells = (hour) => [hour.slot_hours, ...(used.gpu_hours ? [hour.gpu_hours] : []), ...(used.cost === null ? [] : [hour.cost])].map((value) => short(Number(value.toPrecision(3))));
-  const header = ["", "slot-hours", ...(used.gpu_hours ? ["GPU-hours"] : []), ...(used.cost === null ? [] : ["cost"])];
+  const [unit, per] = unitOf(Math.max(used.slot_hours, saved.slot_hours));
+  const cells = (hour) => [hour.slot_hours * per, ...(used.gpu_hours ? [hour.gpu_hours * per] : []), ...(used.cost === null ? [] : [hour.cost])].map((value) => short(Number(value.toPrecision(3))));
+  const header = ["", `slot-${unit}`, ...(used.gpu_hours ? [`GPU-${unit}`] : []), ...(used.cost === null ? [] : ["cost"])];
   const rows = [["used by all attempts", ...cells(used)], ["of these in failed and lost attempts", ...cells(lost)]];
   if (saved.slot_hours > 0) rows.push([`saved by ${savers(run)} (estimate)`, ...cells(saved)]);
   return section("costs", "Costs and savings", table(header, rows), saved.slot_hours > 0 ? el("p", { class: "hint" }, method) : null);
@@ -673,5 +680,5 @@ function trials(run) {
     run.table.renew(tableColumns(run));
     if (trial !== null) show(run.rowOf(trial));
   };
-  return Object.assign(section("trials", run.facts.kind === "collect" ? "Iterations in a table" : "Trials", el("p", { class: "hint" }, "Best first. Arrow keys move, Enter selects. Numbers have seven digits; the command for all results is above."), run.table.element, details), { renew });
+  return Object.assign(section("trials", run.facts.kind === "collect" ? "Iterations in a table" : "Trials", el("p", { class: "hint" }, run.facts.kind === "collect" ? "" : "Best first. ", "Arrow keys move, Enter selects. Numbers have seven digits; the command for all results is above."), run.table.element, details), { renew });
 }

@@ -197,7 +197,7 @@ function tableColumns(run) {
   const others = run.metrics.filter((column) => !objectives.includes(column));
   const taken = new Set();
   return [...head, ...objectives, ...run.params, ...others, ...tail].map((column) => {
-    let title = column.name;
+    let title = column.category === "" && column.name === "trial" ? run.facts.noun : column.name;
     if (taken.has(title)) title = `${column.category || "trial"}.${title}`;
     taken.add(title);
     return Object.assign(column, { title, mark: column.category === "" && column.name === "state", wide: column.category === "" && column.name === "message" });
