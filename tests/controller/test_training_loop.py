@@ -133,6 +133,21 @@ def test_what_is_remarked_of_a_training_is_in_its_status(opened: Opened) -> None
     assert loop.board.shown[-1].warnings == ("it started from scratch",)
 
 
+def test_samples_of_system_metrics_are_no_steps_of_a_training(opened: Opened) -> None:
+    loop = Loop(opened.open(job()), opened.run, None)
+    start = loop.slots.start
+
+    def start_and_end(slot: int, request: TrialRequest) -> None:
+        start(slot, request)
+        use = TrialReport(0, 900, {"system/cpu_utilization_percentage": 50.0}, 2.0)
+        loop.slots.say(slot, reports=(TrialReport(0, 2, LOSS, 1.0), use))
+        loop.slots.end(slot, metrics=LOSS)
+
+    loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
+    loop.controller.run()
+    assert loop.board.shown[-1].progress == TrainingProgress(2, None, LOSS)
+
+
 def test_the_status_says_how_far_it_is(opened: Opened) -> None:
     ledger = opened.open(job())
     loop = Loop(ledger, opened.run, None)
