@@ -172,7 +172,9 @@ def test_what_is_waited_for_is_told_and_closing_in_a_hurry_ends_the_process(plac
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("continues", [True, False])
-def test_an_exporter_that_reads_nothing_holds_no_end_up(place: Place, continues: bool) -> None:
+def test_an_exporter_that_reads_nothing_holds_no_end_up(
+    place: Place, continues: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exporter = place.process()
     place.play(0)
     wait_until(lambda: is_up_to_date(exporter, 1), "the trial is in MLflow")
@@ -189,6 +191,7 @@ def test_an_exporter_that_reads_nothing_holds_no_end_up(place: Place, continues:
         assert exporter.close(60)
         assert_whole(place, 2)
     else:
+        monkeypatch.setattr(exporter_process, "END_WAIT", 0.5)
         assert exporter.close(0.5, lambda: False) is False
     assert exporter.process.poll() is not None
 

@@ -1,8 +1,9 @@
 """Pictures of every section of the page, for each kind of run, in both themes, narrow and printed; and their layout.
 
-The pictures are in the folder SCREENSHOTS, or else below pytest's temporary folder (`--basetemp`): look at them
-after a change of the page. What a program can see is checked here: nothing is wider than the page, no chart is empty, and no
-text of a chart is cut off or lies on another one. Not checked here: what charts show (test_page.py).
+The pictures are in the folder SCREENSHOTS: look at them after a change of the page. Without this variable they are below
+pytest's temporary folder (`--basetemp`), and only a study and a comparison are dark too, as a theme changes no layout. What
+a program can see is checked here: nothing is wider than the page, no chart is empty, and no text of a chart is cut off or
+lies on another one. Not checked here: what charts show (test_page.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tests.pages.browsers import Page
 from trialplane.pages.content import RunRecord
 
 Opened = Callable[..., Page]
+
+FOLDER = os.environ.get("SCREENSHOTS")
 
 _DEFECTS = (Path(__file__).parent / "defects.js").read_text()  # a function of a section
 
@@ -60,8 +63,7 @@ RUNS: dict[str, Callable[[], list[RunRecord]]] = {
 @pytest.fixture(scope="session", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the pictures."""
-    named = os.environ.get("SCREENSHOTS")
-    folder = Path(named) if named else tmp_path_factory.getbasetemp() / "screenshots"
+    folder = Path(FOLDER) if FOLDER else tmp_path_factory.getbasetemp() / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -79,8 +81,10 @@ def picture(shown: Page, name: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    ("run", "theme"),
+    [*((run, "light") for run in RUNS), *((run, "dark") for run in (RUNS if FOLDER else ("study", "comparison")))],
+)
 def test_every_section_is_whole(opened: Opened, folder: Path, run: str, theme: str) -> None:
     shown = opened(*RUNS[run](), color_scheme=theme, viewport={"width": 1280, "height": 1200})  # the tallest section fits
     assert picture(shown, f"{run}-{theme}", folder) == []

@@ -127,10 +127,10 @@ class Cluster:
     def run(self) -> RunPaths:
         return RunPaths.of(self.home, "toy")
 
-    def start_worker(self, name: str, *, wait: bool = True) -> None:
-        """Starts a worker with one slot and a disk of its own; one that Ray gives up on a busy machine is started again."""
-        resources = json.dumps({"trial_slot": 1})
-        command = [f"--address={self.address}", "--num-cpus=1", f"--resources={resources}"]
+    def start_worker(self, name: str, *, slots: int = 1, wait: bool = True) -> None:
+        """Starts a worker with slots and a disk of its own; one that Ray gives up on a busy machine is started again."""
+        resources = json.dumps({"trial_slot": slots})
+        command = [f"--address={self.address}", f"--num-cpus={slots}", f"--resources={resources}"]
         self.workers[name] = self._ray(command, self.root / name)
 
         def is_up() -> bool:
