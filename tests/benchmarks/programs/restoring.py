@@ -61,7 +61,7 @@ def main() -> None:
     tune.Tuner(
         fit,
         param_space={**arguments["params"], "x": tune.grid_search(arguments["values"])},
-        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=scheduler),
+        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=scheduler, reuse_actors=True),
         run_config=tune.RunConfig(storage_path=str(path.parent), name=NAME, verbose=0),
     ).fit()
 
