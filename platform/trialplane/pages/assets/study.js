@@ -127,7 +127,7 @@ function summary(run) {
     facts.warnings.map(note), facts.description ? el("p", {}, facts.description) : null,
     el("div", { class: "cards" }, cards),
     el("div", { class: "columns" },
-      el("div", {}, el("h3", {}, "Search and budgets"), pairs(facts.facts)),
+      el("div", {}, el("h3", {}, isStudy(run) ? "Search and budgets" : "Settings"), pairs(facts.facts)),
       best && best.params.length ? el("div", {}, el("h3", {}, `Parameters of ${facts.noun} ${best.trial}`), pairs(best.params)) : null));
 }
 
