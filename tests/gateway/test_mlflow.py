@@ -61,7 +61,9 @@ with mlflow.start_run() as run:
     mlflow.log_image(np.zeros((4, 4, 3), dtype=np.uint8), key="image", step=1)
     mlflow.log_input(mlflow.data.from_pandas(pd.DataFrame({"a": [1]})), context="train")
     fitted = LinearRegression().fit([[1.0]], [1.0])
-    logged = mlflow.sklearn.log_model(fitted, name="line", registered_model_name="registered-line")
+    # Without requirements MLflow would load the model in another process, to see what it imports.
+    options = {"registered_model_name": "registered-line", "pip_requirements": ["scikit-learn"]}
+    logged = mlflow.sklearn.log_model(fitted, name="line", **options)
     with mlflow.start_run(nested=True) as child:
         mlflow.log_metric("below", 1.0)
 mlflow.pyfunc.load_model(logged.model_uri).predict([[2.0]])

@@ -39,6 +39,7 @@ def kill_at_random(study: Study, victims: str, times: int, ended: int, rng: rand
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_exporters")
 def test_every_trial_ends_once_whatever_is_killed(study: Study) -> None:
     victims = {"trials": 4, "working_templates": 2, "slot_workers": 2}
     run = study.submit_in_stages(trials=STAGE * len(victims))
@@ -59,6 +60,7 @@ def test_every_trial_ends_once_whatever_is_killed(study: Study) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_exporters")
 def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study: Study) -> None:
     rng = random.Random(11)
     run = study.submit_in_stages(trials=3 * STAGE, **QUIET, **{"params.saves": True, "keep.best": 3})
@@ -124,6 +126,7 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_exporters")
 def test_a_run_can_be_stopped_at_any_moment_and_goes_on_with_what_it_would_have_drawn(study: Study, tmp_path: Path) -> None:
     trials = STAGE + 4
     run = study.submit_in_stages(parallel=1, trials=trials, **QUIET)
