@@ -1265,6 +1265,25 @@ if __name__ == "__main__":
 """
 
 
+def test_numbers_without_a_name_are_told_and_searched_by_their_class(platform, written: Path) -> None:
+    text = """
+class Layer:
+    def __init__(self, value): self.value = value
+batch_size = 8
+first, second, dropout = Layer(32), Layer(64), Layer(0.5)
+print("val_loss:", first.value + second.value / 1000 + batch_size)
+"""
+    (written / "net.py").write_text(text)
+    script = str(written / "net.py")
+    result = platform("init", "--from", script, "--space", "filters=16,32")
+    assert result.exit_code == 2 and "has no parameter filters; there are: Layer, Layer_2, Layer_3, batch_size;" in (
+        result.stderr
+    ), result.output
+    result = platform("init", "--from", script, "--space", "Layer=16,32", "--space", "batch_size=4..16")
+    assert result.exit_code == 0 and set(made().space) == {"Layer", "batch_size"}, result.output
+    assert made().enqueue == ({"Layer": 32, "batch_size": 8},)
+
+
 @pytest.mark.parametrize(
     "prefix",
     ["OMP_NUM_THREADS=1 PYTHONPATH=.", "env OMP_NUM_THREADS=1 PYTHONPATH=.", "export OMP_NUM_THREADS=1 PYTHONPATH=.;"],

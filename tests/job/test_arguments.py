@@ -211,6 +211,15 @@ def test_one_of_several_values_has_the_name_of_what_it_belongs_to(text: str, nam
     assert ast.unparse(arguments.replace_values(tree, {name: 7})) == ast.unparse(ast.parse(text.replace("2", "7")))
 
 
+def test_the_first_argument_of_a_class_has_its_name() -> None:
+    text = "m = f(Conv2D(32, 3), nn.Dropout(0.5), conv(5), Dense(n), x.Conv2D(64, a=B(-1)))"
+    tree = ast.parse(text)
+    assert set(arguments.spots(tree)) == {"m", "Conv2D", "Conv2D_2", "Dropout", "B"}
+    arguments.replace_values(tree, {"Conv2D_2": 8, "Dropout": 0.1, "B": 2})
+    assert ast.unparse(tree) == text.replace("64", "8").replace("0.5", "0.1").replace("-1", "2")
+    assert "Adam" not in arguments.first_argument_spots(ast.parse("Adam = 3\nlr = 0.1\noptim.Adam(lr)"))
+
+
 def test_a_longer_name_of_several_values_or_of_a_single_one_is_none() -> None:
     assert not arguments.spots(ast.parse("f(x=2)\nf(x=3)")), "both are f.x"
     assert set(arguments.spots(ast.parse("class A:\n    x: float = 2"))) == {"x"}

@@ -654,14 +654,16 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
     """Yield the numbers, texts and booleans in a script that parameters can replace.
 
     These are all values that it assigns at its top level, and values elsewhere that are requested or named like a parameter.
+    If a requested one is missing, its name may be unknown, as that of the rate in `Dropout(0.5)`. So these are included.
     """
-    assigned = arguments.first_assignments(tree)
-    for name, spot in arguments.spots(tree).items():
+    assigned, spots = arguments.first_assignments(tree), arguments.spots(tree)
+    unnamed = {} if spots.keys() >= set(requested) else arguments.first_argument_spots(tree)
+    for name, spot in spots.items():
         value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
             owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
             option = Option(name, value, _kind(value), aliases=tuple(f"{owner}.{name}" for owner in owners))
-            if name in assigned or name in requested or guess.parameter(option):
+            if name in assigned or name in requested or name in unnamed or guess.parameter(option):
                 yield option
 
 

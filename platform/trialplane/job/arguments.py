@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -200,6 +200,8 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
       same number with a decimal point, it stands for all of them.
     - A constant whose name is left out has a longer name instead, with its owner, if only this constant has it:
       `Encoder.dropout` for `Encoder(dropout=0.1)`.
+    - A number that is the first argument of a class has the name of the class: `Dropout(0.5)`. That of the second such call
+      is `Dropout_2`.
     """
     top_level = {name: _assigned_spot(nodes) for name, nodes in _assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
@@ -223,7 +225,20 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
         has_owner = not longer_name.startswith(".")
         if has_owner and name not in unambiguous and len(spots_of_name) == 1:
             longer[longer_name] = spots_of_name[0]
-    return longer | top_level | unambiguous
+    return first_argument_spots(tree) | longer | top_level | unambiguous
+
+
+def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
+    """Return the positions of the numbers that are the first argument of a class, by name, see `spots`."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args and _is_number(node.args[0])]
+    counts: Counter[str] = Counter()
+    positions: dict[str, Spot] = {}
+    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+        match call.func:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name[0].isupper():
+                counts[name] += 1
+                positions[name if counts[name] == 1 else f"{name}_{counts[name]}"] = Spot(call.args)
+    return positions
 
 
 def _assigned_spot(assignments: Sequence[ast.Assign | ast.AnnAssign]) -> Spot:
