@@ -110,6 +110,7 @@ class Slots:
         offers: tuple[Offer, ...] = (),
         weights: int | None = None,
         took: tuple[int, ...] = (),
+        confirm: bool = False,
     ) -> None:
         sent: tuple[tuple[Any, messages.FromSlot], ...] = (
             (log, messages.LogGrown(log)),
@@ -117,6 +118,7 @@ class Slots:
             (offers, messages.ResultsOffered(offers)),
             (weights is not None, messages.WeightsOffered(weights or 0)),
             (took, messages.ResultsTaken(took)),
+            (confirm, messages.Confirm()),
         )
         about = (*(message for is_included, message in sent if is_included), *reports)
         self._said.append(SlotTrial(slot, self.started[slot], about))

@@ -94,6 +94,12 @@ def test_node_0_speaks_for_the_trial_and_the_log_is_everybodys(two: Gangs) -> No
     assert two.slots.answered == [(1, None), (0, 1)], "each is answered, and node 0 alone hears the pruner"
 
 
+def test_node_0_waits_for_the_record_of_its_reports(two: Gangs) -> None:
+    two.slots.say(0, reports=(TrialReport(5, 1, {"loss": 3.0}, 1.0),), confirm=True)
+    (event,) = two.listen()
+    assert event.awaits_record and len(event.reports) == 1
+
+
 def test_the_times_of_other_nodes_ranks_come_with_node_0s_next_report(two: Gangs) -> None:
     two.slots.say(1, reports=(TrialReport(5, 1, {"rank_seconds/2": 0.2, "rank_seconds/3": 0.3, "loss": 9.0}, 1.0),))
     assert [said.reports for said in two.listen()] == [()]

@@ -43,6 +43,11 @@ class Ledger:
         self.promotion = None
         self.saved = SavedCheckpoints()
         self.workers: list[int] = []
+        self.written: list[int] = []  # the reports in the database
+
+    def write_reports(self, *, patient: bool = False) -> None:
+        assert patient
+        self.written = [*self.reported]
 
     def record_workers(self, number: int) -> None:
         self.workers.append(number)
@@ -74,6 +79,20 @@ def test_a_trial_ends_at_the_first_report_that_prunes_it(steps: tuple[int, ...],
     assert (event.reports, ledger.reported) == (reports(*steps[:first]), [*steps[:first]])
     assert slots.answered == [(0, 1 if 1 in steps else None)]
     assert messages.LogGrown(b"a line\n") in event.messages
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_trial_that_is_about_to_save_is_answered_when_its_reports_are_written(confirm: bool) -> None:
+    slots, ledger = Slots(1), Ledger(job(**SEARCH))
+    work: Any = StudyWorkload(ledger, slots)  # type: ignore[arg-type]
+    slots.warm(0)
+    listen(work)
+    work.start(0, request(5))
+    slots.say(0, reports=reports(0, 2), confirm=confirm)
+    for _ in work.events(0):
+        assert not slots.answered
+    assert ledger.written == ([0, 2] if confirm else [])
+    assert slots.answered == [(0, None)]
 
 
 def test_reports_that_come_with_the_end_of_a_trial_are_known_before_its_end_is_taken() -> None:

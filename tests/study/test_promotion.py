@@ -18,7 +18,7 @@ from trialplane.wire import records
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import RunState
 
-TOP, TRIALS = 16, 16
+TOP = 16
 LADDER = Ladder(1, 4, TOP)
 CODE = """
 import time
@@ -30,10 +30,13 @@ from torch import nn
 def run(ctx):
     torch.set_num_threads(1)
     torch.manual_seed(ctx.seed)
+    if ctx.world_size > 1:
+        torch.distributed.init_process_group("gloo")
     x = torch.rand(64, 4)
     y = x.sum(dim=1, keepdim=True)
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=ctx.params["lr"])
+    torch.manual_seed(ctx.seed + ctx.rank)  # for batches and dropout, which differ between ranks
     done = 0
     if state := ctx.restored:
         model.load_state_dict(state["model"])
@@ -44,21 +47,25 @@ def run(ctx):
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(x[batch]), y[batch])
             loss.backward()
+            if ctx.world_size > 1:
+                for parameter in model.parameters():
+                    torch.distributed.all_reduce(parameter.grad)
             optimizer.step()
         time.sleep(ctx.params["pause"])
+        if ctx.world_size > 1:
+            torch.distributed.all_reduce(loss.detach())
         ctx.report(epoch, loss=float(loss))
         ctx.save(epoch, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, every=0.1)
     return {"loss": float(loss)}
 """
 SPEC = f"""
 kind: hpo
-preload: [torch]
+preload: [torch, torch._dynamo] # which optimizers import
 params: {{epochs: {TOP}, pause: 0.0}}
 space:
   lr: {{type: float, low: 1.0e-4, high: 1.0e-1, log: true}}
 objective: {{metric: loss, direction: minimize}}
 sampler: random
-trials: {TRIALS}
 seed: 3
 retries: {{crashed: 9, lost: 9}}
 """
@@ -81,29 +88,32 @@ def segments(study: Study, name: str) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.slow
-def test_kills_change_neither_promotions_nor_metrics(study: Study) -> None:
+@pytest.mark.parametrize(("ranks", "trials"), [(1, 16), (2, 6)])
+def test_kills_change_neither_promotions_nor_metrics(study: Study, ranks: int, trials: int) -> None:
+    """With ranks, a rank that is killed ends the trial's others, and all of them continue from the same step."""
     study.write(CODE, SPEC)
-    whole = study.submit("whole", parallel=2)
+    fields = {"trials": trials, "ranks": ranks, "resources": {"cpus": ranks}}
+    whole = study.submit("whole", parallel=3 - ranks, **fields)
     assert whole.wait(600).state is RunState.SUCCEEDED
     undisturbed = study.curves("whole")
-    assert len(undisturbed) == TRIALS * TOP
+    assert len(undisturbed) == trials * TOP
     assert all(len(values) == 1 for values in undisturbed.values())
 
     pruner = {"name": "asha", "promote": True, "max_resource": "epochs"}
-    run = study.submit("killed", pruner=pruner, parallel=1, **{"params.pause": 0.1})
+    run = study.submit("killed", pruner=pruner, parallel=1, **{"params.pause": 0.1}, **fields)
     victims = ["trials", "controller", "slot_workers", "trials", "controller"]
-    study.kill_between_reports(run, victims, range(2, 6))
+    study.kill_between_reports(run, victims if ranks == 1 else victims[1:4], range(2, 6))
     status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
-    assert status.retried >= 3
+    assert status.retried >= (3 if ranks == 1 else 2)
 
-    rule, history, _ = play(LADDER, TRIALS, lambda trial, done: min(undisturbed[trial, done]))
+    rule, history, _ = play(LADDER, trials, lambda trial, done: min(undisturbed[trial, done]))
     assert segments(study, "killed") == [(stretch.trial, stretch.rung, stretch.done) for stretch in history]
     paused = study.curves("killed")
     assert len(paused) == rule.used_steps, "no step was left out, and none was trained beyond"
     assert paused == {key: undisturbed[key] for key in paused}, "to the last bit"
     assert status.complete >= 1
-    assert status.ended_trials == TRIALS
+    assert status.ended_trials == trials
     series = {
         records.from_json(TrialRequest, text).series for (text,) in study.rows("killed", "select request from attempts")
     }

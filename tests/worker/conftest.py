@@ -50,6 +50,7 @@ class Event:
     begun: tuple[int, ...] | None = None
     wanted: messages.Suggest | None = None
     exiting: bool = False
+    confirm: bool = False
 
     @classmethod
     def of(cls, sent: tuple[messages.FromSlot, ...], waiting: bool = False) -> Event:
@@ -68,6 +69,8 @@ class Event:
                     fields["weights"] = size
                 case messages.ResultsTaken(units):
                     fields["took"] = units
+                case messages.Confirm():
+                    fields["confirm"] = True
                 case messages.Exiting():
                     fields["exiting"] = True
                 case messages.Suggest():

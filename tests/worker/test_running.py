@@ -106,6 +106,14 @@ def test_a_report_that_came_while_the_controller_was_busy_waits_as_well(trial: T
     assert trial.running.timers.until_next() == LIMIT
 
 
+def test_a_trial_without_rungs_may_not_wait_for_its_record(trial: Trial) -> None:
+    trial.channel.send(messages.Confirm())
+    trial.exits()
+    assert trial.slot.next_messages()
+    assert trial.running.kill_reason is not None
+    assert "only a trial with rungs may" in trial.running.kill_reason[1]
+
+
 @pytest.mark.parametrize("trial", [True, False], indirect=True)
 def test_time_in_which_nobody_reads_what_a_trial_says_is_not_its_own(trial: Trial) -> None:
     """Its reports fill the channel at last, and then it stands still."""

@@ -108,6 +108,20 @@ def continues_exactly(bench: Bench, what: str, torch: bool) -> None:
     assert last.metrics == whole.metrics
 
 
+def test_no_checkpoint_is_before_its_reports(bench: Bench) -> None:
+    """A retry that continued from it would leave a gap in the curve, if the slot were lost with the reports."""
+    request = dataclasses.replace(bench.request("saves"), trial=3, segment=Segment(4, ("loss",)))
+    folder = bench.root / "checkpoints" / "toy" / "trial-3"
+    event = bench.slot.run(request)
+    for step in (1, 2, 3):
+        assert ([report.step for report in event.reports], event.confirm) == ([step], True)
+        assert [path for path in folder.glob(f"step-*{step}") if path.is_dir()] == [], "the trial waits for the answer"
+        event = bench.slot.answer()
+    (*_, end) = bench.slot.rest(event)
+    assert end.outcome is not None and end.outcome.state is TrialState.PAUSED
+    assert not event.confirm, "no retry continues from the state at the rung"
+
+
 def test_steps_may_be_counted_from_0(bench: Bench) -> None:
     first, reports = ended(bench, "saves", first=0, segment=RUNG)
     assert (first.state, list(losses(reports))) == (TrialState.PAUSED, [0, 1])

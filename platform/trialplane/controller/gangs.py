@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from trialplane import errors
 from trialplane.controller.pool import Pool, SlotCall, SlotReady, SlotTrial
 from trialplane.wire import causes, messages, ranks, system_metrics
-from trialplane.wire.messages import LogGrown, TrialEnded
+from trialplane.wire.messages import Confirm, LogGrown, TrialEnded
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -237,7 +237,7 @@ class GangPool:
     def _take_node_event(self, event: SlotTrial) -> Iterator[SlotTrial]:
         """Record an event of a node; yield the events of the trial that follow from it.
 
-        The first has those messages that count for the trial: the log lines of all nodes, and the reports of node 0. After
+        The first has those messages that count for the trial: the log lines of all nodes, and what node 0 reports. After
         the end of the last node, another one is the trial's end.
         """
         gang = self._gang_of[event.slot]
@@ -247,9 +247,9 @@ class GangPool:
             del self._gang_of[event.slot]
             gang.is_broken = True
         gang.to_answer = node if event.outcome is None else None
-        trial_messages: list[LogGrown | TrialReport] = []
+        trial_messages: list[LogGrown | TrialReport | Confirm] = []
         for message in event.messages:
-            if isinstance(message, LogGrown):
+            if isinstance(message, (LogGrown, Confirm)):
                 trial_messages.append(message)
             elif isinstance(message, TrialReport) and node == 0:
                 trial_messages.append(self._add_times(gang, message))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
 from trialplane.wire import messages
-from trialplane.wire.messages import FromSlot, Suggest, TrialEnded
+from trialplane.wire.messages import Confirm, FromSlot, Suggest, TrialEnded
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass
@@ -80,6 +80,11 @@ class SlotTrial:
         """Return the event with only its first `count` reports."""
         other_messages = (message for message in self.messages if not isinstance(message, TrialReport))
         return dataclasses.replace(self, messages=(*self.reports[:count], *other_messages))
+
+    @property
+    def awaits_record(self) -> bool:
+        """Whether the trial waits until its reports are in the ledger."""
+        return any(isinstance(message, Confirm) for message in self.messages)
 
     @property
     def requested_parameter(self) -> Suggest | None:

@@ -70,6 +70,7 @@ class Saves:
                 while piece := source.read(_PIECE):
                     sink.write(piece)
 
+        ctx.confirm_reports(step)
         stores.save_file(ctx.checkpoints, step, self._file, copy, KEEP)
         ctx.saved(step)
 

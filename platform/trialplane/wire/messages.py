@@ -341,6 +341,11 @@ class Suggest:
 
 
 @dataclasses.dataclass(frozen=True)
+class Confirm:
+    """A request for AnswerReport once the reports so far are in the ledger, before the trial saves a checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Ended:
     """The job's function has ended, and only the exit of the process remains."""
 
@@ -501,14 +506,14 @@ Control = KillTrial | StopTrial | ToExchange  # a slot handles these without del
 Fetch = FetchResults | FetchWeights
 TrialUpdate = LogGrown | TrialReport  # the run records these while the trial runs
 FromExchange = UnitsWanted | ResultsOffered | WeightsOffered | ResultsTaken
-FromSlot = TrialUpdate | FromExchange | Suggest | Exiting | TrialEnded
+FromSlot = TrialUpdate | FromExchange | Suggest | Confirm | Exiting | TrialEnded
 ToTrial = RunTrial | AnswerReport | Suggested | FeedResults | ToExchange
-TrialMessage = Reported | Suggest | Ended | Printed
+TrialMessage = Reported | Suggest | Confirm | Ended | Printed
 WorkerMessage = UnitsWanted | UnitsBegun | ResultOffered | JobReturned
 LearnerMessage = WeightsOffered | ResultsTaken | FilesFree
 FromTrial = TrialMessage | WorkerMessage | LearnerMessage
 ToRank = RunRank | AnswerReport
-FromRank = Reported | Ended | Pulsed
+FromRank = Reported | Confirm | Ended | Pulsed
 
 
 class Direction(Generic[M]):

@@ -231,6 +231,7 @@ class Context:
     _metric_sources: MetricSources = dataclasses.field(default_factory=MetricSources, repr=False)
     _pause: pausing.Pause = dataclasses.field(default_factory=lambda: pausing.Pause(None), repr=False)
     _saving: Saving = dataclasses.field(default_factory=Saving, repr=False)
+    _confirm: Callable[[], None] | None = dataclasses.field(default=None, repr=False)
 
     if not TYPE_CHECKING:  # or every name would be an attribute for a type checker
 
@@ -324,6 +325,8 @@ class Context:
         choice = states.agree(choose)
         if not any(choice):
             return
+        if not choice.stops:  # a slot that must end may be gone by now, and the checkpoint is worth more than its curve
+            self.confirm_reports(step)
         states.save(step, state, wait=choice.stops or choice.pauses or choice.is_last)
         self._saving.saved_at, pause.saved_step = time.monotonic(), step
         if choice.stops:
@@ -431,6 +434,16 @@ class Context:
             from trialplane.training import optimizers  # only a population's trial needs it
 
             self._saving.remark = optimizers.mismatch_message(groups, self.params, remedy)
+
+    def confirm_reports(self, step: int) -> None:
+        """Wait until the reports so far are in the ledger, if a retry may continue from a checkpoint of a step.
+
+        Otherwise the retry of a lost trial could continue behind reports that were lost with it, and its curve would have a
+        gap. Trials without rungs do not wait.
+        """
+        if self._confirm is not None and self.is_main and self.is_usable(step):
+            with self._metric_sources.lock:
+                self._confirm()
 
     def saved(self, step: int) -> None:
         """Record a complete checkpoint that was not saved by `save`, so that the trial can be paused at its step."""

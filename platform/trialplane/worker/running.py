@@ -108,8 +108,9 @@ class RunningTrial:
     report_sent_at: float = 0.0  # when the process sent its newest report
     handed_over_at: float = dataclasses.field(default_factory=lambda: time.monotonic())  # of the newest messages; the start
     credited_until: float = 0.0  # time up to which the controller's time has been added to the deadline
-    is_blocked: bool = False  # whether the process waits for the answer to a report, if it is prunable
-    is_answer_due: bool = False  # whether the controller has received that report
+    is_blocked: bool = False  # whether the process waits for AnswerReport
+    is_answer_due: bool = False  # whether the controller has received what it must answer
+    is_confirm_pending: bool = False  # whether a Confirm is not handed over yet
     pending_suggestion: messages.Suggest | None = None  # a request that is not handed over yet
     exchange: Exchange | None = None  # of a collection's trial
     pause: pausing.Pause = dataclasses.field(init=False)  # for programs, and for reports that do not wait for an answer
@@ -172,6 +173,9 @@ class RunningTrial:
         if self.pending_suggestion is not None:
             news = (*news, self.pending_suggestion)
             self.pending_suggestion = None
+        if self.is_confirm_pending:
+            news = (*news, messages.Confirm())
+            self.is_confirm_pending = False
         return (*log_messages(log), *self.delivered_reports, *self.take_samples(), *news)
 
     def _take_messages_if_any(self) -> Messages | None:
@@ -198,6 +202,8 @@ class RunningTrial:
                     self.handle_report(message)
                 elif isinstance(message, messages.Suggest):
                     self.handle_suggestion_request(message)
+                elif isinstance(message, messages.Confirm):
+                    self.handle_confirm_request()
                 elif isinstance(message, messages.Ended):
                     self.handle_outcome(message.outcome)
                 elif isinstance(message, messages.Printed):
@@ -217,7 +223,7 @@ class RunningTrial:
 
     def _schedule_hand_over(self) -> None:
         """Schedule the hand-over of messages: at once if the process or the pruner waits for them, else with later ones."""
-        is_urgent = self.request.prunable or self.pending_suggestion is not None
+        is_urgent = self.request.prunable or self.is_confirm_pending or self.pending_suggestion is not None
         moment = time.monotonic() if is_urgent else self.handed_over_at + FLUSH_INTERVAL
         self.timers.set("hand over", moment, self.take_messages)
 
@@ -243,7 +249,7 @@ class RunningTrial:
         )
         self._schedule_hand_over()
         self.last_metrics, self.report_sent_at = ranks.without_seconds(report.metrics), report.sent
-        self.is_blocked = self.request.prunable and report.waits
+        self.is_blocked = self.is_blocked or (self.request.prunable and report.waits)
         if self.reader is not None:
             self.reader.leave_out(report.metrics)  # so that no value is recorded twice
         if not report.waits and self.request.node == 0:  # other nodes report the times of their ranks
@@ -268,6 +274,18 @@ class RunningTrial:
         self.pending_suggestion = suggest
         self.is_request_repeated = suggest.name in self.requested_names
         self.requested_names.add(suggest.name)
+        self._schedule_hand_over()
+
+    def handle_confirm_request(self) -> None:
+        """Record that the process waits until its reports are in the ledger, and schedule their hand-over.
+
+        Raises:
+            MessageError: The trial is not paused at rungs, so it needs no confirmation.
+        """
+        if self.request.segment is None:
+            raise errors.MessageError("a trial sent Confirm, and only a trial with rungs may")
+        self.is_confirm_pending = self.is_blocked = True
+        self.report_sent_at = time.monotonic()  # the process waits from now on
         self._schedule_hand_over()
 
     def read_metrics(self, *, ended: bool = False) -> None:

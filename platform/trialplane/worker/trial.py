@@ -259,6 +259,7 @@ def run_job(
             "_origin": origin,
             "_saving": saving,
             "_reporter": reporter,
+            **({} if request.segment is None else {"_confirm": reporter.confirm}),
             **rank_fields,
         }
         with imports.watch() if is_imported_in_template else contextlib.nullcontext():
@@ -580,6 +581,12 @@ class Reporter:
         answer = self._channel.receive()
         assert isinstance(answer, messages.Suggested), "a request for a parameter is answered with Suggested"
         return answer
+
+    def confirm(self) -> None:
+        """Wait until the reports so far are in the ledger."""
+        self._channel.send(messages.Confirm())
+        answer = self._channel.receive()
+        assert isinstance(answer, messages.AnswerReport), "a Confirm is answered with AnswerReport"
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
         """Print and send the metrics of one step; return whether the trial must end as pruned, False without `waits`.

@@ -106,6 +106,8 @@ class Workload(abc.ABC):
                     break
             yield event
             if event.outcome is None:
+                if event.awaits_record:
+                    self._ledger.write_reports(patient=True)
                 parameter = event.requested_parameter
                 suggested = None if parameter is None else self._suggest(event.request, parameter)
                 self._slots.answer(event.slot, prune_at, suggested)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.policies import spawn
-from trialplane.wire import messages, ranks, records
+from trialplane.wire import env, messages, ranks, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 from trialplane.worker.channel import TrialChannel
@@ -182,7 +182,7 @@ class Supervisor:
         return True
 
     def _handle_message(self, rank_process: starting.Rank, message: messages.FromRank) -> None:
-        """Handle one message of a rank: a step's duration, a report, or its outcome.
+        """Handle one message of a rank: a step's duration, a report, a wait for its record, or the outcome.
 
         A report is passed on to the slot with the supervisor's own metrics: the slowest rank, and the times of ranks.
         """
@@ -192,6 +192,8 @@ class Supervisor:
             case messages.Reported():
                 self._last_metrics = {**message.metrics, **self._slowest_metrics}
                 self._report(dataclasses.replace(message, metrics={**self._last_metrics, **self._take_step_seconds()}))
+            case messages.Confirm():
+                self._report(message)
             case messages.Ended():
                 self._apply(self._verdict.handle_outcome(rank_process.placement.rank, message.outcome))
 
@@ -224,10 +226,10 @@ class Supervisor:
             return {}
         return ranks.as_metrics(self._stragglers.take_times())
 
-    def _report(self, report: messages.Reported) -> None:
-        """Send a report to the slot; what the channel does not accept now is sent when it can be written."""
+    def _report(self, message: messages.Reported | messages.Confirm) -> None:
+        """Send a message to the slot; what the channel does not accept now is sent when it can be written."""
         with contextlib.suppress(OSError):  # the slot has ended
-            self._channel.send(report, wait=False)
+            self._channel.send(message, wait=False)
         self._watch_channel()
 
     def _handle_exit(self, rank_process: starting.Rank) -> None:
@@ -323,6 +325,9 @@ class Supervisor:
                         self._ranks[0].channel.send(answer)
             except EOFError:
                 self._selector.unregister(self._channel)  # the template ends this process next
+                if not self._verdict.is_stopping and env.GRACE not in os.environ:
+                    # Nothing records their reports now, and a retry would continue behind steps without reports.
+                    self._signal(signal.SIGKILL)
 
     def _watch_channel(self) -> None:
         """Wait for the slot's channel to be writable, too, while reports are buffered."""
