@@ -87,6 +87,11 @@ def test_files_of_wandb_are_named_with_what_captures_its_calls(tmp_path: Path) -
             '{"step": 1, "f1": 0.5}\n',
             '2026-01-02/7/m.jsonl has f1 (0.5): write `metrics: {from: file, path: "**/m.jsonl"}` and name one of these',
         ),
+        (
+            "run/7/test/acc.csv",
+            "1,0.5\n",
+            'run/7/test/acc.csv has acc (0.5): write `metrics: {from: file, path: "**/test/acc.csv"}`',
+        ),
     ],
 )
 def test_files_with_metrics_are_named_with_what_reads_them(tmp_path: Path, name: str, text: str, advice: str) -> None:

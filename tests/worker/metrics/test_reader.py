@@ -138,6 +138,27 @@ def test_other_ranks_do_not_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("eval/reward", "200,0.5\n400,0.75\n", [(200, {"eval/reward": 0.5}), (400, {"eval/reward": 0.75})]),
+        ("reward", "200,0.5\n400,0.75\n", [(200, {"reward": 0.5}), (400, {"reward": 0.75})]),
+        ("reward", "0.5\n0.75\n", [(0, {"reward": 0.5}), (1, {"reward": 0.75})]),
+        ("reward", "0.5,1.5\n0.75,2\n", [(0, {"1.5": 2.0})]),  # no steps: the first row is taken as a header
+    ],
+)
+def test_a_table_without_a_header_is_named_after_its_metric(
+    tmp_path: Path, name: str, text: str, expected: list[tuple[int, dict[str, float]]]
+) -> None:
+    """As those of torchrl's logger."""
+    trial = Trial(tmp_path, MetricSource("file", path="**/eval/reward.csv"), names=(name,))
+    (trial.folder / "scalars" / "eval").mkdir(parents=True)
+    (trial.folder / "scalars" / "eval" / "reward.csv").write_text(text)
+    assert [
+        (step, {key: value for key, value in metrics.items() if key != "0.5"}) for step, metrics in trial.read(ended=True)
+    ] == expected
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("m.jsonl", '{"step": 1, "acc": 0.5}\n{"step": 2, "acc": 0.75}\n'),

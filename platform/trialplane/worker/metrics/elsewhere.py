@@ -145,6 +145,7 @@ def _source(file: Path, folder: Path) -> MetricSource | None:
     if file.suffix not in _TEXT_SUFFIXES:
         return None
     *parents, name = file.relative_to(folder).parts
-    if any(map(str.isdigit, "".join(parents))):  # in the next trial this folder may have another number in its name
-        parents = ["**"]
+    numbered = [index for index, part in enumerate(parents) if any(map(str.isdigit, part))]
+    if numbered:  # in the next trial this folder may have another number in its name
+        parents = ["**", *parents[numbered[-1] + 1 :]]
     return MetricSource("file", path="/".join([*parents, name]))

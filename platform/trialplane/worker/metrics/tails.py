@@ -1,7 +1,7 @@
 """Follow the files of a metric source as they grow, and find the metrics in their new parts.
 
 `Tail` reads the new bytes of one file and passes them to a decoder: `events.TensorBoard` for event files, `_Text` for text.
-`_Text` splits the bytes into lines, and finds their metrics by `_PrintedLines` or, in a file with a header, `_TableRows`.
+`_Text` splits the bytes into lines, and finds their metrics by `_PrintedLines` or, in a table, `_TableRows`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -106,7 +106,7 @@ class Tail:
         if self.source.declaration.source == "tensorboard":
             return events.TensorBoard(self.source.names)
         if not self.source.declaration.pattern and (delimiter := {".csv": ",", ".tsv": "\t"}.get(self.file.suffix)):
-            return _Text(_TableRows(delimiter, self.source), self._recognize_next, _LONGEST_ROW)
+            return _Text(_TableRows(delimiter, self.source, self.file), self._recognize_next, _LONGEST_ROW)
         return _Text(_PrintedLines(self.source), self._recognize_next, CHUNK)
 
     def read(self, ended: bool, deadline: float, size: int | None = None) -> Iterator[LineMetrics]:
@@ -409,24 +409,44 @@ def _line_text(line: bytes) -> str | None:
 
 
 class _TableRows:
-    """A finder of metrics in the rows of a file whose first line is a header, as loggers write it."""
+    """A finder of metrics in the rows of a table, as loggers write it.
 
-    def __init__(self, delimiter: str, source: Source) -> None:
+    The first line is the header. A table of one metric may have none, if the file is named after the metric, as those of
+    torchrl's logger: its rows are a step and a value, or a value.
+    """
+
+    def __init__(self, delimiter: str, source: Source, file: Path) -> None:
         self._delimiter = delimiter
         self._source = source
+        self._file = file
         self._header: list[str] = []
         self.has_names = False
 
     def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> list[LineMetrics]:
         """Return the metrics of the next row; an empty list for the header, which is recorded; see `_LineFinder`."""
         if not self._header:
-            self._header = self._row(line)
-            return []
+            first_row = self._row(line)
+            self._header = self._columns_by_path(first_row) or first_row
+            if self._header is first_row:
+                return []
         return [] if was_read or not is_whole else [self.find(line)]
 
     def flush(self) -> list[LineMetrics]:
         """Return an empty list, as no row waits for another; see `_LineFinder`."""
         return []
+
+    def _columns_by_path(self, first_row: Sequence[str]) -> list[str]:
+        """Return the columns of a table of one metric whose first row has values; an empty list if it is a header.
+
+        The metric has the file's name. If the job names one that ends the path, it has that name: `eval/reward`.
+        """
+        values = [lines.number(cell) for cell in first_row]
+        *steps, metric = values or [None]
+        if metric is None or len(steps) > 1 or not all(step is not None and step.is_integer() for step in steps):
+            return []
+        path = f"/{self._file.with_suffix('').as_posix()}"
+        named = (name for name in self._source.names.requested.values() if path.endswith(f"/{name}"))
+        return [*([self._source.declaration.step or "step"] if steps else []), next(named, self._file.stem)]
 
     def find(self, line: bytes) -> LineMetrics:
         """Return the metrics of any row; see `_LineFinder`."""
