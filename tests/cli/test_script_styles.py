@@ -1265,6 +1265,77 @@ if __name__ == "__main__":
 """
 
 
+def test_a_switch_of_the_command_is_searched(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--use-amp", action="store_true")
+parser.add_argument("--lr", type=float, default=0.1)
+args = parser.parse_args()
+print("val_loss:", args.lr + args.use_amp)
+"""
+    (written / "fit.py").write_text(text)
+    monkeypatch.chdir(written)
+    command = ("python fit.py --use-amp --lr 0.2", "--space", "lr=0.1..1", "--objective", "val_loss:min", "--no-smoke")
+    result = platform("init", "--from", *command, "--space", "use-amp=true,false")
+    assert "--use-amp is taken out of the command, because it is searched\n" in result.stderr, result.output
+    written_job = Path("job.yaml").read_text()
+    assert '\ncommand: [python, fit.py, --lr, "{lr}"]\n' in written_job, written_job
+    assert "\n  use-amp: {type: categorical, choices: [true, false]}\n" in written_job
+    Path("job.yaml").unlink()
+    result = platform("init", "--from", *command)
+    assert "--use-amp: is on in the command or its file, and cannot be switched off" in result.stderr, result.output
+
+
+def test_a_package_that_is_installed_is_the_installed_one(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As for the command, whose script is in the package's folder, and so does not find the package above it."""
+    (written / "shapes" / "scripts").mkdir(parents=True)
+    text = """
+import argparse, shapes
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.parse_args()
+"""
+    (written / "shapes" / "scripts" / "fit.py").write_text(text)
+    (written / "shapes" / "scripts" / "__init__.py").touch()
+    (written / "shapes" / "__init__.py").touch()
+    monkeypatch.chdir(written)
+    command = ("python shapes/scripts/fit.py --lr 0.2", "--objective", "loss:min", "--no-smoke")
+    assert platform("init", "--from", *command).exit_code == 0
+    assert "PYTHONPATH=." in Path("job.yaml").read_text()
+    Path("job.yaml").unlink()
+    installed = tmp_path / "site" / "shapes.py"
+    installed.parent.mkdir()
+    installed.touch()
+    monkeypatch.syspath_prepend(installed.parent)
+    result = platform("init", "--from", *command)
+    assert result.exit_code == 0 and "PYTHONPATH" not in Path("job.yaml").read_text(), result.output
+
+
+def test_an_argument_of_a_class_that_jsonargparse_does_not_list_is_searched(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+import jsonargparse
+class Net:
+    def __init__(self, width: int = 8): ...
+def main(net: Net | None = None, lr: float = 0.1): ...
+jsonargparse.CLI(main)
+"""
+    (written / "fit.py").write_text(text)
+    monkeypatch.chdir(written)
+    command = ("python fit.py --lr=0.2", "--space", "net.width=4..16", "--objective", "loss:min", "--no-smoke")
+    result = platform("init", "--from", *command)
+    assert result.exit_code == 0 and "\n  net.width: {type: int, low: 4, high: 16" in Path("job.yaml").read_text(), (
+        result.output
+    )
+    Path("job.yaml").unlink()
+    result = platform("init", "--from", *command, "--space", "nets.width=4..16")
+    assert result.exit_code == 2 and "has no parameter nets.width" in result.stderr, result.output
+
+
 def test_numbers_without_a_name_are_told_and_searched_by_their_class(platform, written: Path) -> None:
     text = """
 class Layer:

@@ -303,6 +303,12 @@ def make_of_command(text: str, request: Request) -> int:
     request = dataclasses.replace(request, secrets=secrets)
     if secrets:
         output.note(_secrets_message(list(secrets)))
+    switches = [
+        name for name, fields in request.space.items() if all(isinstance(x, bool) for x in fields.get("choices", [None]))
+    ]
+    text, flags = launcher.without_switches(text, switches)
+    for flag in flags:
+        output.note(f"{flag} is taken out of the command, because it is searched")
     if (dvc_command := dvc.find_command(text)) is not None:
         return _make_of_pipeline(dvc_command, request)
     call = launcher.find_call(text)
@@ -495,10 +501,18 @@ def _python_path(text: str, call: script.Call, request: Request) -> str:
     roots = [] if script_folder.finds_own_modules(text_of_script) and not start.module else start.roots
     if call.module and call.script.startswith(f"{_SOURCES}/"):
         roots.append(Path(call.folder, _SOURCES).resolve())
+    roots = [root for root in roots if not _is_installed_instead(root, parsed_script)]
     # Python imports from the folder of a script, or from the working directory for a module.
     known_root = call_folder if call.module else file.parent
     paths = dict.fromkeys(os.path.relpath(root, call_folder) for root in roots if root != known_root)
     return os.pathsep.join(map(shlex.quote, paths))
+
+
+def _is_installed_instead(root: Path, parsed_script: Script) -> bool:
+    """Return whether all modules that a script imports from a folder are also installed, and so imported by its command."""
+    names = {module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)}
+    names_in_root = [name for name in names if script_folder.has_module(root, name)]
+    return bool(names_in_root) and all(script_folder.is_installed_outside(Path.cwd(), name) for name in names_in_root)
 
 
 def _refuse_modules_above(

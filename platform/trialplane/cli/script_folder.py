@@ -314,6 +314,17 @@ def is_installed(name: str) -> bool:
         return False
 
 
+def is_installed_outside(folder: Path, name: str) -> bool:
+    """Return whether a module is installed, and not from a folder or one in it, as `pip install -e .` does."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    file = next((location for location in locations if location), None)
+    return file is not None and not Path(file).resolve().is_relative_to(folder.resolve())
+
+
 def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str, Script]]:
     """Read a script, and the modules in its folder that it imports, directly or indirectly; 200 files at most.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import sys
@@ -788,7 +789,10 @@ def refuse_unknown(
         InputError: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
     """
     known_names = {option.name for option in declared.options}
-    unknown_names = [name for name in names if name not in known_names]
+    # jsonargparse lists `--model.backbone.help` in place of the arguments of a class that the command may choose.
+    prefixes = {name: itertools.accumulate(name.split(".")[:-1], "{}.{}".format) for name in names}
+    unlisted_names = {name for name in names if any(f"{prefix}.help" in known_names for prefix in prefixes[name])}
+    unknown_names = [name for name in names if name not in known_names | unlisted_names]
     flags = [option.flag for option in declared.options if option.flag]
     has_unlisted_keys = declared.pairs and all(flag.startswith("-") for flag in flags)  # of yacs
     # The options of a LightningCLI do not include the arguments of its Trainer.

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -142,6 +142,29 @@ def _split_words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise SpecError([Issue(("command",), f"cannot be read: {error}", text)]) from error
+
+
+class WithoutSwitches(NamedTuple):
+    """A command line without some of its flags, and these flags."""
+
+    text: str
+    flags: list[str]
+
+
+def without_switches(text: str, names: Iterable[str]) -> WithoutSwitches:
+    """Return a command line without the flags of parameters that are on or off: `--amp`, if another flag or the end follows.
+
+    Args:
+        text: Command line.
+        names: Names of the parameters.
+    """
+    flags = []
+    for name in names:
+        spelling = re.escape(name).replace("_", "[-_]").replace(r"\-", "[-_]")
+        for match in re.findall(rf"\s(--?{spelling})(?=\s+-|\s*$)", text):
+            text = re.sub(rf"\s{re.escape(match)}(?=\s+-|\s*$)", "", text)
+            flags.append(match)
+    return WithoutSwitches(text, flags)
 
 
 def script_without_arguments(text: str) -> str:
