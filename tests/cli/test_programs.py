@@ -900,7 +900,7 @@ def test_a_number_in_a_command_leaves_the_settings_file_that_it_names(platform, 
         "init", "--no-smoke", "--from", command, "--space", "train.lr=1e-3..1:log", "--space", "train.warm=1..5"
     )
     assert result.exit_code == 0, result.output
-    assert "not in the job: train.name of fit.cfg: --train.name of the command overrides it" in result.stderr
+    assert "not a parameter: train.name of fit.cfg: --train.name of the command overrides it" in result.stderr
     job = job_in(".")
     assert job.arguments.file == "fit.cfg"  # type: ignore[union-attr]
     assert job.command == (*program.split(), *command.split()[len(program.split()) : -1], "{gpu-id}")

@@ -1284,7 +1284,7 @@ print("val_loss:", args.lr + args.use_amp)
     assert "\n  use-amp: {type: categorical, choices: [true, false]}\n" in written_job
     Path("job.yaml").unlink()
     result = platform("init", "--from", *command)
-    assert "--use-amp: is on in the command or its file, and cannot be switched off" in result.stderr, result.output
+    assert "not a parameter: --use-amp: stays on, as in the command or its file" in result.stderr, result.output
 
 
 def test_a_package_that_is_installed_is_the_installed_one(

@@ -795,7 +795,7 @@ def _print_remarks(
     if declared.failure:
         output.note(f"{title}: {script_probe.not_asked(declared)}")
     for argument in declared.left_out:
-        output.note(f"not in the job: {argument}")
+        output.note(f"not a parameter: {argument}")
     if file_with_values is not None and file_with_values.others:
         used, others = file_with_values.name, ", ".join(file_with_values.others)
         output.note(f"the values are those of {used}; for those of another ({others}) change its name in {job_file}")

@@ -46,6 +46,7 @@ NAMES = ("accuracy", "val_loss")
         ("loss=" + "9" * 400, None, {"loss": math.inf}),
         ("epoch=2", 2, {}),
         ("global step 7, epoch 1: loss=3", 7, {"loss": 3.0}),
+        ("the rmse of the prediction is: 0.25", None, {}),
         ("serving on http://localhost:8080", None, {}),
         ("2024-01-02 10:31:02 INFO: hello 3", None, {}),
         ("version: 1.2.3 hash=3fa9 eta: 0:00:10", None, {}),

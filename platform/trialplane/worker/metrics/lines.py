@@ -46,6 +46,7 @@ _PAIR = re.compile(
     rf"(?<![\w./@-])(?:({_DATA_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{_CALL_PREFIX}({_NUMBER})"
     rf"(?:\s*+/\s*+(\d{{1,15}}))?{_NUMBER_END}"
 )
+_NO_NAMES = frozenset({"is", "are", "was", "of", "to", "at"})  # `the error of the prediction is: 0.5`
 _BAR = re.compile(r"%\|[\s\d#█▉▊▋▌▍▎▏]*\|")  # of a progress bar, whose label is before its percentage: `Map: 100%|███|`
 _DATA_SET_BEFORE = re.compile(rf"(?<!\w){_DATA_SET}[\s_-]*$")
 # A number after such words and a name is where the metric begins or a bound: `Start training from score 0.5`.
@@ -530,6 +531,8 @@ def _pairs(line: str, names: Names, headings: Sequence[tuple[int, str]]) -> dict
     pairs: dict[str, float] = {}
     for match in _PAIR.finditer(line):
         data_set, name, quote, sign, space, text, total = match.groups()
+        if name.lower() in _NO_NAMES and name.lower() not in names.requested:
+            continue
         is_step = names.lookup(name).step_rank >= 0  # the name of a step has no set of data
         if data_set and not is_step:  # directly before the name
             name = f"{data_set.lower()}_{name}"

@@ -569,7 +569,7 @@ class _Parsers:
             self._left_out.append(f"{flag or name}: {obstacle}")
             return
         if style == "switch" and value != action.default:
-            self._left_out.append(f"{flag or name}: is on in the command or its file, and cannot be switched off")
+            self._left_out.append(f"{flag or name}: stays on, as in the command or its file")
             return
         default = False if style == "switch" else self._plain_default(value, action.type)
         self._options.append(
