@@ -1278,10 +1278,11 @@ print("val_loss:", args.lr + args.use_amp)
     monkeypatch.chdir(written)
     command = ("python fit.py --use-amp --lr 0.2", "--space", "lr=0.1..1", "--objective", "val_loss:min", "--no-smoke")
     result = platform("init", "--from", *command, "--space", "use-amp=true,false")
-    assert "--use-amp is taken out of the command, because it is searched\n" in result.stderr, result.output
+    assert "--use-amp: taken out of the command, because it is searched\n" in result.stderr, result.output
     written_job = Path("job.yaml").read_text()
     assert '\ncommand: [python, fit.py, --lr, "{lr}"]\n' in written_job, written_job
     assert "\n  use-amp: {type: categorical, choices: [true, false]}\n" in written_job
+    assert "enqueue: [{lr: 0.2, use-amp: true}]" in written_job, "as in the command"
     Path("job.yaml").unlink()
     result = platform("init", "--from", *command)
     assert "not a parameter: --use-amp: stays on, as in the command or its file" in result.stderr, result.output

@@ -161,6 +161,15 @@ def test_the_program_becomes_its_command_or_says_why_not(tmp_path: Path, mlflow_
 
 
 @pytest.mark.services
+def test_modules_that_an_exporter_does_without_can_be_inspected() -> None:
+    """As libraries do that look for their callers."""
+    code = "lean_imports.install(); import mlflow.genai, inspect; inspect.getmodule(inspect.currentframe())"
+    program = [sys.executable, "-c", f"from trialplane.exporter import lean_imports; {code}"]
+    ended = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.services
 def test_an_exporter_does_without_large_libraries(tmp_path: Path) -> None:
     program = [sys.executable, "-X", "importtime", "-P", "-m", "trialplane.exporter", str(tmp_path)]
     ended = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -12,12 +12,17 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 
-from mlflow.store.tracking import sqlalchemy_store  # noqa: F401 - an exporter imports it when it opens a store
-from sqlalchemy import orm
-
-from trialplane.exporter import __main__ as exporter
+from trialplane.exporter import lean_imports
 from trialplane.training import process
+
+lean_imports.install()  # as an exporter does first
+
+from mlflow.store.tracking import sqlalchemy_store  # noqa: E402, F401 - an exporter imports it when it opens a store
+from sqlalchemy import orm  # noqa: E402
+
+from trialplane.exporter import __main__ as exporter  # noqa: E402
 
 
 def _end_with_peer(connection: socket.socket) -> None:
@@ -53,6 +58,9 @@ def main() -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
                 _export(connection)
+            except BaseException:
+                traceback.print_exc()
+                raise
             finally:
                 sys.stderr.flush()
                 os._exit(1)

@@ -190,6 +190,14 @@ def test_an_optimizer_with_the_rate_of_another_trial_is_reported(trials: Trials,
     assert same.outcome.remark == ""
 
 
+def test_the_rate_of_an_optimizer_in_another_one_is_compared(trials: Trials) -> None:
+    donor = trials.attempt("keras", segment=LIBRARIES["keras"].segment, learning_rate=0.1, scales=True)
+    changed = dataclasses.replace(last_segment(LIBRARIES["keras"], donor), changed=True)
+    child = trials.attempt("keras", segment=changed, learning_rate=0.02, scales=True)
+    assert child.outcome.state is TrialState.COMPLETE, child.outcome.traceback
+    assert "the optimizer has learning_rate 0.1 of the trial" in child.outcome.remark
+
+
 @every_library
 def test_a_damaged_checkpoint_of_another_trial_is_an_error_and_not_replaced_by_an_older_one(
     trials: Trials, library: str

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.conftest import Bench
+from tests.worker.conftest import Bench, wait_until
 
 from trialplane.training.steps import folders
+from trialplane.wire import env
 from trialplane.wire.records import Parent, Segment, TrialOutcome, TrialReport
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -70,6 +71,19 @@ def test_all_ranks_pause_and_continue(tmp_path: Path, what: str) -> None:
         assert last.metrics["loss"] == whole.metrics["loss"]
         lacking, _ = ended("forgets", 1, Segment(2, ("loss",)), trial=1)
         assert (lacking.failure, lacking.certain) == (FailureClass.INVALID, True)
+
+
+def test_ranks_of_a_pod_that_is_removed_save_without_their_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.GRACE, "60")
+    with Bench(tmp_path, {"train": CODE}, **CONFIG) as bench:
+        request = dataclasses.replace(bench.request("saves"), trial=1, metrics=("loss",), segment=Segment(0, ("loss",)))
+        event = bench.slot.run(request)
+        while not event.confirm:  # until rank 0 waits for the answer
+            event = bench.slot.answer()
+        assert bench.slot.running is not None
+        bench.slot.running.channel.close()
+        newest = bench.root / "checkpoints" / "toy" / "trial-1" / "step-0000000006"
+        wait_until(lambda: (newest / "COMPLETE").exists(), "all steps are saved")
 
 
 def test_ranks_begin_at_the_same_step_if_the_checkpoint_of_one_is_damaged(tmp_path: Path) -> None:

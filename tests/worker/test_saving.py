@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tests.worker.conftest import Bench
 
 from trialplane.wire.records import Parent, Segment, TrialOutcome, TrialReport
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker.context import Context
+from trialplane.worker.pausing import Pause
+from trialplane.worker.stopping import Stop
 
 CODE = """
 import os
@@ -114,12 +118,30 @@ def test_no_checkpoint_is_before_its_reports(bench: Bench) -> None:
     folder = bench.root / "checkpoints" / "toy" / "trial-3"
     event = bench.slot.run(request)
     for step in (1, 2, 3):
-        assert ([report.step for report in event.reports], event.confirm) == ([step], True)
+        steps = [report.step for report in event.reports]
+        while not event.confirm:  # the report may come alone
+            event = bench.slot.answer()
+            steps += [report.step for report in event.reports]
+        assert steps == [step]
         assert [path for path in folder.glob(f"step-*{step}") if path.is_dir()] == [], "the trial waits for the answer"
         event = bench.slot.answer()
     (*_, end) = bench.slot.rest(event)
     assert end.outcome is not None and end.outcome.state is TrialState.PAUSED
     assert not event.confirm, "no retry continues from the state at the rung"
+
+
+def test_a_trial_that_must_stop_waits_for_no_record(tmp_path: Path) -> None:
+    waits: list[int] = []
+    fields: dict[str, Any] = {"code": tmp_path, "cache": tmp_path, "workdir": tmp_path, "_reporter": lambda *_, **__: False}
+    stop = Stop()
+    ctx = Context(
+        {}, 0, "toy", 0, 1, 1, 0, **fields, _stop=stop, _pause=Pause(Segment(4, ("loss",))), _confirm=lambda: waits.append(1)
+    )
+    ctx.confirm_reports(2)
+    assert waits == [1]
+    stop._request(signal.SIGTERM, None)
+    ctx.confirm_reports(3)
+    assert waits == [1]
 
 
 def test_steps_may_be_counted_from_0(bench: Bench) -> None:

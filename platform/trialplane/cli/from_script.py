@@ -82,6 +82,7 @@ class Request:
         smoke_seconds: Maximum duration of that run; None for `smoke.LONGEST`.
         objective: Metric to optimize in place of a guessed one, with its direction; None to guess.
         typed: The options as the user types them, for messages.
+        switched_on: Searched parameters that are on in the user's command, without their flags.
     """
 
     with_smoke: bool = True
@@ -90,6 +91,7 @@ class Request:
     smoke_seconds: float | None = None
     objective: Mapping[str, str] | None = None
     typed: str = ""
+    switched_on: tuple[str, ...] = ()
 
     @property
     def typed_options(self) -> str:
@@ -306,9 +308,11 @@ def make_of_command(text: str, request: Request) -> int:
     switches = [
         name for name, fields in request.space.items() if all(isinstance(x, bool) for x in fields.get("choices", [None]))
     ]
-    text, flags = launcher.without_switches(text, switches)
-    for flag in flags:
-        output.note(f"{flag} is taken out of the command, because it is searched")
+    text, removed_switches = launcher.without_switches(text, switches)
+    if removed_switches:
+        request = dataclasses.replace(request, switched_on=tuple(removed_switches))
+        flags = ", ".join(removed_switches.values())
+        output.note(f"{flags}: taken out of the command, because it is searched")
     if (dvc_command := dvc.find_command(text)) is not None:
         return _make_of_pipeline(dvc_command, request)
     call = launcher.find_call(text)
@@ -754,7 +758,9 @@ def _make_job(
             job = script_job.build(name, parsed_script, declared, start, request.space)
         else:
             job = script_job.build_with_file(name, parsed_script, file_with_values, start, request.space)
-        job = dataclasses.replace(job, objective=request.objective)
+        switched_on = {name.replace("_", "-") for name in request.switched_on}
+        defaults = {**job.defaults, **{name: True for name in job.space if name.replace("_", "-") in switched_on}}
+        job = dataclasses.replace(job, objective=request.objective, defaults=defaults)
         if not origin.text:
             job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
         result = None

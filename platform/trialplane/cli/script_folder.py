@@ -9,6 +9,7 @@ import dataclasses
 import importlib.util
 import os
 import re
+import sysconfig
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -315,14 +316,20 @@ def is_installed(name: str) -> bool:
 
 
 def is_installed_outside(folder: Path, name: str) -> bool:
-    """Return whether a module is installed, and not from a folder or one in it, as `pip install -e .` does."""
+    """Return whether a module is installed, and not from a folder or one in it, as `pip install -e .` does.
+
+    An environment in the folder does not count as a part of it.
+    """
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return False
     locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    file = next((location for location in locations if location), None)
-    return file is not None and not Path(file).resolve().is_relative_to(folder.resolve())
+    file = next((Path(location) for location in locations if location), None)
+    if file is None:
+        return False
+    is_in_environment = any(file.is_relative_to(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+    return is_in_environment or not file.resolve().is_relative_to(folder.resolve())
 
 
 def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str, Script]]:

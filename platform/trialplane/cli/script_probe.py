@@ -792,6 +792,8 @@ def refuse_unknown(
     # jsonargparse lists `--model.backbone.help` in place of the arguments of a class that the command may choose.
     prefixes = {name: itertools.accumulate(name.split(".")[:-1], "{}.{}".format) for name in names}
     unlisted_names = {name for name in names if any(f"{prefix}.help" in known_names for prefix in prefixes[name])}
+    if unchecked_names := sorted(unlisted_names - known_names):
+        output.note(f"{', '.join(unchecked_names)}: not checked, as jsonargparse lists no arguments of a class to choose")
     unknown_names = [name for name in names if name not in known_names | unlisted_names]
     flags = [option.flag for option in declared.options if option.flag]
     has_unlisted_keys = declared.pairs and all(flag.startswith("-") for flag in flags)  # of yacs

@@ -25,8 +25,14 @@ class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if is_genai else None
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Give the module an empty class for each name."""
-        module.__getattr__ = lambda name: type(name, (), {})  # type: ignore[method-assign]
+        """Give the module an empty class for each name but `__file__` and the like, which `inspect` reads of all modules."""
+
+        def empty_class(name: str) -> type:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return type(name, (), {})
+
+        module.__getattr__ = empty_class  # type: ignore[method-assign]
 
 
 def install() -> None:

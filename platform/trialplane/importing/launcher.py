@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -144,27 +144,23 @@ def _split_words(text: str) -> list[str]:
         raise SpecError([Issue(("command",), f"cannot be read: {error}", text)]) from error
 
 
-class WithoutSwitches(NamedTuple):
-    """A command line without some of its flags, and these flags."""
+def without_switches(text: str, names: Iterable[str]) -> tuple[str, dict[str, str]]:
+    """Return a command line without the flags of parameters that are on or off, and these flags by parameter.
 
-    text: str
-    flags: list[str]
-
-
-def without_switches(text: str, names: Iterable[str]) -> WithoutSwitches:
-    """Return a command line without the flags of parameters that are on or off: `--amp`, if another flag or the end follows.
+    A flag is such a switch if no value follows: another flag, an operator of the shell, or the end.
 
     Args:
         text: Command line.
         names: Names of the parameters.
     """
-    flags = []
+    flags: dict[str, str] = {}
     for name in names:
-        spelling = re.escape(name).replace("_", "[-_]").replace(r"\-", "[-_]")
-        for match in re.findall(rf"\s(--?{spelling})(?=\s+-|\s*$)", text):
-            text = re.sub(rf"\s{re.escape(match)}(?=\s+-|\s*$)", "", text)
-            flags.append(match)
-    return WithoutSwitches(text, flags)
+        spelling = "[-_]".join(map(re.escape, re.split("[-_]", name)))
+        match = re.search(rf"\s(--?{spelling})(?=\s+-|\s*(?:\d?[|&;<>)]|$))", text)
+        if match and all(text[: match.start()].count(quote) % 2 == 0 for quote in "'\""):  # not in a quoted text
+            text = text[: match.start()] + text[match.end() :]
+            flags[name] = match[1]
+    return text, flags
 
 
 def script_without_arguments(text: str) -> str:

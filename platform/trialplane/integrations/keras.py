@@ -51,7 +51,9 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
             if optimizer is not None and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)  # TensorFlow's optimizer may not be built
             self.model.load_weights(str(self._checkpoint.file))
-            rate = None if optimizer is None else optimizer.get_config()["learning_rate"]  # a dict for a schedule
+            # With mixed precision the optimizer is in another one. The rate is a dict for a schedule.
+            own_optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+            rate = None if own_optimizer is None else own_optimizer.get_config().get("learning_rate")
             if ctx is not None and isinstance(rate, float):  # the other settings are not in the checkpoint
                 ctx.check_optimizer([{"lr": float(f"{rate:.6g}")}], _SET_RATE)
 

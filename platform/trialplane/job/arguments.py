@@ -32,6 +32,7 @@ FLAGS, HYDRA, PAIRS, GLOBALS = "flags", "hydra", "pairs", "globals"
 FOR_ALL = (FLAGS, HYDRA, PAIRS, GLOBALS)  # placeholders for all parameters that no other placeholder names
 BOOLEANS = ("switch", "value", "negated")  # formats of booleans in flags; see `build`
 LISTS = ("spread", "repeat", "comma", "literal")  # formats of lists in flags; see `build`
+_NO_CLASSES = ("Error", "Exception", "Exit", "Warning")  # ends of the names of exceptions, whose numbers are exit codes
 _DICT_TYPES = ("dict", "OrderedDict", "ConfigDict", "EasyDict", "AttrDict", "Namespace", "SimpleNamespace", "Config")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")  # the group is the name; there is none for a doubled brace
 # Hydra reads these as plain text; everything else is quoted.
@@ -235,7 +236,7 @@ def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
     positions: dict[str, Spot] = {}
     for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
         match call.func:
-            case ast.Name(id=name) | ast.Attribute(attr=name) if name[0].isupper():
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name[0].isupper() and not name.endswith(_NO_CLASSES):
                 counts[name] += 1
                 positions[name if counts[name] == 1 else f"{name}_{counts[name]}"] = Spot(call.args)
     return positions

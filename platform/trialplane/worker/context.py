@@ -325,8 +325,7 @@ class Context:
         choice = states.agree(choose)
         if not any(choice):
             return
-        if not choice.stops:  # a slot that must end may be gone by now, and the checkpoint is worth more than its curve
-            self.confirm_reports(step)
+        self.confirm_reports(step)
         states.save(step, state, wait=choice.stops or choice.pauses or choice.is_last)
         self._saving.saved_at, pause.saved_step = time.monotonic(), step
         if choice.stops:
@@ -439,9 +438,9 @@ class Context:
         """Wait until the reports so far are in the ledger, if a retry may continue from a checkpoint of a step.
 
         Otherwise the retry of a lost trial could continue behind reports that were lost with it, and its curve would have a
-        gap. Trials without rungs do not wait.
+        gap. Trials without rungs do not wait. Neither do those that must stop: time is short, and the slot may be gone.
         """
-        if self._confirm is not None and self.is_main and self.is_usable(step):
+        if self._confirm is not None and self.is_main and self.is_usable(step) and not self._stop.was_received:
             with self._metric_sources.lock:
                 self._confirm()
 

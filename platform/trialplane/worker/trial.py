@@ -587,6 +587,7 @@ class Reporter:
         self._channel.send(messages.Confirm())
         answer = self._channel.receive()
         assert isinstance(answer, messages.AnswerReport), "a Confirm is answered with AnswerReport"
+        assert answer.prune_at is None, "no pruner prunes a trial with rungs"
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
         """Print and send the metrics of one step; return whether the trial must end as pruned, False without `waits`.

@@ -29,7 +29,10 @@ def run(ctx):
     k3.utils.set_random_seed(ctx.seed)
     model = k3.Sequential([k3.Input((2,)), k3.layers.Dense(4, activation="tanh"), k3.layers.Dense(2)])
     loss = k3.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=k3.optimizers.Adam(ctx.params.get("learning_rate", 0.05)), loss=loss, metrics=["accuracy"])
+    optimizer = k3.optimizers.Adam(ctx.params.get("learning_rate", 0.05))
+    if ctx.params.get("scales"):  # as with mixed precision
+        optimizer = k3.optimizers.LossScaleOptimizer(optimizer)
+    model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
     callback = keras.TrialCallback()
     if ctx.params.get("unbuilt"):  # as TensorFlow's optimizers are when the training begins
         callback.set_model(model)

@@ -143,6 +143,7 @@ def test_other_ranks_do_not_report(tmp_path: Path) -> None:
         ("eval/reward", "200,0.5\n400,0.75\n", [(200, {"eval/reward": 0.5}), (400, {"eval/reward": 0.75})]),
         ("reward", "200,0.5\n400,0.75\n", [(200, {"reward": 0.5}), (400, {"reward": 0.75})]),
         ("reward", "0.5\n0.75\n", [(0, {"reward": 0.5}), (1, {"reward": 0.75})]),
+        ("reward", "0\n0.5\n0.75\n", [(0, {"0": 0.5}), (1, {"0": 0.75})]),  # the name of a column of pandas
         ("reward", "0.5,1.5\n0.75,2\n", [(0, {"1.5": 2.0})]),  # no steps: the first row is taken as a header
     ],
 )

@@ -440,6 +440,8 @@ class _TableRows:
 
         The metric has the file's name. If the job names one that ends the path, it has that name: `eval/reward`.
         """
+        if first_row == [str(index) for index in range(len(first_row))]:  # the columns of a table of pandas
+            return []
         values = [lines.number(cell) for cell in first_row]
         *steps, metric = values or [None]
         if metric is None or len(steps) > 1 or not all(step is not None and step.is_integer() for step in steps):

@@ -84,6 +84,8 @@ class Supervisor:
         self._verdict = Verdict(request.number, node_ranks, config.grace)
         self._wake_sockets: tuple[socket.socket, ...] = ()  # pair to which the numbers of received signals are written
         self._is_aborted = False
+        self._is_slot_gone = False
+        self._is_answer_due = False  # whether rank 0 may wait for an answer of the slot
         self._timers: Timers[None] = Timers()
 
     def run(self) -> records.TrialOutcome:
@@ -228,9 +230,12 @@ class Supervisor:
 
     def _report(self, message: messages.Reported | messages.Confirm) -> None:
         """Send a message to the slot; what the channel does not accept now is sent when it can be written."""
+        self._is_answer_due |= isinstance(message, messages.Confirm) or (message.waits and self._request.prunable)
         with contextlib.suppress(OSError):  # the slot has ended
             self._channel.send(message, wait=False)
         self._watch_channel()
+        if self._is_slot_gone:
+            self._answer(messages.AnswerReport())
 
     def _handle_exit(self, rank_process: starting.Rank) -> None:
         """Reap a rank's process that has ended, handle its last messages, and then its exit code."""
@@ -321,13 +326,21 @@ class Supervisor:
             try:
                 for answer in self._channel.read():
                     assert isinstance(answer, messages.AnswerReport), "a slot sends only answers to a trial that runs"
-                    with contextlib.suppress(OSError):  # rank 0 is gone
-                        self._ranks[0].channel.send(answer)
+                    self._answer(answer)
             except EOFError:
                 self._selector.unregister(self._channel)  # the template ends this process next
+                self._is_slot_gone = True
+                self._answer(messages.AnswerReport())  # in a pod that is removed, ranks have the time to save a checkpoint
                 if not self._verdict.is_stopping and env.GRACE not in os.environ:
                     # Nothing records their reports now, and a retry would continue behind steps without reports.
                     self._signal(signal.SIGKILL)
+
+    def _answer(self, answer: messages.AnswerReport) -> None:
+        """Send an answer to rank 0 if it may wait for one."""
+        if self._is_answer_due:
+            self._is_answer_due = False
+            with contextlib.suppress(OSError):  # rank 0 is gone
+                self._ranks[0].channel.send(answer)
 
     def _watch_channel(self) -> None:
         """Wait for the slot's channel to be writable, too, while reports are buffered."""
