@@ -19,11 +19,17 @@ from tests.worker.conftest import Bench, wait_until
 
 from trialplane.wire.records import SlotConfig
 from trialplane.wire.system_metrics import is_sample
-from trialplane.worker import sampling
+from trialplane.worker import leaving, sampling, sessions
 from trialplane.worker.sampling import Sampler
 
 CONFIG = SlotConfig("toy", "", "train:run", "", "", cpus=2, memory=100_000_000)
 BUSY = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+STRANGER = r"""
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, b"\xff) \xfe")  # PR_SET_NAME
+print("named", flush=True)
+sys.stdin.read()
+"""
 
 JOB = """
 import time
@@ -65,6 +71,22 @@ def test_processor_and_memory_are_those_of_all_processes_of_the_trial(busy: int)
     megabytes = first["system/system_memory_usage_megabytes"]
     assert 1 < megabytes < 1000
     assert first["system/system_memory_usage_percentage"] == pytest.approx(megabytes), "of 100 MB"
+
+
+def test_a_process_whose_name_is_no_utf_8_is_measured_and_killed() -> None:
+    command = [sys.executable, "-c", STRANGER]
+    with subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+        try:
+            assert stranger.stdout is not None
+            stranger.stdout.readline()
+            assert b"\xff) \xfe" in Path(f"/proc/{stranger.pid}/stat").read_bytes()
+            assert sessions.resident_memory(stranger.pid, limit=0) > 0
+            assert sessions.processor_seconds(stranger.pid) >= 0
+            assert leaving.trial_parents(os.getpid()) == {}
+            sessions.kill(stranger.pid)
+            assert stranger.wait(60) == -signal.SIGKILL
+        finally:
+            stranger.kill()
 
 
 def test_processor_time_is_relative_to_the_cores_of_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,8 +96,8 @@ def trial_parents(below: int | None = None) -> dict[int, int]:
 def _read_process(folder: Path) -> _Process | None:
     """Return the process with this folder in /proc; None if it has just ended."""
     try:
-        # The fields after the name of the program: state, parent, process group, session.
-        _, parent, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+        # The fields after the name of the program, which may be no UTF-8: state, parent, process group, session.
+        _, parent, _, session, *_ = (folder / "stat").read_bytes().rpartition(b")")[2].split()
         return _Process(int(parent), int(session), (folder / "cmdline").read_bytes().split(b"\0"))
     except OSError:
         return None

@@ -68,14 +68,14 @@ def _process_folders(session: int) -> list[Path]:
     folders = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with contextlib.suppress(IndexError):  # the process has just ended
+            with contextlib.suppress(IndexError, ValueError):  # the process has just ended
                 if int(_stat_fields(folder)[3]) == session:
                     folders.append(folder)
     return folders
 
 
-def _stat_fields(folder: Path) -> list[str]:
+def _stat_fields(folder: Path) -> list[bytes]:
     """Return the fields of a process by its folder in /proc, from its state on; empty if it has ended."""
     with contextlib.suppress(OSError):
-        return (folder / "stat").read_text().rpartition(")")[2].split()
+        return (folder / "stat").read_bytes().rpartition(b")")[2].split()  # the name before them may be no UTF-8
     return []
