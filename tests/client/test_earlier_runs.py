@@ -16,7 +16,7 @@ import pytest
 from tests.client.conftest import Runs, complete, failed
 
 from trialplane import errors
-from trialplane.client import folder
+from trialplane.client import earlier_runs, folder
 from trialplane.client.sdk import Platform, PreparedRun
 from trialplane.controller.ledger import Ledger
 from trialplane.wire import earlier
@@ -370,6 +370,23 @@ def test_the_best_report_before_counts(runs: Runs) -> None:
     assert {beginning.offset for beginning in earlier.read(second.code).beginnings} == {1}, "it counts from 0"
     driven(second)
     assert {row.values for row in runs.target.rows("second")} == {(-1.0,)}
+
+
+@pytest.mark.parametrize("first_step", [0, 1])
+def test_samples_of_system_metrics_do_not_tell_from_where_steps_are_counted(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, first_step: int
+) -> None:
+    monkeypatch.setattr(earlier_runs, "_PAGE", 2)
+    with_epochs(runs)
+    first = made(runs, "first")
+    with Ledger(f"sqlite:///{first.ledger}", folder.load_job(first), "first", first.code, first.lock) as ledger:
+        while request := ledger.ask():
+            for sample in range(5):
+                ledger.report(TrialReport(request.number, sample, {"system/cpu_utilization_percentage": 9.0}, 5.0))
+            ledger.report(TrialReport(request.number, first_step, {"loss": 3.0}, 5.0))
+            ledger.tell(unfinished(request))
+    second = made(runs, "second", reuse=True)
+    assert {beginning.offset for beginning in earlier.read(second.code).beginnings} == {1 - first_step}
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,12 @@ from tests.browser import Browser
 from tests.client.conftest import complete, failed
 from tests.pages import browsers, studies
 
-from trialplane.client import study_page
+from trialplane.client import folder, study_page
 from trialplane.client.pages import Pages
 from trialplane.client.run import RunHandle
 from trialplane.client.study_page import StudyPage
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.controller.ledger import Ledger
+from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 
@@ -87,6 +88,28 @@ def test_what_is_newer_is_sent_and_nothing_twice(runs, served):
     for odd in ("", "x", "-1", "9" * 40, "%00"):
         assert content(browser, odd) is not None  # type: ignore[arg-type]
     assert browser.get("/other") == "other"
+
+
+def test_samples_of_system_metrics_are_not_sent(runs, served):
+    run = runs.make("a", tell=complete, asks=1)
+    runs.say(run, RunState.RUNNING)
+    browser = Browser(served("a").page("/-/report"))
+    with Ledger(f"sqlite:///{run.ledger}", folder.load_job(run), "a", run.code, run.lock) as ledger:
+        request = ledger.ask()
+        assert request is not None
+
+        def report(step: int, **metrics: float) -> None:
+            ledger.report(TrialReport(request.number, step, metrics, 100.0))
+            ledger.write_reports(patient=True)
+
+        report(1, loss=0.5)
+        facts, table = content(browser, 0) or ({}, {})
+        for sample in range(3):
+            report(sample, **{"system/cpu_utilization_percentage": 9.0})
+            assert content(browser, facts["version"]) is None, "nothing is computed again"
+        report(2, loss=0.4)
+        _, table = content(browser, facts["version"], table) or ({}, {})
+        assert table["points 0", "step"] == [1, 2]
 
 
 def test_the_log_of_an_attempt_is_text_that_no_browser_runs(runs, served):

@@ -263,3 +263,4 @@ def test_samples_and_reports_are_thinned_apart(monkeypatch: pytest.MonkeyPatch) 
     assert [one.step for one in batch.reports if "score" in one.metrics] == [0, 1, 2, 3]
     assert 1 < sum("score" not in one.metrics for one in batch.reports) <= 5
     assert kept.end(0) == 3, "the last step of the trial, not of its samples"
+    assert not kept.remark, "the trial itself reports little"

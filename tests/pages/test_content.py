@@ -343,8 +343,9 @@ def test_a_long_training_has_the_times_of_some_steps_and_a_repeated_step_its_new
     assert table["ranks", "seconds"][0] == 9.0
 
 
-def test_samples_of_system_metrics_change_nothing_on_the_page():
-    recorded = studies.study(6)
+@pytest.mark.parametrize("make", [studies.study, studies.population])
+def test_samples_of_system_metrics_change_nothing_on_the_page(make):
+    recorded = make(6)
     samples = [
         ReportRow(0, row.trial, 1, row.number, 10_000, {"system/cpu_utilization_percentage": 9.0}, row.time)
         for row in recorded.reports

@@ -15,14 +15,14 @@ from trialplane.job.kinds import Job, Study
 from trialplane.plan import datasets, earlier, pack
 from trialplane.plan.plan import Plan
 from trialplane.wire import earlier as keys
-from trialplane.wire import rows
+from trialplane.wire import rows, system_metrics
 from trialplane.wire.earlier import Beginning, Earlier, EarlierTrial
 
 MAX_TRIALS = 20_000  # of the history, which is sent with the code
 MAX_RUNS = 100  # newest runs that are searched for results
 _MAX_DIFFERENCES = 5  # that a note names
 _MAX_DIFFERENCE = 80  # characters of each
-_FIRST_REPORTS = 1000  # of a run, which show whether its code counts steps from 0
+_PAGE = 1000  # reports that are read at once
 
 
 def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]:
@@ -167,9 +167,8 @@ def _beginnings(target: Target, run: str, old_job: Job, job: Study, notes: list[
         notes: List to which this adds notes for the user.
     """
     attempts, is_active = target.attempts(run, 0)
-    counts_from_0 = any(report.step == 0 for report in target.curves(run, 0, _FIRST_REPORTS))
     pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
-    beginnings, lacking_count = earlier.beginnings(run, old_job, pairs, job, int(counts_from_0))
+    beginnings, lacking_count = earlier.beginnings(run, old_job, pairs, job, int(_counts_from_0(target, run)))
     if lacking_count:
         trials = errors.counted(lacking_count, "unfinished trial")
         notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left or recorded")
@@ -178,6 +177,16 @@ def _beginnings(target: Target, run: str, old_job: Job, job: Study, notes: list[
         notes.append(f"reuse: no checkpoints of {run}: {obstacle}")
         return []
     return beginnings
+
+
+def _counts_from_0(target: Target, run: str) -> bool:
+    """Whether the code of an earlier run counts steps from 0, by its first reports."""
+    mark = 0
+    while page := target.curves(run, mark, _PAGE):
+        if reports := system_metrics.without_samples(page):
+            return any(report.step == 0 for report in reports)
+        mark = page[-1].mark
+    return False
 
 
 def _trains_alike(job: Job, digest: str) -> bool:

@@ -22,7 +22,7 @@ from trialplane.pages import content, importances, page
 from trialplane.pages.columns import Column
 from trialplane.pages.content import PageContext, RunRecord
 from trialplane.pages.importances import Importances
-from trialplane.wire import escapes, rows
+from trialplane.wire import escapes, rows, system_metrics
 from trialplane.wire.records import ReportRow, TrialRow
 
 PATH = "/-/report"  # no path of MLflow or optuna-dashboard begins with this
@@ -47,7 +47,8 @@ class StudyPage:
         self._page_context = page_context
         self._job = handle.job
         self._attempts: dict[int, TrialRow] = {}
-        self._reports: list[ReportRow] = []
+        self._reports: list[ReportRow] = []  # without samples of system metrics
+        self._mark = 0  # of the last report that was read
         self._end = 0  # number of the last end that was read
         self._last_importances = Importances([], "")
         self._next_importances = 0.0  # number of ended trials from which importances are computed again
@@ -123,9 +124,11 @@ class StudyPage:
         status = self._handle.status()
         ledger_attempts, alive = target.attempts(name, self._end)
         # Reports are read last, so that an ended attempt has all of its reports.
-        reports = target.curves(name, self._reports[-1].mark if self._reports else 0)
+        reports_read = target.curves(name, self._mark)
+        reports = system_metrics.without_samples(reports_read)
         rows_read = {attempt.request.number: reading.row(self._job, attempt, alive) for attempt in ledger_attempts}
         new_rows = {number: row for number, row in rows_read.items() if self._attempts.get(number) != row}
+        self._mark = reports_read[-1].mark if reports_read else self._mark
         if new_rows or reports or self._content is None or status != self._status:
             self._job = self._handle.job  # its number of trials may have changed
             self._attempts |= new_rows

@@ -123,7 +123,7 @@ class Curves:
         for mark in curve.add(self.mark, report):
             if self._unsent.pop(mark, None) is None:  # it was sent already
                 self._to_delete.append(mark)
-        if curve.stride > 1 and not self.remark:
+        if curve.stride > 1 and not self.remark and curves is self._curves:
             self.remark = (
                 f"trial {request.trial} reports more than the ledger keeps of an attempt ({MOST:,} reports of "
                 f"{MOST_BYTES >> 20} MiB in all): of its curve, and of others as long, it keeps an even sample"

@@ -51,8 +51,8 @@ class RunRecord:
 
     @functools.cached_property
     def trial_reports(self) -> list[ReportRow]:
-        """The reports without samples of system metrics, whose steps are their own. MLflow shows these."""
-        return [report for report in self.reports if not system_metrics.is_sample(report.metrics)]
+        """The reports without samples of system metrics, whose steps are their own. MLflow shows the samples."""
+        return system_metrics.without_samples(self.reports)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -438,7 +438,7 @@ def _segment_columns(record: RunRecord, ranked: Sequence[TrialRow]) -> Iterator[
     """
     is_population = record.job.search.population is not None
     segments = sorted(lineage.segments(record.attempts), key=lambda row: (row.trial, row.done)) if is_population else []
-    trained_steps = _trained_steps(_last_steps(record.reports), record.reports)
+    trained_steps = _trained_steps(_last_steps(record.trial_reports), record.trial_reports)
     line_of_best = {row.number for row in lineage.ancestors(record.attempts, ranked[0])} if segments else set()
     donors, metric = lineage.donors(segments), record.job.watched_metric
     yield Column("segments", "trial", columns.unsigned(row.trial for row in segments))

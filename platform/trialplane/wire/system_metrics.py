@@ -6,7 +6,9 @@ is neither compared with reports of the trial, nor is it a step of its training.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+
+from trialplane.wire.records import ReportRow
 
 PREFIX = "system/"
 
@@ -14,3 +16,8 @@ PREFIX = "system/"
 def is_sample(metrics: Collection[str]) -> bool:
     """Return whether a report is a sample, by the names of its metrics."""
     return bool(metrics) and all(name.startswith(PREFIX) for name in metrics)
+
+
+def without_samples(reports: Iterable[ReportRow]) -> list[ReportRow]:
+    """Return the reports that are no samples."""
+    return [report for report in reports if not is_sample(report.metrics)]
