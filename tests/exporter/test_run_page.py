@@ -6,6 +6,7 @@ Not checked here: the way through the gateway (tests/gateway/test_exporter.py), 
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from trialplane import errors
 from trialplane.exporter import run_page, source
 from trialplane.exporter.exporter import Exporter
 from trialplane.job import kinds
+from trialplane.ledger import attempts
 from trialplane.ledger.attempts import Attempt
 from trialplane.plan import plan as planning
 from trialplane.wire import records
@@ -58,6 +60,18 @@ def test_all_attempts_and_reports_are_on_the_page(place: Place, monkeypatch: pyt
     assert "<title>toy-1</title>" in text
     assert '"name":"trial","category":"","type":"u1","offset":0,"length":6' in text
     assert '"state":"PAUSED"' in text
+
+
+def test_samples_of_system_metrics_do_not_count_for_the_page(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_PAGE", 2)  # some pages of the ledger have samples only
+    monkeypatch.setattr(run_page, "MAX_REPORTS", 3)
+    monkeypatch.setattr(run_page, "MAX_VALUES", 6)
+    for sample in range(5):
+        place.report(0, sample, **{"system/cpu_utilization_percentage": 9.0})
+    place.play(0)
+    place.report(0, 5, **{"system/cpu_utilization_percentage": 9.0})
+    place.export(end(place))
+    assert re.search(r'"table":"points 0","name":"step","category":"","type":"f4","offset":\d+,"length":3\b', page(place))
 
 
 def test_a_run_on_a_laptop_stores_no_page(place: Place) -> None:

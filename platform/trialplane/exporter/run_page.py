@@ -14,6 +14,7 @@ from trialplane.ledger import attempts as reading
 from trialplane.ledger.attempts import Attempt
 from trialplane.pages import content, page
 from trialplane.pages.content import PageContext, RunRecord
+from trialplane.wire import system_metrics
 from trialplane.wire.records import ReportRow, RunStatus
 
 # The run ends later by the time in which these are read and drawn: some 5 s.
@@ -71,17 +72,19 @@ def _attempts(source: Source) -> dict[int, Attempt]:
 
 
 def _reports(source: Source) -> list[ReportRow]:
-    """Return all reports.
+    """Return all reports but samples of system metrics.
 
     Raises:
         PageTooLarge: There are too many.
     """
     rows: list[ReportRow] = []
-    value_count, has_more = 0, True
+    mark, value_count, has_more = 0, 0, True
     while has_more:
-        part = source.reports(rows[-1].mark if rows else 0)
-        rows += part.rows
-        value_count += sum(len(row.metrics) for row in part.rows)
+        part = source.reports(mark)
+        mark = part.rows[-1].mark if part.rows else mark
+        reports = system_metrics.without_samples(part.rows)
+        rows += reports
+        value_count += sum(len(row.metrics) for row in reports)
         has_more = part.more
         if len(rows) > MAX_REPORTS or value_count > MAX_VALUES:
             raise PageTooLarge(f"the run has more than {MAX_REPORTS:,} reports, or {MAX_VALUES:,} values in them")
