@@ -160,6 +160,23 @@ def test_the_time_to_exit_is_the_jobs(run: RunPaths, monkeypatch: pytest.MonkeyP
     assert limits == [7.0]
 
 
+@pytest.mark.parametrize(("cpus", "threads"), [(0.5, 1), (2.5, 2)])
+def test_slots_know_the_cores_of_the_job_and_the_threads_for_them(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, cpus: float, threads: int
+) -> None:
+    run.job.write_text(kinds.read(JOB | {"resources": {"cpus": cpus}}).model_dump_json())
+    seen: list[tuple[float, int]] = []
+
+    def study(self: session.Session, ledger: Any, board: Any, uri: str) -> RunState:
+        config = self._slot_config(self._job.roles()[0], uri)
+        seen.append((config.cores, config.cpus))
+        return RunState.SUCCEEDED
+
+    monkeypatch.setattr(session.Session, "_drive", study)
+    assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
+    assert seen == [(cpus, threads)]
+
+
 def test_trials_get_what_opens_mlflow_and_not_the_ledger(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the gateway, whose address is believed: one that is recorded where nobody can reach it goes on there."""
     run.exporter.write_text("http://platform-mlflow:5000")

@@ -22,7 +22,7 @@ from trialplane.wire.system_metrics import is_sample
 from trialplane.worker import leaving, sampling, sessions
 from trialplane.worker.sampling import Sampler
 
-CONFIG = SlotConfig("toy", "", "train:run", "", "", cpus=2, memory=100_000_000)
+CONFIG = SlotConfig("toy", "", "train:run", "", "", cores=2.5, memory=100_000_000)
 BUSY = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
 STRANGER = r"""
 import ctypes, sys
@@ -44,8 +44,8 @@ def run(ctx):
 
 SMI = """#!/bin/sh
 echo "$@" >> {calls}
-echo '0, 87, 1000, 80000, 312.5'
-echo '1, [N/A], 2000, 80000, [N/A]'
+echo '3, GPU-a, 87, 1000, 80000, 312.5'
+echo '5, GPU-b, [N/A], 2000, 80000, [N/A]'
 """
 
 
@@ -90,36 +90,68 @@ def test_a_process_whose_name_is_no_utf_8_is_measured_and_killed() -> None:
 
 
 def test_processor_time_is_relative_to_the_cores_of_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds, now = iter([5.0, 9.0, 8.0]), iter([0.0, 4.0, 8.0])
+    seconds, now = iter([5.0, 10.0, 9.0]), iter([0.0, 4.0, 8.0])
     monkeypatch.setattr(sampling.sessions, "processor_seconds", lambda session: next(seconds))
     monkeypatch.setattr(sampling, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
     sampler = Sampler(CONFIG, 1 << 30)
     assert [sampler.sample()["system/cpu_utilization_percentage"] for _ in range(2)] == [50.0, 0.0]
 
 
-def test_gpus_are_those_of_the_trial_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a fake nvidia-smi, which writes its arguments to the file `calls` beside it."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    calls, smi = tmp_path / "calls", tmp_path / "nvidia-smi"
-    smi.write_text(SMI.format(calls=calls))
-    smi.chmod(0o755)
+    file = tmp_path / "nvidia-smi"
+    file.write_text(SMI.format(calls=tmp_path / "calls"))
+    file.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize("devices", ["5,3", "GPU-b,GPU-a"])
+def test_gpus_are_numbered_as_the_trial_sees_them(smi: Path, monkeypatch: pytest.MonkeyPatch, devices: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    calls = smi.parent / "calls"
     config = SlotConfig("toy", "", "train:run", "", "", gpus=2)
     values = {name: value for name, value in Sampler(config, 1 << 30).sample().items() if "gpu" in name}
     assert values == {
-        "system/gpu_0_utilization_percentage": 87.0,
-        "system/gpu_0_memory_usage_megabytes": 1048.576,
-        "system/gpu_0_memory_usage_percentage": 1.25,
-        "system/gpu_0_power_usage_watts": 312.5,
-        "system/gpu_1_memory_usage_megabytes": 2097.152,
-        "system/gpu_1_memory_usage_percentage": 2.5,
+        "system/gpu_1_utilization_percentage": 87.0,
+        "system/gpu_1_memory_usage_megabytes": 1048.576,
+        "system/gpu_1_memory_usage_percentage": 1.25,
+        "system/gpu_1_power_usage_watts": 312.5,
+        "system/gpu_0_memory_usage_megabytes": 2097.152,
+        "system/gpu_0_memory_usage_percentage": 2.5,
     }, "what the driver does not know is left out"
-    assert "--id=0,1" in calls.read_text()
-
-    sampler = Sampler(config, 1 << 30)
-    smi.write_text(f"#!/bin/sh\necho failed >> {calls}\nexit 9\n")
-    assert not any("gpu" in name for _ in range(2) for name in sampler.sample())
-    assert calls.read_text().count("failed") == 1, "it is not asked again"
+    assert f"--id={devices}" in calls.read_text()
     assert not any("gpu" in name for name in Sampler(CONFIG, 1 << 30).sample()), "a trial without GPUs"
+
+
+def test_without_a_variable_gpus_have_the_numbers_of_nvidia_smi(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    values = Sampler(SlotConfig("toy", "", "train:run", "", "", gpus=2), 1 << 30).sample()
+    assert {name[:12] for name in values if "gpu" in name} == {"system/gpu_3", "system/gpu_5"}
+
+
+@pytest.mark.parametrize("ending", ["exit 9", "echo No devices were found"], ids=["fails", "finds nothing"])
+def test_an_nvidia_smi_that_fails_is_not_called_again(smi: Path, ending: str) -> None:
+    calls = smi.parent / "calls"
+    smi.write_text(f"#!/bin/sh\necho called >> {calls}\n{ending}\n")
+    sampler = Sampler(SlotConfig("toy", "", "train:run", "", "", gpus=1), 1 << 30)
+    assert not any("gpu" in name for _ in range(2) for name in sampler.sample())
+    assert calls.read_text().count("called") == 1
+
+
+def test_an_nvidia_smi_that_hangs_is_called_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def hang(command: list[str], *, timeout: float, **options: object) -> None:
+        calls.append(command)
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(sampling.subprocess, "run", hang)
+    sampler = Sampler(SlotConfig("toy", "", "train:run", "", "", gpus=1), 1 << 30)
+    for _ in range(9):
+        assert not any("gpu" in name for name in sampler.sample())
+    assert len(calls) == 3
 
 
 def test_a_slot_sends_samples_while_the_trial_runs_and_apart_from_its_reports(

@@ -432,6 +432,7 @@ class Session:
             preload=job.preload,
             params=job.params if has_preload_functions else {},
             cpus=role.resources.threads,
+            cores=role.resources.cpus,
             gpus=role.resources.gpu_count,
             gpu_share=role.resources.gpu_share,
             memory=role.resources.memory_bytes,

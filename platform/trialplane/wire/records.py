@@ -184,7 +184,8 @@ class SlotConfig:
         preload: Modules that the template imports before the job's own, and functions that it calls.
         root: Folder for trial logs and scratch folders.
         cache: Folder shared by all trials of all runs.
-        cpus: Number of cores of one trial.
+        cpus: Number of cores of one trial, rounded down to a whole number of threads, at least 1.
+        cores: The same number as in the job, such as 0.5.
         gpus: Number of GPUs of one trial.
         gpu_share: Share of its GPU that a trial has. 1 for whole GPUs.
         memory: Memory limit of one trial, in bytes. None for no limit by trialplane.
@@ -219,6 +220,7 @@ class SlotConfig:
     cache: str
     preload: tuple[str, ...] = ()
     cpus: int = 1
+    cores: float = 1.0
     gpus: int = 0
     gpu_share: float = 1.0
     memory: int | None = None

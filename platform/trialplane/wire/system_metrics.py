@@ -1,7 +1,7 @@
 """Metrics about the use of the machine by a trial. MLflow shows metrics with these names as "System metrics".
 
-The slot of a trial sends them as reports of their own: samples. Their step is the number of the sample, from 0, so a sample
-is neither compared with reports of the trial, nor is it a step of its training.
+The slot of a trial sends them as reports of their own: samples. The step of a sample is its number in the attempt, from
+0, so a sample is neither compared with reports of the trial, nor is it a step of its training.
 """
 
 from __future__ import annotations
