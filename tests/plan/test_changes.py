@@ -132,6 +132,7 @@ CHANGES: dict[str, tuple[Any, str | None]] = {  # field of a study → another v
     "resources": ({"cpus": 2}, NEW),
     "checkpoints": ({"grace": "10s"}, NEW),
     "seed": (1, NEW),
+    "system_metrics": (True, NEW),
     "divided": (["batch"], NEW),
     "ranks": (2, NEW),
     "nodes": (2, NEW),

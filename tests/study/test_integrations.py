@@ -14,9 +14,13 @@ from tests.study.conftest import Study, wait_until
 from trialplane.wire.states import RunState
 
 POINTS = [
-    {"library": "huggingface", "hold": 2, "rate": 0.1},  # waits in its second report until it is to stop
-    {"library": "huggingface", "hold": 0, "rate": 1000.0},  # its loss is in the thousands
-    *({"library": name.removeprefix("with_"), "hold": 0, "rate": 0.1} for name in EXAMPLES if name != "with_huggingface"),
+    {"library": "huggingface", "hold": 2, "learning_rate": 0.1},  # waits in its second report until it is to stop
+    {"library": "huggingface", "hold": 0, "learning_rate": 1000.0},  # its loss is in the thousands
+    *(
+        {"library": name.removeprefix("with_"), "hold": 0, "learning_rate": 0.1}
+        for name in EXAMPLES
+        if name != "with_huggingface"
+    ),
 ]
 SPEC = f"""
 kind: hpo
