@@ -28,7 +28,7 @@ preload: [{", ".join(EXAMPLES)}]
 space:
   library: {{type: categorical, choices: [{", ".join(name[5:] for name in EXAMPLES)}]}}
   hold: {{type: categorical, choices: [0, 2]}}
-  rate: {{type: categorical, choices: [0.1, 1000.0]}}
+  learning_rate: {{type: categorical, choices: [0.1, 1000.0]}}
 objectives: [{{metric: score, direction: minimize}}]
 pruner: {{name: threshold, metric: eval_loss, direction: minimize, upper: 100.0}}
 checkpoints: {{grace: 60}}
