@@ -1189,7 +1189,7 @@ def test_arguments_that_a_typed_command_does_not_name_are_appended_to_it(
     (folder / "lego.txt").write_text("netwidth = 64\nuse_bias = True\n")
     command = "python fit.py --config lego.txt -e 2"
     result = platform("init", "--from", f"cd run && {command} 2>&1 | cat" if is_in_folder else command)
-    assert result.exit_code == 0 and "--use_bias: is on in the command or its file" in result.stderr, result.output
+    assert result.exit_code == 0 and "--use_bias: stays on, as in the command or its file" in result.stderr, result.output
     monkeypatch.chdir(workplace)
     job = made()
     assert set(job.search.parameters) == {"lrate", "netwidth"} and job.params == {"epochs": 2}
