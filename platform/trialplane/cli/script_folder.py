@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -309,10 +310,15 @@ def exists(path: Path) -> bool:
 
 def is_installed(name: str) -> bool:
     """Return whether a module can be imported here."""
+    return _installed_spec(name) is not None
+
+
+def _installed_spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return the specification of a module that can be imported here; None for others."""
     try:
-        return importlib.util.find_spec(name) is not None
+        return importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        return False
+        return None
 
 
 def is_installed_outside(folder: Path, name: str) -> bool:
@@ -320,15 +326,12 @@ def is_installed_outside(folder: Path, name: str) -> bool:
 
     An environment in the folder does not count as a part of it.
     """
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return False
+    spec = _installed_spec(name)
     locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
     file = next((Path(location) for location in locations if location), None)
     if file is None:
         return False
-    is_in_environment = any(file.is_relative_to(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+    is_in_environment = any(file.is_relative_to(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
     return is_in_environment or not file.resolve().is_relative_to(folder.resolve())
 
 
