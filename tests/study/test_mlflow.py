@@ -163,12 +163,14 @@ def test_the_use_of_the_machine_is_recorded_with_the_trial(study: Study) -> None
     assert "system/cpu_utilization_percentage" in recorded["metrics"]
 
 
-SLOW = """
+SAMPLED = """
 import time
+from pathlib import Path
 
 def run(ctx):
     ctx.report(3, score=0.25)
-    time.sleep(1.0)  # several samples
+    while not Path("FILE").exists():
+        time.sleep(0.01)
     return {"score": 0.5}
 """
 
@@ -180,8 +182,15 @@ def test_the_slot_samples_the_use_of_the_machine_on_request(study: Study, kind: 
     spec = SPEC.replace("AWAY", "none").replace("trials: 40", "trials: 1") + "system_metrics: 0.1\n"
     if kind == "train":
         spec = "kind: train\nobjectives: [{metric: score, direction: maximize}]\nsystem_metrics: 0.1\n"
-    study.write(SLOW, spec)
+    file = study.home.parent / "has-samples"
+    study.write(SAMPLED.replace("FILE", str(file)), spec)
     run = study.submit()
+
+    def has_samples() -> bool:
+        return sum("system/system_memory_usage_megabytes" in report.metrics for report in run.reports()) > 2
+
+    wait_until(has_samples, "the ledger has several samples")
+    file.touch()
     status = run.wait(300)
     assert status.state is RunState.SUCCEEDED, status.reason
     (recorded,) = study.mlflow_runs()
