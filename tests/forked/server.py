@@ -33,15 +33,15 @@ def _end_with_peer(connection: socket.socket) -> None:
 
 def _export(connection: socket.socket) -> None:
     """Be the exporter that the other end asks for."""
-    order, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
+    data, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    wanted = json.loads(order)
+    order = json.loads(data)
     os.environ.clear()
-    os.environ.update(wanted["environment"])
-    os.chdir(wanted["folder"])
-    sys.argv = wanted["arguments"]
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    sys.argv = order["arguments"]
     threading.Thread(target=_end_with_peer, args=[connection], daemon=True).start()
     connection.send(b"%d" % exporter.main())
 

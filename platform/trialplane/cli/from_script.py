@@ -306,7 +306,9 @@ def make_of_command(text: str, request: Request) -> int:
     if secrets:
         output.note(_secrets_message(list(secrets)))
     switches = [
-        name for name, fields in request.space.items() if all(isinstance(x, bool) for x in fields.get("choices", [None]))
+        name
+        for name, fields in request.space.items()
+        if all(isinstance(choice, bool) for choice in fields.get("choices", [None]))
     ]
     text, removed_switches = launcher.without_switches(text, switches)
     if removed_switches:
