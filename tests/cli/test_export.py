@@ -9,23 +9,23 @@ import subprocess
 
 import optuna
 import pytest
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
 from tests.client.conftest import complete, failed
 
 from trialplane.client import exporting
 from trialplane.client.run import RunHandle, submit
 from trialplane.ledger import results
 from trialplane.wire.records import ReportRow, TrialRow
-from trialplane.wire.states import FailureClass
-from trialplane.wire.states import TrialState as State
+from trialplane.wire.states import FailureClass, TrialState
 
 pytestmark = pytest.mark.slow
 
-STATES = {
-    State.COMPLETE: TrialState.COMPLETE,
-    State.FAILED: TrialState.FAIL,
-    State.LOST: TrialState.FAIL,
-    State.RUNNING: TrialState.RUNNING,
+OPTUNA_STATES = {
+    TrialState.COMPLETE: OptunaState.COMPLETE,
+    TrialState.FAILED: OptunaState.FAIL,
+    TrialState.LOST: OptunaState.FAIL,
+    TrialState.RUNNING: OptunaState.RUNNING,
 }
 
 
@@ -41,14 +41,14 @@ def end(request):
 def assert_same(trials: list[FrozenTrial], rows: list[TrialRow]) -> None:
     assert [trial.number for trial in trials] == [row.number for row in rows]
     for trial, row in zip(trials, rows, strict=True):
-        assert trial.state is STATES[row.state]
+        assert trial.state is OPTUNA_STATES[row.state]
         assert trial.params == row.params
         assert tuple(trial.values or ()) == row.values
         assert trial.distributions["lr"] == optuna.distributions.FloatDistribution(0.0, 1.0)
         assert trial.user_attrs["trial"] == row.trial
         assert {type(value) for value in trial.user_attrs.values()} <= {str, int, float}
         assert trial.datetime_start is not None
-        assert (trial.datetime_complete is None) == (row.state is State.RUNNING)
+        assert (trial.datetime_complete is None) == (row.state is TrialState.RUNNING)
 
 
 def test_a_run_here_is_a_study(platform, runs, workplace):
@@ -139,7 +139,7 @@ def test_a_run_on_a_cluster_comes_through_the_gateway(platform, runs, target, na
     trials = optuna.load_study(study_name="a", storage=f"sqlite:///{workplace}/study.db").get_trials()
     assert_same(trials[:-1], namespace.studies["a"].rows[:-1])
     assert trials[0].intermediate_values == {step: 1.0 / (step + 1) for step in range(250)}, "of several pages"
-    assert trials[-1].state is TrialState.RUNNING, "its controller lives"
+    assert trials[-1].state is OptunaState.RUNNING, "its controller lives"
 
 
 def test_a_run_on_a_cluster_that_has_not_begun_is_a_study_without_trials(platform, target, namespace, planned, workplace):

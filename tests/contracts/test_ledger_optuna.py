@@ -22,7 +22,8 @@ import optuna
 import pytest
 import sqlalchemy as sa
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
 from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, report, storage_of
 
 from trialplane.controller import export
@@ -31,8 +32,7 @@ from trialplane.ledger import tables
 from trialplane.ledger.attempts import StudyOrder
 from trialplane.wire import records
 from trialplane.wire.records import ReportRow
-from trialplane.wire.states import FailureClass
-from trialplane.wire.states import TrialState as State
+from trialplane.wire.states import FailureClass, TrialState
 
 
 def load(backend: Backend, *, alive: bool = True) -> optuna.Study:
@@ -83,7 +83,7 @@ def test_the_same_trials_parameters_values_reports_and_times(backend: Backend) -
     assert [trial.number for trial in seen] == [0, 1, 2]
     for trial, request in zip(seen, requests, strict=True):
         x = request.params["x"]
-        assert trial.state is TrialState.COMPLETE
+        assert trial.state is OptunaState.COMPLETE
         assert {"epochs": 2, **trial.params} == request.params
         assert trial.distributions == {
             "x": optuna.distributions.FloatDistribution(0.0, 1.0),
@@ -101,20 +101,20 @@ def test_the_same_trials_parameters_values_reports_and_times(backend: Backend) -
 def test_a_running_trial_is_there_with_its_parameters(backend: Backend) -> None:
     request = ask(backend.open(make_job()))
     (trial,) = trials(backend)
-    assert trial.state is TrialState.RUNNING
+    assert trial.state is OptunaState.RUNNING
     assert trial.params == {key: value for key, value in request.params.items() if key != "epochs"}
     assert trial.datetime_complete is None
     (lost,) = trials(backend, alive=False)
-    assert (lost.state, lost.params) == (TrialState.FAIL, trial.params), "without a controller nothing runs"
+    assert (lost.state, lost.params) == (OptunaState.FAIL, trial.params), "without a controller nothing runs"
 
 
 def test_pruned_is_pruned(backend: Backend) -> None:
     ledger = backend.open(make_job(pruner="median", trials=1))
     request = ask(ledger)
     ledger.report(report(request, 4, score=0.125))
-    ledger.tell(records.TrialOutcome(request.number, State.PRUNED, metrics={"score": 0.125}))
+    ledger.tell(records.TrialOutcome(request.number, TrialState.PRUNED, metrics={"score": 0.125}))
     (trial,) = trials(backend)
-    assert trial.state is TrialState.PRUNED
+    assert trial.state is OptunaState.PRUNED
     assert trial.value == 0.125, "Optuna's own rule: a pruned trial is worth its last report"
     assert load(backend).trials_dataframe()["state"].tolist() == ["PRUNED"]
 
@@ -122,7 +122,7 @@ def test_pruned_is_pruned(backend: Backend) -> None:
 def test_reports_of_a_metric_of_the_opposite_direction_are_as_reported(sqlite: Backend) -> None:
     job = make_job(pruner={"name": "median", "metric": "loss", "direction": "minimize"}, trials=2)
     with sqlite.open(job) as ledger:
-        for state in (State.COMPLETE, State.PRUNED):
+        for state in (TrialState.COMPLETE, TrialState.PRUNED):
             request = ask(ledger)
             for step, loss in enumerate((0.75, 0.5)):
                 ledger.report(report(request, step, loss=loss))
@@ -142,18 +142,18 @@ def test_every_failure_is_a_failed_trial_without_a_value(backend: Backend, failu
         ledger.report(report(request, 0, score=0.5))
         ledger.tell(failed(request, failure, "what happened"))
     trial = trials(backend)[0]
-    assert (trial.state, trial.values) == (TrialState.FAIL, None)
+    assert (trial.state, trial.values) == (OptunaState.FAIL, None)
     assert trial.user_attrs["failure"] == failure.value
     assert trial.user_attrs["message"] == "what happened"
     backend.open(job).close()
-    assert trials(backend)[0].state is TrialState.FAIL, "also after another controller has read it"
+    assert trials(backend)[0].state is OptunaState.FAIL, "also after another controller has read it"
 
 
 def test_a_retry_is_a_trial_of_its_own_with_the_same_parameters(backend: Backend) -> None:
     with backend.open(make_job(trials=1)) as ledger:
         drive(ledger, lambda r: failed(r, FailureClass.LOST) if r.attempt == 1 else complete(r))
     first, second = trials(backend)
-    assert (first.state, second.state) == (TrialState.FAIL, TrialState.COMPLETE)
+    assert (first.state, second.state) == (OptunaState.FAIL, OptunaState.COMPLETE)
     assert (first.params, first.distributions) == (second.params, second.distributions)
     assert second.user_attrs["retry_of"] == 0
 

@@ -10,15 +10,14 @@ import math
 from typing import Any
 
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import TrialState as OptunaState
 from tests.controller.conftest import outcome
 from tests.controller.trainings import Opened, asked, failed, job, shown
 
 from trialplane.controller.ledger import Ledger
 from trialplane.wire import messages
 from trialplane.wire.records import TrialRequest
-from trialplane.wire.states import FailureClass
-from trialplane.wire.states import TrialState as State
+from trialplane.wire.states import FailureClass, TrialState
 
 UNIT = {"type": "float", "low": 0.0, "high": 1.0}
 SCORE = {"metric": "score", "direction": "maximize"}
@@ -79,24 +78,24 @@ def test_every_sampler_is_shown_failures_of_the_trial_itself_as_the_worst(
         good, bad = shown(ledger)
         assert good.values == [metrics(first)["score"]]
         if failure in (FailureClass.LOST, FailureClass.STOPPED):
-            assert bad.state is TrialState.FAIL, "which says nothing of the point"
+            assert bad.state is OptunaState.FAIL, "which says nothing of the point"
         elif sampler == "tpe":
-            assert (bad.state, bad.values, bad.intermediate_values) == (TrialState.PRUNED, None, {})
+            assert (bad.state, bad.values, bad.intermediate_values) == (OptunaState.PRUNED, None, {})
         else:
-            assert (bad.state, bad.values) == (TrialState.COMPLETE, [-math.inf])
-        if bad.state is not TrialState.FAIL:
+            assert (bad.state, bad.values) == (OptunaState.COMPLETE, [-math.inf])
+        if bad.state is not OptunaState.FAIL:
             assert bad.constraints == ({"size": math.inf} if constraints else {})
-        assert [trial.state for trial in ledger._study.get_trials()] == [TrialState.COMPLETE, TrialState.FAIL], "pruners"
+        assert [trial.state for trial in ledger._study.get_trials()] == [OptunaState.COMPLETE, OptunaState.FAIL], "pruners"
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "nsgaii", "nsgaiii"])
 def test_a_trial_of_several_objectives_that_prunes_itself_is_bad_too(opened: Opened, sampler: str) -> None:
     ledger = opened.open(job(**{**SEARCH, "objectives": [SCORE, COST]}, sampler=SAMPLERS[sampler]))
     request = asked(ledger)
-    ledger.tell(outcome(request.number, state=State.PRUNED, metrics={}))
+    ledger.tell(outcome(request.number, state=TrialState.PRUNED, metrics={}))
     (bad,) = shown(ledger)
     assert (bad.state, bad.values) == (
-        (TrialState.PRUNED, None) if sampler == "tpe" else (TrialState.COMPLETE, [-math.inf, math.inf])
+        (OptunaState.PRUNED, None) if sampler == "tpe" else (OptunaState.COMPLETE, [-math.inf, math.inf])
     )
 
 
@@ -104,7 +103,7 @@ def test_an_attempt_that_is_retried_is_not_shown(opened: Opened) -> None:
     ledger = opened.open(job(**{**SEARCH, "retries": {"crashed": 1}}, sampler="gp"))
     first = asked(ledger)
     ledger.tell(failed(first, FailureClass.CRASHED))
-    assert [trial.state for trial in shown(ledger)] == [TrialState.FAIL]
+    assert [trial.state for trial in shown(ledger)] == [OptunaState.FAIL]
     again = asked(ledger)
     ledger.tell(failed(again, FailureClass.CRASHED))
     assert [trial.values for trial in shown(ledger)] == [[-math.inf]], "with its retries spent it is bad"
@@ -158,4 +157,4 @@ def test_an_objective_that_fails_before_it_has_asked_for_all_does_not_narrow_the
     for again in (False, True):
         if again:
             ledger = opened.open(of)
-        assert [trial.state is TrialState.FAIL for trial in shown(ledger)] == [True, False, True, False]
+        assert [trial.state is OptunaState.FAIL for trial in shown(ledger)] == [True, False, True, False]

@@ -43,10 +43,11 @@ def results_command(
     lineage: bool,
     output_format: str,
 ) -> None:
-    """Show the trials of RUN (default: the newest run), best first.
+    """Show the trials of RUN (default: the newest run).
 
-    For a training, this shows its metrics. For a collection, it shows the iterations in order, with counts and the metrics
-    that the learner returned. Several runs are shown in one table.
+    Those of a study are shown best first, iterations and attempts in order. For a training, this shows its metrics. For a
+    collection, it shows counts and the metrics that the learner returned. Several runs are shown in one table. CSV has more
+    columns: all metrics and returned values, times and logs.
     """
     handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
     if curves:
@@ -57,7 +58,7 @@ def results_command(
         return
     trials_by_run = [(handle, _trials(handle, limit, all_attempts)) for handle in handles]
     has_several_runs = len(trials_by_run) > 1
-    if output_format == "csv":
+    if output_format == "csv":  # for programs, which need all columns; a table on the screen has those that a user compares
         csv_tables = [(handle.name, rows.table(trials)) for handle, trials in trials_by_run]
         click.echo(output.as_csv(*_join_tables(csv_tables, has_several_runs)))
         return
@@ -116,8 +117,7 @@ def _lineage_table(handle: RunHandle, segments: Sequence[TrialRow]) -> Table:
     for row, (trial, *other_cells) in zip(segments, lines, strict=True):
         parent = None if row.parent is None else by_number.get(row.parent)
         continued_segment = None if parent is None else f"{parent.trial}, attempt {parent.attempt}"
-        first_step = row.done  # steps that were done before this segment
-        lineage_lines.append([trial, continued_segment, first_step, *other_cells])
+        lineage_lines.append([trial, continued_segment, row.done, *other_cells])
     return [trial_column, "continues", "from step", *other_columns], lineage_lines
 
 
@@ -189,12 +189,15 @@ def best_command(run: str | None, target_name: TargetName, trial: int | None, sc
 
 
 def _print_schedule(handle: RunHandle, trials: Sequence[TrialRow], output_format: str) -> None:
-    """Print the parameters of trials by step; in a population they change."""
+    """Print, for each trial, the steps at which its parameters changed, and the new parameters.
+
+    The first steps may be those of another trial, whose state it took over.
+    """
     attempts = handle.attempts()
     by_trial = {
         row.trial: [
             {
-                "step": segment.done,
+                "step": segment.done,  # the parameters hold from here on
                 "trial": segment.trial,
                 "params": dict(segment.params),
                 **({"restart": True} if segment.restart else {}),

@@ -23,14 +23,15 @@ from optuna.distributions import FloatDistribution
 from optuna.storages import BaseStorage
 from optuna.storages._rdb import models
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
 
 from trialplane import errors
 from trialplane.controller import history, samplers
 from trialplane.ledger import tables
 from trialplane.ledger.attempts import Attempt, StudyOrder
 from trialplane.wire import escapes, records, rows
-from trialplane.wire.states import TrialState as State
+from trialplane.wire.states import TrialState
 
 _STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some errors of databases
 
@@ -132,14 +133,14 @@ class Copy:
         request, outcome = newest.request, newest.outcome
         trial = history.trial(self._trials[request.series], newest.optuna)
         trial.datetime_start = history.start(first.optuna)
-        if is_active and (outcome is None or outcome.state is State.PAUSED):
+        if is_active and (outcome is None or outcome.state is TrialState.PAUSED):
             # A paused trial may still be promoted, so it counts as running. If it has ended meanwhile, the next line says
             # so.
-            trial.state, trial.datetime_complete = TrialState.RUNNING, None
+            trial.state, trial.datetime_complete = OptunaState.RUNNING, None
         elif outcome is not None:
-            trial.state = samplers.STATES[outcome.state]
+            trial.state = samplers.OPTUNA_STATES[outcome.state]
         else:
-            trial.state = TrialState.FAIL
+            trial.state = OptunaState.FAIL
             trial.datetime_complete = trial.datetime_start  # the time of the loss is not stored, and Optuna needs one
         trial.user_attrs |= _attributes(newest, first.request.retry_of, trial.params)
         trial.intermediate_values = self._curves.get(request.series, {})

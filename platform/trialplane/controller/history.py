@@ -32,7 +32,8 @@ from optuna.distributions import BaseDistribution, distribution_to_json, json_to
 from optuna.samplers.nsgaii._elite_population_selection_strategy import _crowding_distance_sort
 from optuna.study import StudyDirection
 from optuna.study._multi_objective import _fast_non_domination_rank
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
 
 from trialplane.controller import points
 from trialplane.job.kinds import Job
@@ -55,7 +56,7 @@ def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
         A mapping with `state`, `values`, `params` (by name: Optuna's internal value and the distribution as JSON),
         `attributes` (Optuna's system attributes), and `started` and `ended` in seconds since the epoch.
     """
-    value_sign = sign if trial.state == TrialState.PRUNED else 1.0  # the value of a pruned trial is its last report
+    value_sign = sign if trial.state == OptunaState.PRUNED else 1.0  # the value of a pruned trial is its last report
     return {
         "state": trial.state.name,
         "values": None if trial.values is None else [_json_number(value_sign * value) for value in trial.values],
@@ -77,13 +78,13 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
         document: Document of the trial, see `document`.
         sign: Factor of its reports in memory, see `Pruning.sign`.
     """
-    value_sign = sign if document["state"] == TrialState.PRUNED.name else 1.0
+    value_sign = sign if document["state"] == OptunaState.PRUNED.name else 1.0
     distributions = {name: _distribution(text) for name, (_, text) in document["params"].items()}
     values = document["values"]
     return FrozenTrial(
         number=number,
         trial_id=number,
-        state=TrialState[document["state"]],
+        state=OptunaState[document["state"]],
         value=None,
         values=None if values is None else [value_sign * float(value) for value in values],
         datetime_start=start(document),
@@ -169,9 +170,9 @@ class History(optuna.storages.InMemoryStorage):
         trial.distributions = self._spaces.setdefault(tuple(space.items()), space)  # trials with equal spaces share one
         self._unfinished.discard(number)
         self._selection = None
-        if trial.state != TrialState.FAIL:  # a failed segment is retried, so the trial as it was paused is still needed
+        if trial.state != OptunaState.FAIL:  # a failed segment is retried, so the trial as it was paused is still needed
             self._paused.pop(number, None)
-        if self._suggests and trial.state == TrialState.COMPLETE:
+        if self._suggests and trial.state == OptunaState.COMPLETE:
             self._add_shape(frozenset(trial.params))
         can_learn_from_bad = self._is_class_sampler or self._sampler in points.WORST
         lacks_parameters = any(trial.params.keys() < shape for shape in self._shapes)  # see `_add_shape`
@@ -186,15 +187,15 @@ class History(optuna.storages.InMemoryStorage):
         number = trial.number
         if number in self._hidden:
             return
-        if trial.state == TrialState.COMPLETE and not _violation(trial):
+        if trial.state == OptunaState.COMPLETE and not _violation(trial):
             self._losses[number] = self._loss(trial)
-        elif trial.state == TrialState.COMPLETE or (trial.state == TrialState.PRUNED and self._sampler == "tpe"):
+        elif trial.state == OptunaState.COMPLETE or (trial.state == OptunaState.PRUNED and self._sampler == "tpe"):
             self._sort_keys[number] = self._sort_key(trial)
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
         """Replace the attempt of a trial by another one. The trial counts as unfinished until `record_end` is called."""
         previous = self.get_trial(trial_id)
-        if previous.state == TrialState.PRUNED and self._sampler == "tpe":
+        if previous.state == OptunaState.PRUNED and self._sampler == "tpe":
             self._paused[previous.number] = previous
         attempt.number, attempt._trial_id = previous.number, trial_id
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
@@ -218,7 +219,7 @@ class History(optuna.storages.InMemoryStorage):
         return trial_id
 
     def get_all_trials(
-        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+        self, study_id: int, deepcopy: bool = True, states: Container[OptunaState] | None = None
     ) -> list[FrozenTrial]:
         """Return all trials; while a sampler draws, only the trials that samplers get, see the module's docstring."""
         is_bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
@@ -265,8 +266,8 @@ class History(optuna.storages.InMemoryStorage):
         if self._is_tune_searcher:
             worst.system_attrs = {**trial.system_attrs, points.BAD: True}
             return worst
-        worst.state = TrialState.COMPLETE if self._is_class_sampler else points.WORST[self._sampler]
-        worst.values = [sign * math.inf for sign in self._signs] if worst.state == TrialState.COMPLETE else None
+        worst.state = OptunaState.COMPLETE if self._is_class_sampler else points.WORST[self._sampler]
+        worst.values = [sign * math.inf for sign in self._signs] if worst.state == OptunaState.COMPLETE else None
         worst.intermediate_values = {}
         worst.system_attrs = {**trial.system_attrs, **self._violations}
         return worst

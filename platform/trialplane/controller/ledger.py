@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
 
 from trialplane import errors
 from trialplane.controller import history, points, replaying, samplers, suggesting
@@ -63,8 +64,7 @@ from trialplane.wire.records import (
     TrialRequest,
     TrialRow,
 )
-from trialplane.wire.states import FailureClass
-from trialplane.wire.states import TrialState as State
+from trialplane.wire.states import FailureClass, TrialState
 
 log = logging.getLogger(__name__)
 
@@ -588,7 +588,7 @@ class Ledger:
                 break
             if is_out_of_memory:
                 avoided_count += 1
-            empty_trial = optuna.trial.create_trial(state=TrialState.RUNNING)  # forgets the parameters drawn before
+            empty_trial = optuna.trial.create_trial(state=OptunaState.RUNNING)  # forgets the parameters drawn before
             self._memory.replace(optuna_trial._trial_id, empty_trial)
             self._study.sampler = self._redraw_sampler(trial, redraw, jobs_sampler)
             with self._sampler_view(), warnings.catch_warnings():
@@ -646,7 +646,7 @@ class Ledger:
         now = time.time()
         return TrialOutcome(
             number=request.number,
-            state=State.COMPLETE,
+            state=TrialState.COMPLETE,
             metrics=result.metrics,
             returned=result.returned,
             message=f"answered by trial {result.trial} of {result.run}, which has the same parameters",
@@ -775,7 +775,7 @@ class Ledger:
             return outcome.step + self._offsets[request.trial] if has_reported else 0
         # The trial has reported nothing. If it is complete, it has done all steps.
         ladder = self._search.ladder
-        return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0
+        return ladder.top if ladder is not None and outcome.state is TrialState.COMPLETE else 0
 
     def _repeat(
         self, previous: TrialRequest, segment: Segment | None = None, new_params: Mapping[str, Any] | None = None
@@ -798,7 +798,7 @@ class Ledger:
             optuna_params = samplers.encode_point(self.job, new_params)
             distributions = {name: points.distribution(self._search.parameters[name]) for name in optuna_params}
         running = optuna.trial.create_trial(
-            state=TrialState.RUNNING,
+            state=OptunaState.RUNNING,
             params=optuna_params,
             distributions=distributions,
             system_attrs=self.pruning.replace_attempt(trial_id, frozen),
@@ -915,7 +915,7 @@ class Ledger:
         self.pruning.record_end(outcome)
         self._repeats.record_end(request, outcome)
         self._best_reports.record_end(request.trial, outcome)
-        if self._search.duplicates == "answer" and outcome.state is State.COMPLETE and not outcome.answered_by:
+        if self._search.duplicates == "answer" and outcome.state is TrialState.COMPLETE and not outcome.answered_by:
             params = {**self.job.params, **sampled}
             trial = EarlierTrial(
                 run=self.run,
@@ -926,7 +926,7 @@ class Ledger:
                 returned=outcome.returned,
             )
             self._reusable.setdefault(earlier.key(params), trial)
-        if request.segment is not None and outcome.state is State.PAUSED:
+        if request.segment is not None and outcome.state is TrialState.PAUSED:
             self._pauses[request.trial, request.segment.rung] = request.number
         if self.promotion is not None and not outcome.retried:
             done, losses = self._steps_done(request, outcome), self._losses(outcome)
@@ -956,7 +956,7 @@ class Ledger:
             return
         if request.retry_of is not None:
             _, previous = self._attempts[request.retry_of]
-            if previous is not None and previous.state is State.PAUSED:  # not a retry: it continues a paused trial
+            if previous is not None and previous.state is TrialState.PAUSED:  # not a retry: it continues a paused trial
                 self.counts.paused -= 1
                 self._take_over_best(request.trial, segment)
         self.promotion.record_start(Stretch(request.trial, segment.rung, segment.done))
@@ -991,7 +991,7 @@ class Ledger:
             assert outcome is not None
             assert request.segment is not None
             message = f"not promoted at the rung of {errors.counted(request.segment.rung, 'step')}"
-            outcome = dataclasses.replace(outcome, state=State.PRUNED, message=message)
+            outcome = dataclasses.replace(outcome, state=TrialState.PRUNED, message=message)
             self._attempts[number] = request, outcome
             self._write(self.storage.write_end, number)
             self.promotion.drop(trial)
@@ -1003,7 +1003,7 @@ class Ledger:
     def _update_newest(self, row: TrialRow) -> None:
         """Record the row of a trial's newest attempt, and update the best trial."""
         self.newest[row.trial] = row
-        if row.state is State.COMPLETE and row.feasible:
+        if row.state is TrialState.COMPLETE and row.feasible:
             row = rows.shorten(row)
             self.best = rows.best_trial(self.job, [row] if self.best is None else [self.best, row])
 
@@ -1203,7 +1203,7 @@ class Ledger:
         self.tell(
             TrialOutcome(
                 number=request.number,
-                state=State.FAILED,
+                state=TrialState.FAILED,
                 failure=FailureClass.LOST,
                 message="the controller ended while this attempt ran",
                 ended=min(time.time(), max(request.begun, self._last_alive, *(report.time for report in reports))),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from optuna import distributions
-from optuna.trial import TrialState
+from optuna.trial import TrialState as OptunaState
 
 from trialplane.job import space
 
@@ -17,8 +17,8 @@ BAD = "trialplane:bad"  # attribute that marks a trial that failed by its own fa
 # The state in which a sampler gets a trial that failed by its own fault, so that it learns from it. Other samplers learn
 # nothing from trials.
 WORST = {
-    "tpe": TrialState.PRUNED,  # without reports, which TPE ranks behind pruned trials with reports
-    **dict.fromkeys(("gp", "cmaes", "nsgaii", "nsgaiii"), TrialState.COMPLETE),  # these ignore trials of other states
+    "tpe": OptunaState.PRUNED,  # without reports, which TPE ranks behind pruned trials with reports
+    **dict.fromkeys(("gp", "cmaes", "nsgaii", "nsgaiii"), OptunaState.COMPLETE),  # these ignore trials of other states
 }
 _TOLERANCE = 1e-9  # relative difference of numbers that count as equal
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
 
 from trialplane import errors
 from trialplane.controller import history, points, samplers
@@ -60,7 +61,7 @@ def replay(
         if not points.is_same(replayed.params, trial.params):
             different.append(trial.number)
             running = copy.copy(trial)
-            running.state, running.values, running.datetime_complete = TrialState.RUNNING, None, None
+            running.state, running.values, running.datetime_complete = OptunaState.RUNNING, None, None
             memory.replace(replayed._trial_id, running)
     for number in new_ends:
         _replay_end(study, memory, trials[number], is_bad=number in bad)

@@ -25,7 +25,8 @@ from typing import Any
 
 import optuna
 from optuna import distributions
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
 
 from trialplane import errors
 from trialplane.controller import points
@@ -35,14 +36,13 @@ from trialplane.job.options import ValueKind
 from trialplane.wire import rows
 from trialplane.wire.earlier import EarlierTrial
 from trialplane.wire.records import TrialOutcome
-from trialplane.wire.states import FAILURE_RULES
-from trialplane.wire.states import TrialState as State
+from trialplane.wire.states import FAILURE_RULES, TrialState
 
-STATES = {
-    State.COMPLETE: TrialState.COMPLETE,
-    State.PRUNED: TrialState.PRUNED,
-    State.PAUSED: TrialState.PRUNED,  # until it is promoted
-    State.FAILED: TrialState.FAIL,
+OPTUNA_STATES = {
+    TrialState.COMPLETE: OptunaState.COMPLETE,
+    TrialState.PRUNED: OptunaState.PRUNED,
+    TrialState.PAUSED: OptunaState.PRUNED,  # until it is promoted
+    TrialState.FAILED: OptunaState.FAIL,
 }
 _MIN_EARLIER = 10  # trials of earlier studies from which CMA-ES starts: it takes the best tenth
 _ONE_SEQUENCE = frozenset({"qmc", "grid"})  # samplers that draw all trials from one sequence
@@ -205,7 +205,7 @@ class _Grid(optuna.samplers.GridSampler):
         self._all_grids = list(dict.fromkeys([*first, *self._all_grids]))  # each once, in this order
 
     def after_trial(
-        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+        self, study: optuna.Study, trial: FrozenTrial, state: OptunaState, values: Sequence[float] | None
     ) -> None:
         """Do nothing. Optuna would compare all points with all trials here; the ledger calls `grid_is_drawn` instead."""
 
@@ -321,7 +321,7 @@ def _adjust_arguments(name: str, arguments: dict[str, Any], job: Job, seed: int,
         arguments["group"] = any(len(trial.params) < len(earlier[-1].params) for trial in earlier)
     if name == "cmaes":
         finite_trials = [
-            trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
+            trial for trial in earlier if trial.state == OptunaState.COMPLETE and all(map(math.isfinite, trial.values))
         ]
         if len(finite_trials) >= _MIN_EARLIER:
             arguments["source_trials"] = finite_trials
@@ -389,7 +389,7 @@ def _mark_first_generation(job: Job, trials: Sequence[FrozenTrial], signs: Seque
     losses = {
         trial.number: tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
         for trial in trials
-        if trial.state == TrialState.COMPLETE
+        if trial.state == OptunaState.COMPLETE
     }
     ranks = rows.fronts(losses)
     best = set(sorted(losses, key=lambda number: (ranks[number], losses[number]))[:size])
@@ -416,11 +416,11 @@ def _earlier_trial(
     """
     params = encode_point(job, trial.params)
     values = list(trial.values)
-    state = TrialState.COMPLETE if values else TrialState.PRUNED
+    state = OptunaState.COMPLETE if values else OptunaState.PRUNED
     has_failed = not values and not trial.pruned
-    if has_failed and points.WORST.get(job.search.sampler.name) is TrialState.COMPLETE:
+    if has_failed and points.WORST.get(job.search.sampler.name) is OptunaState.COMPLETE:
         # This sampler learns from a failed trial only if it is complete, with the worst possible values.
-        state, values = TrialState.COMPLETE, [sign * math.inf for sign in signs]
+        state, values = OptunaState.COMPLETE, [sign * math.inf for sign in signs]
     report = trial.metrics.get(job.objectives[0].metric)
     reports = {trial.step: report} if trial.pruned and report is not None else {}
     attributes = {
@@ -490,12 +490,12 @@ def fits(job: Job, trial: FrozenTrial) -> bool:
     return values.keys() == trial.params.keys()
 
 
-def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
-    """Return the state and the values of an attempt that has ended, in Optuna's form; without a result, None as values."""
-    state = STATES[outcome.state]
-    if state is TrialState.PRUNED and len(job.objectives) > 1:
-        state = TrialState.FAIL  # Optuna has no pruning with several objectives
-    if outcome.state is not State.COMPLETE:
+def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[OptunaState, list[float] | None]:
+    """Return the state and the values of an ended attempt for Optuna. The values are None unless the attempt is complete."""
+    state = OPTUNA_STATES[outcome.state]
+    if state is OptunaState.PRUNED and len(job.objectives) > 1:
+        state = OptunaState.FAIL  # Optuna has no pruning with several objectives
+    if outcome.state is not TrialState.COMPLETE:
         return state, None
     return state, [outcome.metrics[objective.metric] for objective in job.objectives]
 
@@ -509,7 +509,7 @@ def is_bad(job: Job, outcome: TrialOutcome) -> bool:
         return FAILURE_RULES[outcome.failure].counts and not outcome.retried
     # Optuna knows pruned trials only with one objective. With several, a pruned trial is a failed one, see
     # `state_and_values`, and its point is a bad one. But with rungs, pruned trials are those that were not promoted.
-    return outcome.state is State.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
+    return outcome.state is TrialState.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
 
 
 def encode_point(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:

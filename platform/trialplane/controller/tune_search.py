@@ -14,7 +14,8 @@ from typing import Any
 
 import optuna
 from optuna import distributions
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
 from ray import tune
 from ray.tune.search import Searcher
 
@@ -51,7 +52,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._space = {name: points.distribution(parameter) for name, parameter in self._parameters.items()}
         self._searcher = self._build_searcher(cls, job)
         for trial in history:
-            if trial.state == TrialState.COMPLETE:
+            if trial.state == OptunaState.COMPLETE:
                 self._add(trial, trial.values[0])
 
     def infer_relative_search_space(
@@ -127,9 +128,9 @@ class TuneSampler(optuna.samplers.BaseSampler):
 
     def _trial_value(self, trial: FrozenTrial) -> float | None:
         """Return the value of an ended trial for the searcher; None if the trial counts as an error."""
-        if trial.state == TrialState.COMPLETE:
+        if trial.state == OptunaState.COMPLETE:
             value = float(trial.values[0])
-        elif trial.state == TrialState.PRUNED and trial.intermediate_values:
+        elif trial.state == OptunaState.PRUNED and trial.intermediate_values:
             value = float(trial.intermediate_values[max(trial.intermediate_values)])
         elif trial.system_attrs.get(points.BAD) and self._values:
             # A trial that failed by its own fault gets the worst value so far.

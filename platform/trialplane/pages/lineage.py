@@ -104,7 +104,9 @@ def ancestors(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
 
 
 def schedule(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
-    """Return the first ancestor of a population's segment, and each later one with new parameters, or after a restart.
+    """Return the segments at which the parameters changed on the way to this one, in order.
+
+    These are the first ancestor, and each later segment with other parameters than the one before it, or after a restart.
 
     Args:
         attempts: All attempts of the run.

@@ -69,7 +69,7 @@ class Segment:
     Attributes:
         rung: Number of steps at which it ends. 0 if the trial trains to its own end.
         metrics: Metrics by which trials are compared at the rung.
-        done: Number of steps before this segment.
+        done: Number of steps that were trained before this segment, and so the step at which it starts.
         offset: 1 if the trial counts its steps from 0, so that its report of step 3 is of the fourth one. 0 if it counts
             from 1. None before its first report.
         parent: Checkpoint that it continues from. None in a trial's first segment.
@@ -429,7 +429,7 @@ class TrialRow:
         best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
         step: Last step that the attempt has reported. None if it has not ended.
         series: Number of the attempt that began its series, see `Segment.series`. None if this attempt begins it.
-        done: Number of steps that were done before it, when it continues from a checkpoint.
+        done: Number of steps that were trained before it, and so the step at which it starts. 0 without a checkpoint.
         parent: Number of the attempt that saved this checkpoint. None if it begins at step 0.
         workers: Mean number of a collection's workers while it ran.
         restart: Whether its population restarted with it, see `Segment.restart`.

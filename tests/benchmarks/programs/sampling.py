@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import TrialState as OptunaState
 from tests.benchmarks import runs, studies
 
 from trialplane.job import kinds, options
 from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome, TrialRequest
-from trialplane.wire.states import FailureClass
-from trialplane.wire.states import TrialState as State
+from trialplane.wire.states import FailureClass, TrialState
 
 WIDTH = 4  # trials at once in `parallel`
 STOP_EVERY = 7  # trials after which `resume` has another controller
@@ -106,7 +105,7 @@ def ours(case: str, asked: Job, folder: Path) -> list[dict[str, float] | None]:
 
 def _outcome(request: TrialRequest, result: dict[str, float] | None) -> TrialOutcome:
     if result is None:
-        return TrialOutcome(request.number, State.FAILED, failure=FailureClass.OOM)
+        return TrialOutcome(request.number, TrialState.FAILED, failure=FailureClass.OOM)
     return dataclasses.replace(studies.outcome(request, 0.0), metrics=result)
 
 
@@ -123,7 +122,7 @@ def plain(case: str, asked: Job, _: Path) -> list[dict[str, float] | None]:
             found.append(metrics(case, _suggested(case, trial)))
             result = found[-1]
             if result is None:
-                study.tell(trial, state=TrialState.FAIL)
+                study.tell(trial, state=OptunaState.FAIL)
                 continue
             if case == "constraints":
                 trial.set_constraint("size", result["size"] - LARGEST)

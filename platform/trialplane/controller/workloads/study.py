@@ -78,7 +78,7 @@ class StudyWorkload(Workload):
         return self._failed_alike(requests) if requests else None
 
     def final_ending(self) -> Ending:
-        """Return the run's ending after every trial has ended: a success if any trial is complete."""
+        """Return the run's ending when no trial runs and none can be started: a success if any trial is complete."""
         counts = self._ledger.counts
         if not counts.complete:
             classes = endings.failure_classes(counts) or "all pruned"
@@ -86,7 +86,7 @@ class StudyWorkload(Workload):
         promotion = self._ledger.promotion
         if promotion is not None and promotion.is_budget_spent:
             text = f"the budget of {self._ledger.job.budget.steps} steps is used, after {counts.ended} trials"
-        elif counts.ended < self._ledger.job.trials:
+        elif counts.ended < self._ledger.job.trials:  # fewer than requested: the sampler had no new point
             text = f"every point of the space was tried, in {counts.ended} trials"
         else:
             text = f"all {counts.ended} trials ended"

@@ -129,7 +129,7 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def final_ending(self) -> Ending:
-        """Return the run's ending after every trial has ended."""
+        """Return the run's ending when no trial runs and none can be started."""
 
     @property
     @abc.abstractmethod
