@@ -230,7 +230,7 @@ def test_a_report_of_another_time_is_refused_whatever_the_size_of_its_request(se
     book = served.open(make_job(), seconds=0)
     request = ask(book)
     report = ReportRow(1, request.trial, request.attempt, request.number, 0, {"score": 0.5}, moment)
-    with pytest.raises(errors.LedgerError, match="negative or in the future"):
+    with pytest.raises(errors.LedgerError, match="negative or more than an hour in the future"):
         book.storage.write_reports([report], [])
 
 

@@ -105,7 +105,7 @@ def test_a_record_is_no_larger_than_every_reader_of_the_run_can_bear(service: le
 
 
 @pytest.mark.parametrize("moment", [math.inf, math.nan, 1e300, -1.0])
-@pytest.mark.parametrize("name", ["updated", "started", "ended", "worked"])
+@pytest.mark.parametrize("name", ["updated", "started", "ended", "alive", "worked"])
 def test_a_status_is_of_no_time_that_outlasts_a_deadline(service: ledgers.LedgerService, name: str, moment: float) -> None:
     connection = connect(service)
     connection.answer(OPEN)

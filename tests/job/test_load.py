@@ -380,11 +380,37 @@ def test_the_code_must_parse(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["from other import run", "run = None", "from other import *", "if True:\n    def run(ctx): ...", "class run: ..."],
+    [
+        "from other import run",
+        "run = None",
+        "from other import *",
+        "if True:\n    def run(ctx): ...",
+        "class run: ...",
+        "for run in [print]: ...",
+        "while True:\n    import run\n    break",
+        "with make() as run: ...",
+        "match make():\n    case [run]: ...",
+        "match make():\n    case {'a': 1, **run}: ...",
+        "print(run := make())",
+    ],
 )
 def test_the_entrypoint_may_come_from_elsewhere(folder: Path, code: str) -> None:
     (folder / "train.py").write_text(code)
     assert load.load_job(folder).entrypoint == "train:run"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if True:\n    def make():\n        run = 1",
+        "with make():\n    class Make:\n        def run(ctx): ...",
+        "made = [run for run in make()]",
+        "try:\n    make()\nexcept ValueError as run: ...",
+    ],
+)
+def test_the_names_of_a_function_are_not_the_modules(folder: Path, code: str) -> None:
+    (folder / "train.py").write_text(code)
+    assert [message.partition(";")[0] for _, _, _, message in found(folder)] == ["train.py defines no run"]
 
 
 @pytest.mark.parametrize("kind", ["[collect]", "{a: 1}", "3", "null", "'hpo '"])

@@ -183,6 +183,11 @@ def test_a_name_that_only_a_run_as_a_script_sets_is_told(tmp_path: Path, line: s
     assert f"objective reads {lacks}, which study.py sets only when it is run itself" in found
 
 
+def test_a_name_of_a_loop_of_the_module_is_not_missed(tmp_path: Path) -> None:
+    code = f"import optuna\nfor data in [[1]]:\n    pass\ndef objective(trial):\n    return data[0]\n{MAIN}"
+    assert loaded(tmp_path, OPTUNA, code)
+
+
 def test_an_argument_of_another_name_is_fine_and_a_second_one_is_not(tmp_path: Path) -> None:
     assert loaded(tmp_path, OPTUNA, CODE.replace("objective(trial)", "objective(t)").replace("trial.sug", "t.sug"))
     (found,) = complaints(tmp_path, OPTUNA, CODE.replace("objective(trial)", "objective(trial, data)"))

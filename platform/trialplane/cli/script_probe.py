@@ -315,7 +315,7 @@ def _positions(
         return {}
     values: dict[int, Option] = {}
     for option, index in zip(options, indices, strict=False):
-        value = launcher.typed_value(option, call.arguments[index])
+        value = launcher.with_default(option, call.arguments[index])
         if option.name in requested or isinstance(value.default, (int, float)):
             values[index] = value
     missing_options = options[len(indices) :]
@@ -340,7 +340,7 @@ def _attached_values(declared: Declared, call: script.Call) -> dict[int, Option]
     numbers = {flag: option for option in declared.options for flag in (option.flag, *option.aliases)}
     matches = {index: re.fullmatch(rf"(-\w)({settings.NUMBER})", word) for index, word in enumerate(call.arguments)}
     return {
-        index: launcher.typed_value(dataclasses.replace(numbers[match[1]], flag=match[1]), match[2])
+        index: launcher.with_default(dataclasses.replace(numbers[match[1]], flag=match[1]), match[2])
         for index, match in matches.items()
         if match is not None and match[1] in numbers and match[0] not in numbers and not numbers[match[1]].style
     }

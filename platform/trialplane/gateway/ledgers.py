@@ -295,28 +295,35 @@ def _require_token(result: T | None) -> T:
 
 
 def _check_status(status: RunStatus, size: int) -> None:
-    """Check the size and the times of a status. A time in the future would outlast the operator's deadlines.
+    """Check the size and the times of a status.
+
+    The operator counts its deadlines from these times, so a time in the future would postpone them.
 
     Raises:
-        Failure: The status is too large, or a time is negative or in the future.
+        Failure: The status is too large, or a time is impossible: negative, or more than `_MAX_CLOCK_LEAD` in the future.
     """
     if size > _MAX_STATUS:
         raise Failure(ledger.TOO_LARGE, f"a run's status may have {_MAX_STATUS} bytes, not {size}")
-    times = (status.created, status.started, status.updated, status.ended, status.worked)
-    if any(moment is not None and not 0 <= moment <= time.time() + _MAX_CLOCK_LEAD for moment in times):
-        raise Failure(ledger.INVALID, "a run's status has a time that is negative or in the future")
+    latest = time.time() + _MAX_CLOCK_LEAD
+    moments = (status.created, status.started, status.updated, status.ended, status.alive)
+    if any(moment is not None and not 0 <= moment <= latest for moment in moments):
+        raise Failure(ledger.INVALID, "a run's status has a time that is negative or more than an hour in the future")
+    if not 0 <= status.worked <= latest:  # a duration, and no run has worked since before the epoch
+        raise Failure(
+            ledger.INVALID, "a run's status says that it has worked for less than 0 s, or for longer than possible"
+        )
 
 
 def _check_reports(request: ledger.WriteReports) -> None:
     """Check the number and the times of reports.
 
     Raises:
-        Failure: There are too many, or a time is negative or in the future.
+        Failure: There are too many, or a time is negative or more than `_MAX_CLOCK_LEAD` in the future.
     """
     if max(len(request.reports), len(request.deleted)) > ledger.MAX_BATCH:
         raise Failure(ledger.TOO_LARGE, f"a request may write {ledger.MAX_BATCH:,} reports, and delete as many")
     if not all(0 <= report.time <= time.time() + _MAX_CLOCK_LEAD for report in request.reports):
-        raise Failure(ledger.INVALID, "a report has a time that is negative or in the future")
+        raise Failure(ledger.INVALID, "a report has a time that is negative or more than an hour in the future")
 
 
 def _check_sizes(request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt | ledger.WriteReports) -> None:

@@ -407,11 +407,15 @@ def with_variables(command: Script, options: Sequence[Option]) -> Script:
     return dataclasses.replace(command, command=tuple(words), options=(*command.options, *options))
 
 
-def typed_value(option: Option, text: str) -> Option:
-    """Return an option whose default is the value that a text in a command stands for, with the option's kind if it fits."""
-    default = _option(option.name, text).default
-    kind = option.kind if option.kind in _NUMBER_TYPES and isinstance(default, (int, float)) else type(default).__name__
-    return dataclasses.replace(option, default=default, kind=kind, required=False)
+def with_default(option: Option, text: str) -> Option:
+    """Return an option whose default is the value that a text in a command stands for, and which is not required.
+
+    It keeps its kind if both the kind and the value are numbers. Otherwise it gets the kind of the value, see `_option`.
+    """
+    typed = _option(option.name, text)
+    are_numbers = option.kind in _NUMBER_TYPES and typed.kind in _NUMBER_TYPES
+    kind = option.kind if are_numbers else typed.kind
+    return dataclasses.replace(option, default=typed.default, kind=kind, required=False)
 
 
 def no_parameters_error(command: str, started_commands: Sequence[str] = ()) -> SpecError:
@@ -719,7 +723,7 @@ def _declared_options(parameters: dict[str, Any], command: str) -> Iterator[Opti
 
 
 def _option(name: str, default: Any, *, required: bool = False, declared_type: str = "") -> Option:
-    """Return an option whose kind is that of its default. A text that stands for a number becomes the number.
+    """Return an option whose kind is that of its default, "str" without one. A text that stands for a number becomes it.
 
     Args:
         name: Name of the option.

@@ -23,6 +23,11 @@ from trialplane.job.kinds.study import Reuse
 # Code with one of these names probably saves checkpoints, through the platform or a library.
 _CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
 _MOST_FIXED = 20  # parameters in a message
+# Nodes with names of their own, which the module does not have.
+_SCOPES = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
 
 
 def packages(job: Job, folder: Path) -> list[Path]:
@@ -305,7 +310,7 @@ def _definition_problems(function: Function, tree: ast.Module, file: Path) -> It
     if function.style == "optuna" and (line := _line_of_optimize_call(tree)):
         advice = 'put it below `if __name__ == "__main__":`'
         yield f"line {line} would start a search of its own when {file.name} is imported; {advice}"
-    definitions, may_define_more = _defined_names(tree)
+    definitions, may_define_more = _definitions(tree)
     if name not in definitions and not may_define_more:
         yield f"{file.name} defines no {name}; {errors.nearest(name, definitions)}".rstrip("; ")
     elif not may_define_more and (missing_global := _missing_global(tree, name)):
@@ -371,8 +376,8 @@ def _missing_global(tree: ast.Module, function: str) -> tuple[str, int] | None:
     """
     main_block = [statement for node in tree.body if arguments.is_main(node) for statement in node.body]
     module_level = [node for node in tree.body if not arguments.is_main(node)]
-    definitions, _ = _defined_names(ast.Module(module_level, []))
-    main_definitions, _ = _defined_names(ast.Module(main_block, []))
+    definitions, _ = _definitions(ast.Module(module_level, []))
+    main_definitions, _ = _definitions(ast.Module(main_block, []))
     main_only = set(main_definitions) - set(definitions) - set(dir(builtins))
     pending, visited = [function], set[str]()  # names of functions
     while pending:
@@ -444,29 +449,34 @@ def _signature_problem(signature: ast.arguments, call_arguments: Sequence[str]) 
     return f"takes {names}, but is called with {' and '.join(call_arguments)}"
 
 
-def _defined_names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
-    """Return the names that a module defines or imports at its top level, with the statements that do so.
+def _definitions(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
+    """Return the statements that define or import a name of a module, also those in blocks such as `if` and `for`.
 
     Returns:
-        The statements by name; whether the module may have other names too, by `import *` or `__getattr__`.
+        The statements by name, in their order; and whether the module may define more names, by `import *` or `__getattr__`.
     """
-    names: dict[str, list[ast.stmt]] = {}
-    has_hidden_names = False
-    pending: list[ast.stmt] = list(tree.body)
+    definitions: dict[str, list[ast.stmt]] = {}
+    has_star_import = False
+    pending: list[tuple[ast.AST, ast.stmt]] = [(node, node) for node in reversed(tree.body)]  # nodes with their statements
     while pending:
-        node = pending.pop(0)
-        defined: list[str] = []
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            defined = [node.name]
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            defined = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-            has_hidden_names = has_hidden_names or any(alias.name == "*" for alias in node.names)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            name_nodes = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-            defined = [name.id for name in name_nodes if isinstance(name.ctx, ast.Store)]  # `run.limit = 3` only loads `run`
-        elif isinstance(node, (ast.If, ast.Try, ast.With)):
-            pending += [child for child in ast.walk(node) if isinstance(child, ast.stmt) and child is not node]
-        for name in defined:
-            names.setdefault(name, []).append(node)
-    return names, has_hidden_names or "__getattr__" in names
+        node, statement = pending.pop()
+        names: list[str | None] = []
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names = [node.name]
+            case ast.Import() | ast.ImportFrom():
+                names = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+                has_star_import = has_star_import or "*" in names
+            case ast.Name(ctx=ast.Store()):  # `run.limit = 3` only loads `run`
+                names = [node.id]
+            case ast.MatchAs() | ast.MatchStar():
+                names = [node.name]
+            case ast.MatchMapping():
+                names = [node.rest]
+        for name in names:
+            if name:
+                definitions.setdefault(name, []).append(statement)
+        if not isinstance(node, _SCOPES):
+            children = reversed(list(ast.iter_child_nodes(node)))
+            pending += [(child, child if isinstance(child, ast.stmt) else statement) for child in children]
+    return definitions, has_star_import or "__getattr__" in definitions
