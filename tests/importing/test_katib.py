@@ -110,6 +110,14 @@ def test_algorithms(loaded, algorithm: str, sampler: tuple[Any, ...], part: str)
         assert (job.pruner.name, job.pruner.options) == ("hyperband", {"reduction_factor": 3})
 
 
+@pytest.mark.parametrize(("eta", "factor"), [("3", 3), ("2.6", 3), ("0.5", 2)])
+def test_a_changed_eta_is_said(loaded, eta: str, factor: int) -> None:
+    made = read(algorithm=f"  algorithm: {{algorithmName: hyperband, algorithmSettings: [{{name: eta, value: '{eta}'}}]}}\n")
+    assert loaded(made).pruner.options == {"reduction_factor": factor}
+    said = [reason for reason in reasons(made).values() if "eta" in reason]
+    assert said == ([] if eta == "3" else [f"eta: {eta} becomes {factor}, as it must be a whole number over 1"])
+
+
 def test_a_seed_and_early_stopping(loaded) -> None:
     stopping = "earlyStopping: {algorithmName: medianstop, algorithmSettings: [{name: start_step, value: '7'}]}\n"
     settings = "[{name: random_state, value: '11'}]"

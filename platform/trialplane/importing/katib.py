@@ -21,6 +21,7 @@ _SAMPLER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "cmaes": {"sigma": "sigma0"},
 }
+_WITHOUT_EFFECT = {"restart_strategy": "none"}  # settings whose value asks for nothing
 _CONTAINER = "the platform sets these fields of a trial's pod; see `resources` and `cluster` in the job"
 _REASONS = {
     "apiVersion": "is a field of Katib's own",
@@ -182,36 +183,51 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
     """
     field = ("spec", "algorithm")
     algorithm, settings = source.text(*field, "algorithmName"), _settings(source, field)
+    sampler, pruner = _sampler_and_pruner(source, algorithm)
+    sampler_options = _SAMPLER_OPTIONS.get(sampler["name"], {})
     seed: int | None = None
-    pruner: dict[str, Any] | None = None
-    options: dict[str, Any] = {}
-    sampler = search.sampler(algorithm)
-    if algorithm == "hyperband":
-        sampler, pruner = {"name": "random"}, {"name": "hyperband"}
-        reason = "a trial's share of the resource is a parameter there; here bad trials are ended early, by their reports"
-        source.note(reason, *field, "algorithmName")
-        if "eta" in settings:
-            _, eta_field = settings.pop("eta")
-            pruner["reduction_factor"] = max(2, round(source.number(*eta_field) or 0))
-    elif algorithm == "pbt":
-        sampler = {"name": "random"}
-        reason = "population based training is not a sampler here; write population into job.yaml"
-        source.note(f"{reason}. Now values are drawn at random", *field, "algorithmName")
-    elif sampler is None:
-        problem = f"{algorithm!r} has no counterpart" if algorithm else "is missing"
-        source.note(f"{problem}; tpe is used", *field, "algorithmName")
-        sampler = {"name": "tpe"}
     for name, (value, value_field) in settings.items():
-        option = _SAMPLER_OPTIONS.get(sampler["name"], {}).get(name)
-        is_default = name == "restart_strategy" and value.lower() == "none"
+        option = sampler_options.get(name)
         if name == "random_state":
             seed = source.integer(*value_field)
         elif option is not None:
-            options[option] = source.number(*value_field) if option == "sigma0" else source.integer(*value_field)
-        elif not is_default:
+            sampler[option] = source.number(*value_field) if option == "sigma0" else source.integer(*value_field)
+        elif name == "eta" and pruner is not None:
+            pruner |= _reduction_factor(source, value_field)
+        elif value.lower() != _WITHOUT_EFFECT.get(name):
             reason = f"{algorithm} has no such setting here; `platform schema` lists those of {sampler['name']}"
             source.note(f"{name}: {reason}", *value_field)
-    return {**sampler, **options}, pruner, seed
+    return sampler, pruner, seed
+
+
+def _sampler_and_pruner(source: Source, algorithm: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the sampler and the pruner for the name of an algorithm. Add a note if they do not do the same."""
+    field = ("spec", "algorithm", "algorithmName")
+    if algorithm == "hyperband":
+        reason = "a trial's share of the resource is a parameter there; here bad trials are ended early, by their reports"
+        source.note(reason, *field)
+        return {"name": "random"}, {"name": "hyperband"}
+    if algorithm == "pbt":
+        reason = "population based training is not a sampler here; write population into job.yaml"
+        source.note(f"{reason}. Now values are drawn at random", *field)
+        return {"name": "random"}, None
+    sampler = search.sampler(algorithm)
+    if sampler is None:
+        problem = f"{algorithm!r} has no counterpart" if algorithm else "is missing"
+        source.note(f"{problem}; tpe is used", *field)
+        sampler = {"name": "tpe"}
+    return sampler, None
+
+
+def _reduction_factor(source: Source, field: Place) -> dict[str, int]:
+    """Return the option of the hyperband pruner for a setting `eta`. Add a note if it is rounded."""
+    eta = source.number(*field)
+    if eta is None:
+        return {}
+    factor = max(2, round(eta))
+    if factor != eta:
+        source.note(f"eta: {eta:g} becomes {factor}, as it must be a whole number over 1", *field)
+    return {"reduction_factor": factor}
 
 
 def _early_stopping(source: Source) -> dict[str, Any] | None:
