@@ -66,7 +66,7 @@ def test_a_study_that_has_ended_goes_on_with_another_space(platform, done, doubl
     ("words", "message"),
     [
         (["--set", "seed=3"], "cannot change when a run is resumed"),
-        (["--set", "pruner={name: asha, promote: true, max_resource: 4}"], "has other rungs"),
+        (["--set", "pruner={name: asha, promote: true, max_resource: 4}"], "changes the rungs"),
         ([], "say what to change"),
     ],
     ids=str,

@@ -192,9 +192,9 @@ def test_a_study_may_have_ranks_and_nodes_but_starts_from_no_run(folder: Path) -
     [
         (
             "ranks: 3",
-            "32 cannot be divided evenly among 3 ranks: make it 30 or 33, or change the ranks; it can be among 1, 2, ",
+            "32 cannot be divided evenly among 3 ranks: make it 30 or 33, or change the number of ranks, which can be 1, ",
         ),
-        ("ranks: 8\nnodes: 5", "among 40 ranks: make it 40, or change the ranks; it can be among 1, 2, 4, 8, 16, 32"),
+        ("ranks: 8\nnodes: 5", "among 40 ranks: make it 40, or change the number of ranks, which can be 1, 2, 4, 8, 16, 32"),
         ("resources: {gpus: 8}\nnodes: 4", ""),
         ("ranks: 1", ""),
     ],

@@ -66,12 +66,12 @@ def test_a_study_goes_on_with_another_search(fields: dict[str, Any], sets: list[
 @pytest.mark.parametrize(
     ("fields", "sets", "message"),
     [
-        ({"pruner": PROMOTE}, ["pruner.reduction_factor=2"], "has other rungs than those at which trials are paused"),
-        ({"pruner": PROMOTE}, ["pruner=median"], "has other rungs"),
+        ({"pruner": PROMOTE}, ["pruner.reduction_factor=2"], "changes the rungs at which trials are paused"),
+        ({"pruner": PROMOTE}, ["pruner=median"], "changes the rungs"),
         ({"population": MEMBERS}, ["population.share=0.5"], "population.share: cannot change when a run is resumed"),
         ({"population": MEMBERS}, ["trials=9"], "trials: is the size of the population"),
-        ({}, ["pruner={name: asha, promote: true, max_resource: 4}"], "has other rungs"),
-        ({"space": "space:define"}, ["space={lr: {type: float, low: 0, high: 1}}"], "is code, and does not change"),
+        ({}, ["pruner={name: asha, promote: true, max_resource: 4}"], "changes the rungs"),
+        ({"space": "space:define"}, ["space={lr: {type: float, low: 0, high: 1}}"], "is or was code, and cannot change"),
         ({"space": TWO, "sampler": "bruteforce"}, ["sampler=tpe"], "changes the points that bruteforce counts"),
         ({"sampler": "cmaes"}, ["space.lr.high=2.0"], "changes the scales of cmaes"),
         ({}, ["objectives.0.metric=acc"], "cannot change when a run is resumed"),

@@ -103,7 +103,7 @@ def test_one_that_stops_stops_all() -> None:
     assert trial.handle_outcome(1, STOPPED) is NextStep.STOP
     assert trial.handle_outcome(0, STOPPED) is NextStep.GO_ON
     assert trial.handle_outcome(2, RESET) is NextStep.GO_ON, "its peers are gone, as was asked"
-    assert trial.remarks
+    assert trial.remarks == [f"rank 2: {RESET.message}; not counted, since the ranks were already requested to stop"]
     assert (trial.outcome({}).failure, trial.outcome({}).message) == (FailureClass.LOST, STOPPED.message)
 
 
@@ -119,6 +119,7 @@ def test_a_result_that_is_there_stays() -> None:
     trial = verdict()
     trial.handle_outcome(0, COMPLETE)
     assert trial.handle_outcome(1, RESET) is NextStep.GO_ON
+    assert trial.remarks == [f"rank 1: {RESET.message}; not counted, since the result was already complete"]
     assert trial.outcome({}) == COMPLETE
     trial.handle_exit(2, -signal.SIGKILL)
     assert trial.outcome({}).failure is FailureClass.CRASHED, "but a rank that is killed is no word about a connection"

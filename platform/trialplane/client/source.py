@@ -145,7 +145,7 @@ class _Source:
         elif self._add_import(name, value):
             return
         elif home_module == self._module and isinstance(inner, (types.FunctionType, type)):
-            self._add_definition(inner, name, used_by)
+            self._define_if_possible(inner, name, used_by)
         elif text is not None:
             advice = "save it to a file, and pass the path in params"
             self._add_issue(used_by, f"uses {name}, which is {len(text):,} characters of data; {advice}")
@@ -155,12 +155,14 @@ class _Source:
             advice = f"make it inside {used_by}, or pass plain values through params"
             self._add_issue(used_by, f"uses {name}, {article} {kind}, which cannot be written as source; {advice}")
 
-    def _add_definition(self, value: Any, name: str, used_by: str) -> None:
-        """Add a function or class of the same module, or an issue if it cannot be moved."""
+    def _define_if_possible(self, value: Any, name: str, used_by: str) -> None:
+        """Add a function or class of the same module, see `define`, or an issue if its source cannot be copied."""
+        is_in_class = "." in value.__qualname__.rpartition("<locals>.")[2]
+        # `inspect` finds the source of a function that is defined in another one, but not that of a class.
+        is_class_in_function = isinstance(value, type) and "<locals>" in value.__qualname__
         if value.__name__ == "<lambda>":
             self._add_issue(used_by, f"uses {name}, a lambda, which has no source of its own; write it as def {name}(…)")
-        # A dot: it is defined in a class. A class in a function (`<locals>`): its source cannot be found.
-        elif "." in value.__qualname__.rpartition("<locals>.")[2] or (isinstance(value, type) and "<" in value.__qualname__):
+        elif is_in_class or is_class_in_function:
             self._add_issue(used_by, f"uses {name}, which is defined inside of another class or function; move it out")
         else:
             self.define(value, name, used_by)

@@ -42,7 +42,7 @@ class _Gang:
             killed.
         to_answer: Node whose event the loop has not answered yet; None if there is none.
         kill_at: Time by the monotonic clock at which the nodes that still run are killed; None if none is scheduled.
-        kill_reason: Reason for the kill: another node failed, or the result is complete.
+        kill_reason: Reason for the kill, as a clause: "another node of the trial failed".
         is_killed: Whether nodes were killed, so that their outcomes do not explain the trial's.
         is_broken: Whether the gang has lost a slot.
     """
@@ -288,15 +288,15 @@ class GangPool:
             return
         if outcome.state is TrialState.COMPLETE:
             if outcome.early:
-                self._kill_after(gang, 0.0, "ended because a stop rule ended the trial")
+                self._kill_after(gang, 0.0, "a stop rule ended the trial")
             elif gang.members.index(event.slot) == 0:
-                reason = f"ended because it was still at work {self._linger:g} s after rank 0 had returned its result"
+                reason = f"it was still at work {self._linger:g} s after rank 0 had returned its result"
                 self._kill_after(gang, self._linger, reason)
             return
         # A slot that is lost without an exit code was not stopped: its machine has failed.
         was_stopped = outcome.failure is FailureClass.LOST and (not event.slot_lost or outcome.exit_code is not None)
         patience = self._patience if was_stopped or causes.may_be_consequence(outcome) else 0.0
-        self._kill_after(gang, patience, "ended because another node of the trial failed")
+        self._kill_after(gang, patience, "another node of the trial failed")
 
     def _kill_after(self, gang: _Gang, seconds: float, reason: str) -> None:
         """Kill the nodes that still run after some seconds, unless an earlier kill is scheduled."""
@@ -315,7 +315,7 @@ class GangPool:
             if gang.running and gang.kill_at is not None and now >= gang.kill_at:
                 gang.is_killed = True
                 for node in gang.running:
-                    self._pool.kill(gang.members[node], FailureClass.LOST, gang.kill_reason)
+                    self._pool.kill(gang.members[node], FailureClass.LOST, f"ended because {gang.kill_reason}")
 
     def _end_trial(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
         """Return the event of the trial's end, after its last node has ended, and dissolve a gang that has lost a slot."""
@@ -330,9 +330,10 @@ class GangPool:
 
 
 def _trial_outcome(gang: _Gang) -> TrialOutcome:
-    """Return the outcome of the trial of a gang whose nodes have all ended, with a message that names nodes.
+    """Return the outcome of the trial of a gang whose nodes have all ended.
 
-    It names the node whose failure is the trial's, or nodes that were killed after node 0 had completed.
+    If it is the failure of another node than node 0, its message names that node. If nodes were killed after node 0 had
+    completed, the message names them.
     """
     outcome, origin = verdict({node: end.outcome for node, end in gang.ends.items() if end.outcome is not None})
     if origin != 0:
@@ -344,7 +345,7 @@ def _trial_outcome(gang: _Gang) -> TrialOutcome:
         return dataclasses.replace(outcome, message=f"node {origin}{location}: {outcome.message}", metrics=metrics)
     if outcome.state is TrialState.COMPLETE and gang.is_killed and not outcome.early:
         killed_nodes = sorted(node for node, end in gang.ends.items() if end.outcome is None)
-        remarks = (f"node {node} was {gang.kill_reason}" for node in killed_nodes)
+        remarks = (f"node {node} was ended because {gang.kill_reason}" for node in killed_nodes)
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *remarks))))
     return outcome
 

@@ -441,7 +441,7 @@ class Session:
                 env.MLFLOW_EXPERIMENT_NAME: job.name,
                 env.MLFLOW_CONTEXT: json.dumps(labels.identity(run.root.name, self._submission)),
                 **({env.MLFLOW_TOKEN: setting.mlflow_token} if setting.mlflow_token else {}),
-                **_without_gpus(role, job),
+                **_variables_that_hide_gpus(role, job),
             },
             ranks=role.ranks,
             nodes=role.nodes,
@@ -529,19 +529,19 @@ def _map_full_disk(run: RunPaths) -> Iterator[None]:
         raise errors.LedgerUnavailable(f"{problem}. Make room and type `platform resume {run.root.name}`") from error
 
 
-def _without_gpus(role: Role, job: Job) -> dict[str, str]:
+def _variables_that_hide_gpus(role: Role, job: Job) -> dict[str, str]:
     """Return environment variables that hide the machine's GPUs from a role without GPUs; none if they stay visible.
 
-    - They are hidden from ranks. Each rank would use the GPU with its number, which belongs to another run or does not
-      exist.
+    - They are hidden from the ranks of a distributed trial. Each rank would use the GPU with its number, which belongs to
+      another run or does not exist.
     - They are hidden if another role of the run has GPUs, which must not be shared.
-    - They stay visible to a study's trials of one process. Such trials may detect and share a GPU.
+    - Otherwise they stay visible: a process that is the only one of its trial may detect a GPU, and share it.
     """
     if role.resources.gpus:
         return {}
-    has_ranks = role.gang or role.ranks > 1  # a training is a gang, even of one rank
+    is_distributed = role.gang or role.ranks > 1  # a training is a gang, even of one rank
     other_has_gpus = any(other_role.resources.gpus for other_role in job.roles())
-    return {"CUDA_VISIBLE_DEVICES": ""} if has_ranks or other_has_gpus else {}
+    return {"CUDA_VISIBLE_DEVICES": ""} if is_distributed or other_has_gpus else {}
 
 
 def _read_submission(run: RunPaths) -> dict[str, Any]:

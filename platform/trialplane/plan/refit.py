@@ -43,7 +43,8 @@ class Comparison:
 
     Attributes:
         candidates: The configurations.
-        difference: Difference of the two best means that would be detected with a probability of 80 %. None if unknown.
+        difference: Smallest true difference of the two best means that would be detected with a probability of 80 %. None if
+            unknown.
     """
 
     candidates: tuple[Candidate, ...]
@@ -100,8 +101,13 @@ def _differ(first: Sequence[float], second: Sequence[float], tail: float) -> boo
 
 
 def _detectable(first: Sequence[float], second: Sequence[float], tail: float) -> float | None:
-    """Return the true difference that a test of the level 2 * `tail` detects with probability POWER. None if unknown."""
+    """Return the smallest true difference that a test of the level 2 * `tail` detects with probability POWER.
+
+    This is the minimum detectable effect. None if a sample has fewer than two values, or if neither sample varies.
+    """
     difference = student.difference(first, second)
     if difference is None or not difference.error:
         return None
+    # The test detects a measured difference above the first margin. A measured one is below the true one by more than the
+    # second margin with probability 1 - POWER. So the true one must be larger than the first by the second.
     return difference.margin(tail) + difference.margin(1 - POWER)

@@ -248,6 +248,12 @@ def test_a_metric_of_training_alone_counts_at_the_end_under_the_name_without_tra
     assert trial.read(ended=True)[-1] == (2, {"loss": 0.8})
 
 
+def test_a_metric_of_training_that_the_job_names_counts_under_no_other_name(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT, names=("loss", "train_loss"))
+    trial.prints("Train Epoch: 1 Loss: 0.9\n")
+    assert trial.read(ended=True) == [(1, {"train_loss": 0.9})]
+
+
 def test_tensorboard(tmp_path: Path) -> None:
     trial = Trial(tmp_path, MetricSource("tensorboard"))
     with warnings.catch_warnings():

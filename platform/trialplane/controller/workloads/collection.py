@@ -295,7 +295,7 @@ class CollectionWorkload(Workload):
             log.warning("what workers log to MLflow themselves is lost while MLflow is away; log in the learner instead")
 
     def _take_worker_message(self, iteration: Iteration, worker: WorkerSlot, message: messages.FromSlot) -> None:
-        """Record a message of a worker's process."""
+        """Act on a message of a worker's process about its units, their results, or its end. Others are ignored."""
         match message:
             case messages.UnitsWanted(count):
                 worker.requested += count
@@ -305,20 +305,21 @@ class CollectionWorkload(Workload):
                     self._exchange.release(worker.index, refused_units)
             case TrialEnded(outcome, begun):
                 iteration.put_back_unbegun(worker, begun)
-                begun_units = sorted(iteration.units.assigned_to(worker.index))
+                # After this call the worker has only units that it may have been at work on, and `end_worker` takes them.
+                unfinished = sorted(iteration.units.assigned_to(worker.index))
                 worker_outcome = iteration.end_worker(worker, outcome)
-                self._log_end(iteration, worker, begun_units, worker_outcome)
+                self._log_end(iteration, worker, unfinished, worker_outcome)
 
-    def _log_end(self, iteration: Iteration, worker: WorkerSlot, begun_units: list[int], outcome: TrialOutcome) -> None:
-        """Log a worker's failure with the units that it had begun, and with the traceback, which only its own log has."""
+    def _log_end(self, iteration: Iteration, worker: WorkerSlot, unfinished: list[int], outcome: TrialOutcome) -> None:
+        """Log a worker's failure with the units that it has not finished, and the traceback, which only its own log has."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
-        units = ", ".join(str(unit) for unit in begun_units)
+        units = ", ".join(str(unit) for unit in unfinished)
         log.warning(
             "iteration %d: worker %d%s: %s: %s; its log is %s%s",
             iteration.request.trial,
             worker.index,
-            f" at unit{'s' if len(begun_units) > 1 else ''} {units}" if begun_units else "",
+            f" at unit{'s' if len(unfinished) > 1 else ''} {units}" if unfinished else "",
             outcome.failure,
             outcome.message,
             paths.trial_log(iteration.request.trial, iteration.request.attempt, worker.index),

@@ -144,23 +144,23 @@ def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     """Yield issues of the parameters in `divided`, such as a global batch size: they must be multiples of the world size.
 
     With an uneven division, one rank would have a larger batch than another. But their gradients are averaged with equal
-    weights.
+    weights, so samples of the larger batch would count less.
     """
-    # Terms of `at_least`: numbers, and names of parameters, whose values `Base.check` checks.
-    amount_terms = {term for input_ in job.inputs.values() for term in input_.terms}
+    # Names in `at_least`, and numbers. `Base.check` has checked that the values of these parameters are positive integers.
+    checked_names = {term for input_ in job.inputs.values() for term in input_.terms}
     for index, name in enumerate(job.divided):
         value = job.params.get(name)
         if name in job.search.names:
-            continue  # the job's code checks the values that are drawn
+            continue  # its values are drawn later, so only the code of a trial can check them
         if name not in job.params:
             hint = errors.nearest(name, job.params)
             yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
         elif type(value) is not int or value < 1:
-            if name not in amount_terms:
+            if name not in checked_names:
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
             lower = value - value % job.world_size
             multiples = " or ".join(str(multiple) for multiple in (lower, lower + job.world_size) if multiple)
-            divisors = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
+            divisors = ", ".join(str(number) for number in range(1, min(value, _MOST_RANKS) + 1) if value % number == 0)
             message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {multiples}"
-            yield Issue(("params", name), f"{message}, or change the ranks; it can be among {divisors}")
+            yield Issue(("params", name), f"{message}, or change the number of ranks, which can be {divisors}")

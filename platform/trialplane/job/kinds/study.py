@@ -229,15 +229,15 @@ class Study(Ranked):
         advice = "submit another study, with history: [RUN]"
         if old.population is not None and self.trials != old.trials:
             yield Issue(("trials",), "is the size of the population, which does not change; submit another study")
-        # With a population there is nothing to check: `population` is not in `changeable`, so a change of it is refused.
+        # The rungs of a population cannot change: `population` is not in `changeable`, so a change of it is refused anyway.
         if self.population is None and old.population is None:
             has_other_rungs = old.search.ladder != self.search.ladder
-            has_other_promotion = self.pruner.promotes and self.pruner != old.pruner
-            if has_other_rungs or has_other_promotion:
-                yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {advice}")
+            promotes_by_other_rule = self.pruner.promotes and self.pruner != old.pruner
+            if has_other_rungs or promotes_by_other_rule:
+                yield Issue(("pruner",), f"changes the rungs at which trials are paused, or who is promoted there; {advice}")
         has_other_space, has_other_sampler = self.space != old.space, self.sampler != old.sampler
         if has_other_space and (self.search.is_code or old.search.is_code):
-            yield Issue(("space",), f"is code, and does not change when a study is resumed; {advice}")
+            yield Issue(("space",), f"is or was code, and cannot change when a study is resumed; {advice}")
         enumerating_samplers = sorted({self.sampler.name, old.sampler.name} & {"grid", "bruteforce"})
         if enumerating_samplers and (has_other_space or has_other_sampler):
             field = "space" if has_other_space else "sampler"

@@ -115,7 +115,7 @@ class Reader:
             self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
         due = self._due_reports(burst, now, ended)
         self._last_step = max([self._last_step, *(step for step, _ in due)])
-        return [*due, *self._training_reports()] if ended else due
+        return [*due, *self._take_training_values()] if ended else due
 
     def _tail_reports(self, tail: Tail, now: float, deadline: float, *, ended: bool, size: int | None) -> Iterator[Report]:
         """Yield the reports that the new part of a file completes. A file with an error is not read again.
@@ -157,17 +157,18 @@ class Reader:
         """Stop reading metrics, because the program reports them itself."""
         self._reported.update(metrics)
 
-    def _training_reports(self) -> list[Report]:
-        """Return one report of the metrics that the program printed below the heading of its training data alone.
+    def _take_training_values(self) -> list[Report]:
+        """Record values of the training data for metrics that have no other value, and return one report of them, if any.
 
-        `Train Epoch: 3 Loss: 0.5` is `train_loss`. If the program prints no other loss, the last one counts for a job that
-        names `loss`. Call this only at the end of the program, as a loss of held-out data may follow.
+        `Train Epoch: 3 Loss: 0.5` is `train_loss`. If the job names `loss` and the program has printed no other loss, its
+        newest finite `train_loss` counts. Call this only at the end of the program, as a loss of held-out data may follow.
         """
         values: dict[str, float] = {}
         by_lower_name = {name.lower(): value for name, value in self.finite.items()}
         requested = {name.lower() for name in self._names}
         for name in self._names:
             if name not in self.newest and name not in self._reported:
+                # If the job names `train_loss` as well, it is a metric of its own, and not the `loss`.
                 training_names = {f"{data_set}_{name}".lower() for data_set in lines.TRAINING_SETS} - requested
                 training_values = [value for key, value in by_lower_name.items() if key in training_names]
                 if training_values:

@@ -136,12 +136,13 @@ class Verdict:
     def _handle_failure(self, outcome: TrialOutcome) -> NextStep:
         """Record a rank's failure; return the next step for the other ranks.
 
-        It decides the outcome unless it may be the consequence of something else. A consequence of a requested stop, or of
-        the end of ranks after the result, does not count.
+        A failure that can only be a cause decides the outcome. One that may be the consequence of another failure waits for
+        the cause. But it does not count if the ranks end anyway, because they were requested to stop or have the result.
         """
         may_be_consequence = causes.may_be_consequence(outcome)
         if may_be_consequence and (self.is_stopping or self._is_complete()):
-            self.remarks.append(f"{outcome.message}; not counted, since other ranks had ended before")
+            reason = "the ranks were already requested to stop" if self.is_stopping else "the result was already complete"
+            self.remarks.append(f"{outcome.message}; not counted, since {reason}")
             return NextStep.GO_ON
         self._failures.append(outcome)
         if may_be_consequence:
