@@ -6,6 +6,7 @@
     │   ├── JobNotFound             no job has this name; names similar ones
     │   ├── RunNotFound             no run has this name; names similar ones
     │   ├── RunExists               a run with this name has another spec; shows the difference
+    │   ├── NotPackedError          a folder is too large to be uploaded, or has a link that leads out of it
     │   ├── EntrypointError         the job's code cannot be imported
     │   ├── CheckpointMismatch      a checkpoint does not fit the model, the order of batches or the number of ranks
     │   └── DataError               a text file is missing, empty, not text, or has changed
@@ -141,6 +142,10 @@ class RunNotFound(InputError):
 
 class RunExists(InputError):
     """A run with this name exists and has another spec."""
+
+
+class NotPackedError(InputError):
+    """A folder is too large to be uploaded, or has a link that leads out of it."""
 
 
 class EntrypointError(InputError):

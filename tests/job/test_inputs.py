@@ -6,14 +6,17 @@ Does not check the rows of tables.
 from __future__ import annotations
 
 import gzip
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.job.conftest import found
 
-from trialplane.job import kinds
+from trialplane.errors import SpecError
+from trialplane.job import kinds, load
 from trialplane.job.inputs import check_inputs
 from trialplane.job.kinds import Job
 
@@ -301,3 +304,55 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
         [issue] = check_inputs(job(name, "text"), tmp_path)
         assert issue.field == "params.data"
         assert message in issue.message, name
+
+
+def linked(**targets: str) -> Job:
+    fields = job("a.csv").model_dump(exclude={"params", "inputs"})
+    return kinds.read({**fields, "links": targets})
+
+
+def test_targets_of_links_exist_where_trials_run(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    here, gone = str(tmp_path / "data"), str(tmp_path / "gone")
+    assert check_inputs(linked(data=here), tmp_path) == []
+    (issue,) = check_inputs(linked(data=here, more=gone), tmp_path)
+    assert (issue.field, issue.message) == ("links.more", f"{gone} does not exist")
+    (issue,) = check_inputs(linked(data=here), tmp_path, "/data", is_remote=True)
+    assert issue.message.startswith(
+        f"{here} is on this machine only, and the trials are on a cluster; put it on the chart's"
+    )
+    assert issue.message.endswith("and write links: {data: /data/…}")
+    assert check_inputs(linked(data="/data/mnist"), tmp_path, "/data", is_remote=True) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (["/etc"], "/etc cannot be a link"),
+        (["../x"], "../x cannot be a link"),
+        ({"a/../..": "/x"}, ".. cannot be a link"),
+        (["."], ". cannot be a link"),
+        (["job.yaml"], "job.yaml cannot be a link"),
+        (["data", "data/raw"], "data/raw is in another link"),
+        ({"data": 3}, "must be a list of paths"),
+        ([3], "must be a list of paths"),
+        ([""], "must be a list of paths"),
+        (7, "must be a list of paths"),
+    ],
+)
+def test_a_link_is_a_path_in_the_folder(value: object, problem: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(problem)):
+        kinds.read({**job("a.csv").model_dump(), "links": value})
+
+
+def test_targets_are_relative_to_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def run(ctx): ...\n")
+    text = "kind: hpo\nobjective: {metric: a, direction: minimize}\nspace: {x: {type: float, low: 0, high: 1}}\n"
+    (tmp_path / "job.yaml").write_text(text + "links: [data/, ./more/x]\n")
+    assert load.load_job(tmp_path).links == {"data": f"{tmp_path}/data", "more/x": f"{tmp_path}/more/x"}
+    (tmp_path / "job.yaml").write_text(text + "links: {data: ../else, more: /mnt/x, home: ~/x}\n")
+    links = {"data": f"{tmp_path}/../else", "more": "/mnt/x", "home": str(Path("~/x").expanduser())}
+    assert load.load_job(tmp_path).links == links
+    (tmp_path / "job.yaml").write_text(text + "links: {data: ~nobody-here/x}\n")
+    with pytest.raises(SpecError, match="unknown user"):
+        load.load_job(tmp_path)

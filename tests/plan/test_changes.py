@@ -124,6 +124,7 @@ CHANGES: dict[str, tuple[Any, str | None]] = {  # field of a study → another v
     "requirements": ("requirements.txt", NEW),
     "install": (True, NEW),
     "packages": (["../mine"], NEW),
+    "links": (["data"], NEW),
     "params": ({"epochs": 3}, NEW),
     "inputs": ({"data": {"columns": ["a"]}}, NEW),
     "environment": ({"EPOCHS": "params.epochs"}, NEW),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from trialplane.errors import InputError
+from trialplane.errors import InputError, NotPackedError
 from trialplane.plan import pack
 
 
@@ -238,6 +238,19 @@ def test_too_large_is_found_before_anything_is_read(tmp_path: Path, monkeypatch:
     text = str(caught.value)
     assert "is 70 MiB, and 64 MiB is the limit" in text and "10,240 KiB  venv/0.so" in text
     assert "71,680 KiB  venv/ in all, with 7 files" in text and f"`echo venv/ >> {folder}/.jobignore`" in text
+
+
+def test_links_are_not_packed(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "one")
+    (folder / "data" / "big.bin").write_bytes(random.Random(0).randbytes(pack.MAX_BYTES))
+    with pytest.raises(NotPackedError, match=r"write `links: \[data/big\.bin\]` in job\.yaml"):
+        pack.pack(folder)
+    (folder / "a[1]*").symlink_to("/")
+    (folder / "a1x").write_text("x")
+    with pytest.raises(NotPackedError, match="or in the job's field `links`"):
+        pack.pack(folder)
+    packed = pack.pack(folder, ignored=pack.ignored_lines(["data", "a[1]*"]))
+    assert "a1x" in packed.files and not any(name.startswith("data") for name in packed.files)
 
 
 def test_there_and_back(tmp_path: Path) -> None:

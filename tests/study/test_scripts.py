@@ -5,8 +5,11 @@ Not checked here: everything about one trial (tests/worker/test_programs.py).
 
 from __future__ import annotations
 
+import pytest
 from tests.study.conftest import Study
 
+from trialplane.client import cloning
+from trialplane.errors import RunExists
 from trialplane.wire.states import TrialState
 
 SPEC = """
@@ -113,3 +116,36 @@ def test_a_script_is_a_study(study: Study) -> None:
     assert accuracy[:99] == [(step, 0.9) for step in range(1, 100)], "each line once"
     assert runs[0.9]["tags"]["trialplane.state"] == "PRUNED" and len(runs[0.9]["history"]["loss"]) < 99
     assert {row.params["lr"]: row.metrics["accuracy"] for row in handle.rows()}[0.2] == 0.8
+
+
+READS = """
+import argparse
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, required=True)
+rate = parser.parse_args().lr
+Path("own").write_text("x")  # the script has a copy of the folder, beside the linked data
+print(f"accuracy={float(Path('data/scale.txt').read_text()) * rate}")
+"""
+
+
+def test_a_script_reads_data_beside_it_by_a_link(study: Study) -> None:
+    study.write(READS, SPEC.replace("pruner:", "links: [data]\nbudget: {time: 1h} #"))
+    (study.job / "data").mkdir()
+    (study.job / "data" / "scale.txt").write_text("10")
+    handle = study.submit(trials=2)
+    assert handle.wait(timeout=300).complete == 2
+    assert sorted(row.values[0] for row in handle.rows()) == [1.0, 2.0]
+    assert [path.name for path in study.job.iterdir() if path.name == "own"] == []
+    # The links are no part of the code, whose comparison with the folder would fail at them.
+    assert study.submit(trials=2).name == handle.name
+    with pytest.raises(RunExists, match="trials: 2 → 3"):
+        study.submit(trials=3)
+    with cloning.job_folder(study.platform.target, handle.name, {"enqueue": [{"lr": 0.4}]}) as folder:
+        clone = study.platform.submit(folder, name="clone", overrides={"trials": 1})
+        study.handles.append(clone)
+        assert clone.wait(timeout=300).complete == 1
+    assert clone.rows()[0].values[0] == 4.0
+    handle.delete()
+    assert (study.job / "data" / "scale.txt").read_text() == "10"

@@ -205,3 +205,14 @@ def test_a_slot_that_shares_its_folders_sends_nothing(tmp_path: Path) -> None:
         assert [(event.log, event.store) for event in events] == [(b"", None)] * len(events)
         assert events[-1].outcome is not None
         assert bench.log(events[-1].outcome) == "start\n"
+
+
+def test_links_are_added_once(tmp_path: Path) -> None:
+    code, data = tmp_path / "code", tmp_path / "data"
+    data.mkdir()
+    code.mkdir()
+    for _ in range(2):  # by two slots
+        shipping.add_links(code, {"data": str(data), "in/depth": str(data)})
+    assert (code / "data").readlink() == (code / "in" / "depth").readlink() == data
+    with pytest.raises(errors.SlotError, match=r"links\.in: .* cannot be made a link to /x: File exists"):
+        shipping.add_links(code, {"in": "/x"})

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import importing, output, script_folder, script_job, script_probe, settings_file, smoke
+from trialplane.cli import data_links, importing, output, script_folder, script_job, script_probe, settings_file, smoke
 from trialplane.cli.script_job import ScriptJob
 from trialplane.cli.script_probe import ScriptCopy
 from trialplane.errors import InputError, SpecError
@@ -31,6 +31,7 @@ from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.wire import escapes
 from trialplane.wire.declared import Declared, Option
+from trialplane.worker import shipping
 
 # Styles of scripts that may have a settings file, too.
 _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
@@ -65,8 +66,6 @@ _OBJECTIVE = '''"""The objective of the search that {name} starts."""
 objective = objective_of({arguments})
 '''
 _USES_REPOSITORY = re.compile(r"\bdvc\.api\b|^\s*from dvc import", re.MULTILINE)
-_SPECIAL = re.compile(r"[*?\[\]!#\\]")  # characters with a meaning in a line of `.jobignore`
-_ESCAPED = r"\\\g<0>"
 # Name of a hidden file in the text of a script: "./.vocabulary.txt"
 _HIDDEN_NAME = re.compile(r"""["'](?:\./)?(\.[A-Za-z][\w-]*(?:\.\w+)*)["']""")
 
@@ -374,7 +373,7 @@ def _write_command_job(
     """
     if call is not None:
         words, folder = shlex.join(call.arguments), call.folder
-    _refuse_files_above(text, words, folder)
+    _refuse_files_above(text, words, folder, call, request)
     config, values = _named_settings(words, folder, call, request.space)
     parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
     started_commands = started_commands if call is None else tuple  # further arguments reach the Python script
@@ -459,8 +458,8 @@ def _started_commands(text: str, shell_call: script.Call, request: Request) -> l
     return [" ".join(filter(None, (_INIT, shlex.quote(command), request.typed))) for command in commands]
 
 
-def _refuse_files_above(text: str, words: str, folder: str) -> None:
-    """Check that a command names no file above the working directory, because its trials get a copy of this folder only.
+def _refuse_files_above(text: str, words: str, folder: str, call: script.Call | None, request: Request) -> None:
+    """Check that a command or its script names no file above the working directory, of which trials get a copy.
 
     Folders above are only printed, as trials may write to them.
 
@@ -468,6 +467,8 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
         text: Command line.
         words: Words of it that may be files.
         folder: Folder to which the words are relative, itself relative to the working directory.
+        call: Call of a Python script in the command; None without one.
+        request: Options of the user.
 
     Raises:
         InputError: It names one. The message has the command for the folder that has all files.
@@ -475,18 +476,37 @@ def _refuse_files_above(text: str, words: str, folder: str) -> None:
     names = dict.fromkeys(os.path.normpath(Path(folder, name)) for name in _UPWARD.findall(words))
     paths_above = [Path(name) for name in names if name.startswith(os.pardir)]
     if file := next((path for path in paths_above if path.is_file()), None):
-        common_folder = Path.cwd().parents[file.parts.count(os.pardir) - 1]
-        command = shlex.quote(f"cd {shlex.quote(Path.cwd().relative_to(common_folder).as_posix())} && {text}")
-        raise InputError(
-            f"the command reads {file}, above this folder, and trials get a copy of this folder only; give the command in "
-            f"the folder that has both: `cd {shlex.quote(str(common_folder))} && {_INIT} {command}`; nothing was changed"
-        )
+        raise _path_above_error(text, f"the command reads {file}", Path.cwd() / file, request)
+    if call is not None:
+        script_file = Path(call.folder, call.script).resolve()
+        for path_above in script.paths_above(script_folder.source(script_file)):
+            target = Path(os.path.realpath(script_file.parent / path_above))
+            if not target.is_relative_to(Path.cwd()) and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
+                raise _path_above_error(text, f"{call.script} names {target}", target, request)
     for path in paths_above:
         if path.is_dir():
             output.note(
                 f"the command names {path}, above this folder, and trials get a copy of this folder only; to read files "
                 "there, give its absolute path, or give the command in the folder that has both, as `cd FOLDER && …`"
             )
+
+
+def _path_above_error(text: str, reason: str, path: Path, request: Request) -> InputError:
+    """Return the error for a command that reads a path above the working directory, with the command that works.
+
+    Args:
+        text: Command line.
+        reason: Beginning of the message.
+        path: The path.
+        request: Options of the user.
+    """
+    common_folder = Path(os.path.commonpath([Path.cwd(), os.path.normpath(path)]))
+    words = f"cd {shlex.quote(Path.cwd().relative_to(common_folder).as_posix())} && {text}"
+    command = " ".join(filter(None, (_INIT, shlex.quote(words), request.typed)))
+    return InputError(
+        f"{reason}, above this folder, and trials get a copy of this folder only; give the command in the folder that has "
+        f"both: `cd {shlex.quote(str(common_folder))} && {command}`; nothing was changed"
+    )
 
 
 def _python_path(text: str, call: script.Call, request: Request) -> str:
@@ -702,13 +722,19 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
         output.note(f"{title} is an exported notebook: trials leave out its magics and shell commands")
     for remark in parsed_script.notes:
         output.note(f"{origin.file}: {remark}")
+    ignored = packing.ignored_lines(parsed_script.outputs)
+    start = dataclasses.replace(start, links=data_links.find(folder, ignored))
+    if start.links:
+        output.note(
+            f"not uploaded, but linked in the folder of each trial: {errors.shortened(', '.join(start.links), 300)}; on a "
+            "cluster, put this on the data volume, and name it there (`platform explain links`)"
+        )
     exit_code = _write_own_search(origin, parsed_script, start, request)
     if exit_code is not None:
         return exit_code
-    hidden_files = _hidden_files(title, origin.text, folder)
-    ignored = [f"/{_SPECIAL.sub(_ESCAPED, path)}" for path in parsed_script.outputs]
+    hidden_files = _hidden_files(title, origin.text, start)
     additions = {hidden: (folder / hidden).read_bytes() for hidden in hidden_files}
-    packed = packing.pack(folder, additions=additions, ignored=ignored)
+    packed = packing.pack(folder, additions=additions, ignored=[*ignored, *packing.ignored_lines(start.links)])
     origin = dataclasses.replace(origin, new_files=(*origin.new_files, *_ignore_file(folder, hidden_files, ignored)))
     job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
     exit_code = _write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
@@ -762,7 +788,7 @@ def _make_job(
             job = script_job.build_with_file(name, parsed_script, file_with_values, start, request.space)
         switched_on = {name.replace("_", "-") for name in request.switched_on}
         defaults = {**job.defaults, **{name: True for name in job.space if name.replace("_", "-") in switched_on}}
-        job = dataclasses.replace(job, objective=request.objective, defaults=defaults)
+        job = dataclasses.replace(job, objective=request.objective, defaults=defaults, links=start.links)
         if not origin.text:
             job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
         result = None
@@ -882,6 +908,7 @@ def _unpack(packed: bytes, target: Path, origin: _Origin, copy: ScriptCopy) -> N
         copy: Name and start of the script.
     """
     packing.unpack(packed, target)
+    shipping.add_links(target, {link: str(copy.start.folder / link) for link in copy.start.links})
     for new_file in origin.new_files:
         path = new_file.path.resolve().relative_to(copy.start.folder)
         (target / path).write_text(new_file.text, encoding="utf-8")
@@ -1074,11 +1101,13 @@ def _write_own_search(origin: _Origin, parsed_script: Script, start: script_fold
         return _write_study_job(origin, parsed_script, start)
     if sweep is not None:
         summary = "the sweep in the configuration is the job"
-        return _write_files(folder, _heading(title) + output.as_yaml(sweep), summary, origin.new_files)
-    return _write_wandb_job(origin, parsed_script, folder)
+        return _write_files(
+            folder, _heading(title) + output.as_yaml({**sweep, **start.job_fields}), summary, origin.new_files
+        )
+    return _write_wandb_job(origin, parsed_script, start)
 
 
-def _write_wandb_job(origin: _Origin, parsed_script: Script, folder: Path) -> int:
+def _write_wandb_job(origin: _Origin, parsed_script: Script, start: script_folder.Start) -> int:
     """Write the job of a script with a sweep of W&B, which is in its text or in a file; return the exit code.
 
     Raises:
@@ -1099,12 +1128,12 @@ def _write_wandb_job(origin: _Origin, parsed_script: Script, folder: Path) -> in
         }
     imported = wandb.read(json.dumps({**sweep, "program": name}), str(origin.file), {name: origin.text})
     fields = {field: value for field, value in imported.job.items() if field != "command"}
-    fields |= {"script": name, "arguments": "none", "capture": "wandb"}
+    fields |= {"script": name, "arguments": "none", "capture": "wandb", **start.job_fields}
     for note in imported.notes:
         if not note.field.startswith(("program", "command")):  # fields of the sweep that the job has replaced
             output.note(f"{title}: {note}")
     summary = "the sweep in the script is the job"
-    return _write_files(folder, _heading(title) + output.as_yaml(fields), summary, origin.new_files)
+    return _write_files(start.folder, _heading(title) + output.as_yaml(fields), summary, origin.new_files)
 
 
 def _write_study_job(origin: _Origin, parsed_script: Script, start: script_folder.Start) -> int:
@@ -1117,7 +1146,7 @@ def _write_study_job(origin: _Origin, parsed_script: Script, start: script_folde
         SpecError: Trials cannot import that module either.
     """
     file, heading, folder = origin.file, _heading(origin.file.name), start.folder
-    fields = dict(parsed_script.search)
+    fields = {**parsed_script.search, **start.job_fields}
     call = origin.call or script.Call(file.name, ".", "", (), 0)
     name = origin.real.relative_to(folder).as_posix()
     objectives = fields.get("objectives") or [fields["objective"]]
@@ -1159,7 +1188,7 @@ def _objective_text(name: str, call: script.Call, start: script_folder.Start) ->
     return _OBJECTIVE.format(name=name, arguments=arguments_text, variables=variables_text)
 
 
-def _hidden_files(title: str, text: str, folder: Path) -> list[str]:
+def _hidden_files(title: str, text: str, start: script_folder.Start) -> list[str]:
     """Return the hidden files of a job's folder that its script names, and that need a rule in `.jobignore` to be packed.
 
     Files that may have secrets are left out, and printed.
@@ -1167,11 +1196,12 @@ def _hidden_files(title: str, text: str, folder: Path) -> list[str]:
     Args:
         title: Name of the script for messages.
         text: Text of the script.
-        folder: Folder of the job.
+        start: Its start in the job's folder.
     """
+    folder = start.folder
     names = [*_HIDDEN_NAME.findall(text), *([".env"] if "load_dotenv" in text else [])]
     names = [name for name in dict.fromkeys(names) if (folder / name).is_file()]
-    packed_names = packing.pack(folder).files if names else ()
+    packed_names = packing.pack(folder, ignored=packing.ignored_lines(start.links)).files if names else ()
     missing_names = [name for name in names if name not in packed_names]
     secret_names = [
         name
@@ -1217,7 +1247,7 @@ def _entrypoint_issues(folder: Path, fields: Mapping[str, Any], new_files: Seque
     """Return the reasons why a trial could not import the entrypoint of a job, by a check in a copy of the job's folder."""
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         copied_folder = Path(scratch, "job")
-        packing.unpack(packing.pack(folder).data, copied_folder)
+        packing.unpack(packing.pack(folder, ignored=packing.ignored_lines(fields.get("links", ()))).data, copied_folder)
         for new_file in new_files:
             path = copied_folder / new_file.path.resolve().relative_to(folder)
             path.write_text(new_file.text, encoding="utf-8")

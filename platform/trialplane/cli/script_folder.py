@@ -14,7 +14,7 @@ import sysconfig
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trialplane.errors import InputError, Issue, SpecError
 from trialplane.importing import script
@@ -36,17 +36,24 @@ class Start:
         cwd: Working directory, relative to `folder`.
         path: Folders for PYTHONPATH, relative to `folder`.
         module: Name of the script as a module, if it must be run as one; otherwise "".
+        links: Paths in `folder` that are too large to be uploaded, and to which the job links.
     """
 
     folder: Path
     cwd: str = "."
     path: tuple[str, ...] = ()
     module: str = ""
+    links: tuple[str, ...] = ()
 
     @property
     def roots(self) -> list[Path]:
         """The folders in PYTHONPATH, from which the script imports in addition to its own folder."""
         return [self.folder / entry for entry in self.path]
+
+    @property
+    def job_fields(self) -> dict[str, Any]:
+        """Fields of job.yaml for the links; {} without links."""
+        return {"links": list(self.links)} if self.links else {}
 
     def within(self, folder: Path) -> Start:
         """Return the same start for a job in `folder`, which is this folder or one above.

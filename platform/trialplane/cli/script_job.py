@@ -77,6 +77,7 @@ class ScriptJob:
         shared_paths: Absolute paths to which the script writes, and its fixed port, so that its trials run one at a time.
         objective: Metric to optimize that the user names, with its direction; None to guess one.
         metric_files: Paths of the files with the script's metrics, with wildcards, if it declares them.
+        links: Paths in the job's folder that are linked instead of uploaded.
     """
 
     script: str
@@ -97,6 +98,7 @@ class ScriptJob:
     shared_paths: tuple[str, ...] = ()
     objective: Mapping[str, str] | None = None
     metric_files: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[str]:
@@ -517,6 +519,8 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
         )
     elif not job.command:
         lines.append("# preload: []  # what the script imports at its top is imported once per slot anyway")
+    if job.links:
+        lines.append(_field_line("links", list(job.links), "not uploaded: all trials share these"))
     if job.params or job.further_params:
         lines += ["", "params: # the script's own defaults, the same in every trial" if job.params else "# params:"]
         lines += [f"  {_field_line(name, value, comment)}" for name, (value, comment) in job.params.items()]

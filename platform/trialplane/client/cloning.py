@@ -12,7 +12,7 @@ from typing import Any
 from trialplane.client.run import RunHandle
 from trialplane.client.target import Target
 from trialplane.errors import InputError
-from trialplane.job import entrypoint, load
+from trialplane.job import load
 from trialplane.job.kinds import Job, Study, Training
 from trialplane.plan import changes
 from trialplane.plan import pack as packing
@@ -219,7 +219,7 @@ def _unpack_other_code(root: Path, job: Job, code: Path, run: str, allow_other_c
         InputError: The code differs from that of the run, and `allow_other_code` is not set.
     """
     new_root = root.with_name(f"{root.name}-code") / root.name
-    packing.unpack(packing.pack(code, entrypoint.packages(job, code)).data, new_root)
+    packing.unpack(planning.pack_job(job, code).data, new_root)
     old_files, new_files = (changes.contents(packing.pack(path).data) for path in (root, new_root))
     lines = [line for line in planning.code_difference(old_files, new_files) if not line.startswith(f"{load.FILE}: ")]
     if lines and not allow_other_code:

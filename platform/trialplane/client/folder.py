@@ -28,6 +28,7 @@ from trialplane.job.kinds import Job
 from trialplane.plan import changes
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
+from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
@@ -154,6 +155,16 @@ def load_job(run: RunPaths) -> Job:
         raise damage_error(run, run.job, error) from error
 
 
+def pack_code(run: RunPaths) -> Pack:
+    """Return the code of a run, with its packages, and without links to data.
+
+    Raises:
+        RunDamaged: The file of the job is damaged.
+        InputError: The folder of the code is damaged.
+    """
+    return packing.pack(run.code, ignored=packing.ignored_lines(load_job(run).links))
+
+
 def load_submission(run: RunPaths) -> Mapping[str, Any]:
     """Return the facts of a run's submission, which include `submitted` and `code_hash`.
 
@@ -174,7 +185,7 @@ def load_submission(run: RunPaths) -> Mapping[str, Any]:
 def differences(run: RunPaths, plan: Plan) -> list[str]:
     """Return the differences between a new submission and the run with its name."""
     try:
-        code = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
+        code = {name: (run.code / name).read_bytes() for name in pack_code(run).files}
     except (OSError, InputError) as error:
         raise damage_error(run, run.code, f"cannot be read: {errors.first_line(error)}") from error
     return changes.differences(load_job(run), load_submission(run), code, plan)

@@ -23,7 +23,6 @@ from trialplane.ledger import attempts as reading
 from trialplane.ledger import results, run_status
 from trialplane.ledger.attempts import NO_LIMIT, Attempt
 from trialplane.ledger.run_status import LedgerView, OperatorView
-from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
@@ -202,7 +201,7 @@ class LocalTarget:
     @_map_system_errors
     def code(self, run: str) -> bytes:
         """See `Target`."""
-        return packing.pack(self._find(run).code).data
+        return folder.pack_code(self._find(run)).data
 
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""

@@ -459,6 +459,7 @@ class Session:
             code_hash=str(self._submission.get("code_hash", "")),
             restores=job.search.ladder is not None and not role.program,
             system_metrics=job.system_metrics if isinstance(job, Ranked) else None,
+            links=job.links,
         )
 
     def _mlflow_patience(self, ending: Ending) -> float:

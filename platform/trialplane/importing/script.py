@@ -447,6 +447,14 @@ def path_texts(text: str) -> list[str]:
         return []
 
 
+def paths_above(text: str) -> list[str]:
+    """Return the paths above a script's folder that it derives from its own path, relative to it; [] if it is not Python."""
+    try:
+        return list(dict.fromkeys(own_folder.upward_paths(_parse(text, ""))))
+    except SpecError:
+        return []
+
+
 def _path_texts(tree: ast.Module) -> Iterator[str]:
     """Yield the texts of a script that may be relative paths."""
     for node in ast.walk(tree):

@@ -30,7 +30,7 @@ _LONGEST_LINE = 16 * 2**20
 
 
 def check_inputs(job: Job, folder: Path, pod_folder: str = "", *, is_remote: bool = False) -> list[Issue]:
-    """Return issues of the files in `job.inputs`.
+    """Return issues of the files in `job.inputs`, and of the targets of `job.links`.
 
     Args:
         job: The job, with the files in its params; paths are relative to the job's folder.
@@ -41,7 +41,20 @@ def check_inputs(job: Job, folder: Path, pod_folder: str = "", *, is_remote: boo
     issues: list[Issue] = []
     for name, input_ in job.inputs.items():
         issues += _input_issues(job, name, input_, folder, pod_folder, is_remote=is_remote)
-    return issues
+    return [*issues, *_link_issues(job, pod_folder, is_remote=is_remote)]
+
+
+def _link_issues(job: Job, pod_folder: str, *, is_remote: bool) -> Iterator[Issue]:
+    """Yield issues of targets of links that trials would not find: see `check_inputs`."""
+    for link, target in job.links.items():
+        is_in_pods = bool(pod_folder) and Path(target).is_relative_to(pod_folder)
+        if is_remote and not is_in_pods:
+            volume = (
+                f"put it on the chart's data volume and write links: {{{link}: {pod_folder}/…}}" if pod_folder else "drop it"
+            )
+            yield Issue(("links", link), f"{target} is on this machine only, and the trials are on a cluster; {volume}")
+        elif not is_in_pods and not Path(target).exists():
+            yield Issue(("links", link), f"{target} does not exist")
 
 
 def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: str, *, is_remote: bool) -> Iterator[Issue]:

@@ -173,7 +173,24 @@ def load_job(
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:
         raise SpecError(_sorted_issues(issues, source))
-    return judgment.job
+    return _with_absolute_links(judgment.job, folder)
+
+
+def _with_absolute_links(job: Job, folder: Path) -> Job:
+    """Return a job whose links have absolute targets.
+
+    Args:
+        job: The job.
+        folder: Its folder, to which the targets are relative.
+
+    Raises:
+        SpecError: A target begins with an unknown user.
+    """
+    try:
+        targets = {link: str(folder.absolute() / Path(target).expanduser()) for link, target in job.links.items()}
+    except RuntimeError:  # ~ names a user who does not exist
+        raise SpecError([Issue(("links",), "begins with an unknown user")]) from None
+    return job.model_copy(update={"links": targets}) if targets else job
 
 
 def _sorted_issues(issues: Sequence[Issue], job_source: str) -> list[Issue]:

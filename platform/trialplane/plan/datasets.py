@@ -1,7 +1,7 @@
 """Digests of the data that a job reads. A later run compares them to detect that the data has changed.
 
-Files of the job's folder are left out, because they are part of its code. The digest of a large file is of its size, the
-time of its last change, and its beginning and end.
+Files of the job's folder are left out, because they are part of its code. Of a large file, and of all files after the first
+GiB of data, the digest has only the size, the time of the last change, and the beginning and the end.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from trialplane.job.kinds import Job
 
 UNREADABLE = ""  # digest of data that this machine does not have
 _LARGEST_WHOLE = 64 << 20  # size of the largest file that is read completely, in bytes
+_MOST_WHOLE = 1 << 30  # bytes of the files of a parameter that are read completely
 _END = 1 << 20  # bytes that are read at each end of a larger file
 _MOST_FILES = 10_000  # limit of the files of a parameter
 
 
 def digests(job: Job) -> dict[str, str]:
-    """Return the digests of the data of a job, by parameter.
+    """Return the digests of the data of a job, by parameter, and of the targets of its links, by `links.LINK`.
 
     A fixed parameter names data if it is an absolute path, or a list with absolute paths, and if it is one of the job's
-    `inputs` or all of these files exist. The digest of an input that this machine cannot read is `UNREADABLE`.
+    `inputs` or all of these files exist. The digest of an input or a target that this machine cannot read is `UNREADABLE`.
     """
     digest_by_param = {}
+    for link, target in job.links.items():
+        try:
+            digest_by_param[f"links.{link}"] = _digest([Path(target)])
+        except OSError:
+            digest_by_param[f"links.{link}"] = UNREADABLE
     for name, value in job.params.items():
         items = value if isinstance(value, list) else [value]
         absolute_paths = [item for item in items if isinstance(item, str) and item.startswith(("/", "~"))]
@@ -41,19 +47,20 @@ def digests(job: Job) -> dict[str, str]:
 
 def _digest(paths: list[Path]) -> str:
     """Return the digest of files, and of all files in folders. `UNREADABLE` if there are too many files."""
-    digest = hashlib.sha256()
+    digest, whole_size = hashlib.sha256(), 0
     for number, file in enumerate(path for root in paths for path in _files(root)):
         if number >= _MOST_FILES:
             return UNREADABLE
         size = file.stat().st_size
         digest.update(f"{file}\0{size}\0".encode())
         with file.open("rb") as stream:
-            if size <= _LARGEST_WHOLE:
+            if size <= _LARGEST_WHOLE and whole_size + size <= _MOST_WHOLE:
+                whole_size += size
                 digest.update(stream.read())
                 continue
             digest.update(f"{file.stat().st_mtime_ns}\0".encode())
             digest.update(stream.read(_END))
-            stream.seek(-_END, os.SEEK_END)
+            stream.seek(-min(_END, size), os.SEEK_END)
             digest.update(stream.read())
     return digest.hexdigest()
 

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from trialplane.errors import InputError, Issue
+from trialplane.errors import InputError, Issue, NotPackedError
 
 IGNORE_FILE = ".jobignore"
 JOB = "job.yaml"
@@ -35,6 +36,7 @@ MOST_ENTRIES = 20_000  # limit of files and folders, because a few links to fold
 MAX_UNPACKED = 64 * 2**20  # size limit of the tar, in bytes
 # Hidden files that mark the root of a project: rootutils and pyprojroot look for them. They have no settings, so no secrets.
 _ROOT_MARKERS = frozenset((".project-root", ".here"))
+_SPECIAL = re.compile(r"[*?\[\]!#\\]")  # characters with a meaning in a line of `.jobignore`
 _LARGEST_SHOWN = 5  # number of files in a message
 _MIB = 2**20
 
@@ -78,19 +80,20 @@ def pack(
         ignored: Further lines of the folder's `.jobignore`.
 
     Raises:
-        InputError: A folder contains a link that leads out of it or a special file, cannot be read, or the total size is
-            too large, which is checked before files are read.
+        NotPackedError: A folder contains a link that leads out of it, too many files, or the total size is too large, which
+            is checked before files are read.
+        InputError: A folder contains a special file, or cannot be read.
     """
     try:
-        entries = dict(_walk(folder, _ignore_rule(folder, ignored)))
+        entries = dict(_walk(folder, ignore_rule(folder, ignored)))
         for package in packages:
-            entries |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignore_rule(package))}
+            entries |= {f"{package.name}/{name}": path for name, path in _walk(package, ignore_rule(package))}
         paths = {name: path for name, path in entries.items() if not name.endswith("/")}
         sizes = {name: path.stat().st_size for name, path in paths.items()}
         sizes |= {name: len(content) for name, content in additions.items()}
         total_size = sum(sizes.values())
         if total_size > MAX_UNPACKED:
-            raise InputError(_too_large_message(folder, f"{_mib(total_size)}, and {_mib(MAX_UNPACKED)}", sizes))
+            raise NotPackedError(_too_large_message(folder, f"{_mib(total_size)}, and {_mib(MAX_UNPACKED)}", sizes))
         files = {name: _File(path.read_bytes(), bool(path.stat().st_mode & stat.S_IXUSR)) for name, path in paths.items()}
         files |= {name: _File(content) for name, content in additions.items()}
     except OSError as error:
@@ -101,14 +104,19 @@ def pack(
     tar = _tar(files | {name: _File(b"") for name in empty_folders})
     data = gzip.compress(tar, compresslevel=9, mtime=0)
     if len(tar) > MAX_UNPACKED:  # the tar also has the names of the files, which may be very many
-        raise InputError(_too_large_message(folder, f"{_mib(len(tar))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
+        raise NotPackedError(_too_large_message(folder, f"{_mib(len(tar))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
     if len(data) > MAX_BYTES:
-        raise InputError(_too_large_message(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
+        raise NotPackedError(_too_large_message(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
     code_names = [name for name in sorted(files) if name not in (JOB, *additions)]
     digests = {name: hashlib.sha256(files[name].content).hexdigest() for name in code_names}
     identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
     # The hash is of the tar, not of `data`: builds of zlib compress the same bytes differently.
     return Pack(data, hashlib.sha256(tar).hexdigest(), tuple(sorted(files)), identity)
+
+
+def ignored_lines(paths: Iterable[str]) -> list[str]:
+    """Return the lines of a `.jobignore` that ignore paths in its folder."""
+    return ["/" + _SPECIAL.sub(r"\\\g<0>", path) for path in paths]
 
 
 def files(folder: Path) -> dict[str, Path]:
@@ -118,7 +126,7 @@ def files(folder: Path) -> dict[str, Path]:
         InputError: See `pack`.
     """
     try:
-        entries = _walk(folder, _ignore_rule(folder))
+        entries = _walk(folder, ignore_rule(folder))
         paths = {name: path for name, path in entries if not name.endswith("/")}
         size = sum(path.stat().st_size for path in paths.values())
     except OSError as error:
@@ -170,7 +178,7 @@ def excluded_issues(folder: Path, names: Iterable[str]) -> list[Issue]:
     required = list(names)
     if not required:
         return []  # without reading the folder
-    packed = {name for name, _ in _walk(folder, _ignore_rule(folder))}
+    packed = {name for name, _ in _walk(folder, ignore_rule(folder))}
     return [Issue(("requirements",), _exclusion_message(name)) for name in required if name not in packed]
 
 
@@ -297,7 +305,7 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> 
     path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
 
 
-def _ignore_rule(folder: Path, further_lines: Sequence[str] = ()) -> Callable[[str], bool]:
+def ignore_rule(folder: Path, further_lines: Sequence[str] = ()) -> Callable[[str], bool]:
     """Return the rule for a folder: a function that returns whether a path in it is ignored, and so not packed.
 
     If a path ends with /, it is that of a folder, and patterns for folders apply. Without a `.jobignore`, only caches and
@@ -364,7 +372,7 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
 
     Args:
         folder: The folder.
-        is_ignored: Rule of the folder; see `_ignore_rule`.
+        is_ignored: Rule of the folder; see `ignore_rule`.
 
     Raises:
         InputError: The folder contains a link that leads out of it or into a circle, a special file, or too many files.
@@ -382,12 +390,18 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
                 continue
             count += 1
             if count > MOST_ENTRIES:
-                raise InputError(f"{folder} has more than {MOST_ENTRIES:,} files and folders; name some in {IGNORE_FILE}")
+                raise NotPackedError(
+                    f"{folder} has more than {MOST_ENTRIES:,} files and folders; name some in {IGNORE_FILE}, or in the "
+                    "job's field `links` (`platform explain links`)"
+                )
             resolved = Path(os.path.realpath(path))  # does not exist for a circular link
             if path.is_symlink() and (not resolved.is_relative_to(root) or not resolved.exists()):
                 direction = "out of the folder" if resolved.exists() else "nowhere"
                 target = f"{direction} ({path.readlink()})"
-                raise InputError(f"{path} is a link that leads {target}; copy the file, or name it in {IGNORE_FILE}")
+                remedy = (
+                    f"copy the file, or name it in {IGNORE_FILE} or in the job's field `links` (`platform explain links`)"
+                )
+                raise NotPackedError(f"{path} is a link that leads {target}; {remedy}")
             if resolved.is_dir():
                 if is_ignored(f"{name}/"):  # by a pattern for folders; as in git, its files cannot be included again
                     continue
@@ -458,7 +472,11 @@ def _too_large_message(folder: Path, size_and_limit: str, sizes: dict[str, int])
         lines.append(f"  {folder_size / 1024:10,.0f} KiB  {largest_folder} in all, with {file_count:,} files")
     head = f"{folder} is {size_and_limit} is the limit. Its largest files:"
     command = f"echo {shlex.quote(largest)} >> {shlex.quote(str(folder / IGNORE_FILE))}"
-    tail = f"Leave out what the job does not need: `{command}`. Keep data elsewhere, with its path in params."
+    link = largest.rstrip("/")
+    tail = (
+        f"Leave out what the job does not need: `{command}`. For data that trials read there, write `links: [{link}]` in "
+        f"{JOB}, or `--set 'links=[{link}]'` without one: trials get a link to it."
+    )
     return "\n".join([head, *lines, tail])
 
 

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
@@ -111,8 +112,22 @@ def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
     Raises:
         InputError: The folder cannot be packed.
     """
-    pack = packing.pack(folder, entrypoint.packages(job, folder))
+    pack = pack_job(job, folder)
     return Plan(run, job, pack, provenance, data=datasets.digests(job))
+
+
+def pack_job(job: Job, folder: Path, additions: Mapping[str, bytes] = MappingProxyType({})) -> Pack:
+    """Return the packed code of a job: its folder without its links, and its packages.
+
+    Args:
+        job: The job.
+        folder: The job's folder.
+        additions: Contents of further files, by name.
+
+    Raises:
+        InputError: The folder cannot be packed.
+    """
+    return packing.pack(folder, entrypoint.packages(job, folder), additions, packing.ignored_lines(job.links))
 
 
 def add_earlier_trials(plan: Plan, folder: Path, content: Earlier) -> Plan:
@@ -129,7 +144,7 @@ def add_earlier_trials(plan: Plan, folder: Path, content: Earlier) -> Plan:
     packed_trials = content.pack()
     if not packed_trials:
         return plan
-    pack = packing.pack(folder, entrypoint.packages(plan.job, folder), {earlier.FILE: packed_trials})
+    pack = pack_job(plan.job, folder, {earlier.FILE: packed_trials})
     return dataclasses.replace(plan, pack=pack, sources=plan.pack.sha256)
 
 
@@ -185,7 +200,7 @@ def check_job(folder: Path, profile: str | None = None, sets: Sequence[str] = ()
     resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ)
     if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
         raise SpecError(issues)
-    packing.pack(folder, entrypoint.packages(resolved, folder))
+    pack_job(resolved, folder)
     needed = requirements.job_requirements(resolved, folder, requirements.source_prefix(folder))
     if issues := packing.excluded_issues(folder, (name for name, _ in needed.files)):
         raise SpecError(issues)

@@ -211,6 +211,7 @@ class SlotConfig:
         params: Fixed parameters of the job, for functions in `preload`. Empty without such functions.
         restores: Whether trials are paused at rungs, so that each of their processes restores and saves a state.
         system_metrics: Seconds between samples of the use of the machine by a trial. None without samples.
+        links: Links that the slot adds to `code`: path in it → absolute path of the target.
     """
 
     run: str
@@ -242,6 +243,7 @@ class SlotConfig:
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     restores: bool = False
     system_metrics: float | None = None
+    links: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import shutil
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from trialplane import errors
@@ -57,6 +58,29 @@ def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
             mark.write_text(archive_digest)
     except (OSError, errors.InputError) as error:
         raise errors.SlotError(f"the job's code in {archive} cannot be unpacked into {code}: {error}") from error
+
+
+def add_links(code: Path, links: Mapping[str, str]) -> None:
+    """Add links to the folder of the job's code, unless another slot has added them.
+
+    Args:
+        code: The folder.
+        links: Path in the folder → absolute path of the target.
+
+    Raises:
+        SlotError: A link cannot be added.
+    """
+    for link, target in links.items():
+        path = code / link
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_symlink():
+                path.symlink_to(target)
+        except OSError as error:
+            if not path.is_symlink():  # otherwise another slot was first
+                raise errors.SlotError(
+                    f"links.{link}: {path} cannot be made a link to {target}: {error.strerror}"
+                ) from error
 
 
 class Log:

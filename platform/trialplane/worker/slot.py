@@ -89,6 +89,7 @@ class Slot:
         """
         if self.config.pack:
             shipping.unpack_code(Path(self.config.pack), Path(self.config.code), self.config.code_hash)
+        shipping.add_links(Path(self.config.code), self.config.links)
         environment.add_packages_to_path()
         usage.check_installed(self.config)
         self._control = self._start_template()

@@ -22,6 +22,7 @@ from trialplane.job.search import NO_SEARCH, Objective, Search, Stop
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # name of a run; see `plan.check_name`
+_JOB_FILE = "job.yaml"
 _LONGEST_NAME = 250  # characters of a name that MLflow keeps
 _ARGUMENT = {"": "ctx", "optuna": "trial", "ray": "config"}  # argument of a function, by its style
 _MLFLOW_NAME = re.compile(r"[/\w.\- :]*")
@@ -131,6 +132,34 @@ Captured = Annotated[
 ]
 
 
+def _parse_links(value: Any) -> Any:
+    """Return the links of a job as a mapping: link → target. A link of a list is its own target.
+
+    Raises:
+        ValueError: A link is not a path in the job's folder, or is in another link.
+    """
+    if isinstance(value, (str, list, tuple)):
+        links = [value] if isinstance(value, str) else value
+        value = dict(zip(links, links, strict=True)) if all(isinstance(link, str) for link in links) else None
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) and text for item in value.items() for text in item):
+        raise ValueError("must be a list of paths in the job's folder, or a mapping of these to other paths")
+    targets = {posixpath.normpath(link): posixpath.normpath(target) for link, target in value.items()}
+    for link in targets:
+        if link.startswith(("/", "..", "~")) or link in (".", _JOB_FILE):
+            raise ValueError(f"{link} cannot be a link: write a path in the job's folder, as in {{data: /mnt/mnist}}")
+        if any(link.startswith(f"{other}/") for other in targets):
+            raise ValueError(f"{link} is in another link; drop one of the two")
+    return targets
+
+
+_PATHS = {"type": "array", "items": {"type": "string", "minLength": 1}}
+Links = Annotated[
+    dict[str, str],
+    BeforeValidator(_parse_links),
+    WithJsonSchema({"anyOf": [_PATHS, {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}}]}),
+]
+
+
 Objectives = Annotated[tuple[Objective, ...], Field(min_length=1)]
 
 
@@ -181,6 +210,12 @@ class Base(models.Model):
         default=(),
         description="Python packages outside of the job's folder to include: [../src/mine]. Paths are relative to the "
         "job's folder. Each is imported by the name of its own folder.",
+    )
+    links: Links = Field(
+        default_factory=dict,
+        description="Files and folders of the job's folder that are not uploaded, such as large data: [data]. Trials get "
+        "links to them in their copy of the folder, and share them. {data: /mnt/mnist} links to another path, which on a "
+        "cluster must be on the chart's data volume.",
     )
     params: dict[str, values.Plain] = Field(
         default_factory=dict,
