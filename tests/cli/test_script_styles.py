@@ -1329,9 +1329,9 @@ jsonargparse.CLI(main)
     monkeypatch.chdir(written)
     command = ("python fit.py --lr=0.2", "--space", "net.width=4..16", "--objective", "loss:min", "--no-smoke")
     result = platform("init", "--from", *command)
-    assert result.exit_code == 0 and "\n  net.width: {type: int, low: 4, high: 16" in Path("job.yaml").read_text(), (
-        result.output
-    )
+    written_job = Path("job.yaml").read_text()
+    assert result.exit_code == 0 and "\n  net.width: {type: int, low: 4, high: 16" in written_job, result.output
+    assert "help" not in written_job and "print_config" not in written_job  # arguments that end the script
     Path("job.yaml").unlink()
     result = platform("init", "--from", *command, "--space", "nets.width=4..16")
     assert result.exit_code == 2 and "has no parameter nets.width" in result.stderr, result.output

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -31,6 +32,7 @@ _MOST_SHOWN = 4  # options in a message that could be searched
 _MOST_SEARCHED = 6  # searched parameters; other likely ones are comments
 _SHORTEST_SECRET = 8  # characters of a secret that is recognized by its value alone
 _TRIALS, _PARALLEL = 20, 2
+_PRINTS = re.compile(r".+\.help|print_config")  # options of jsonargparse that end the script
 LEAST_MEMORY = 2  # GiB of a trial
 _HEADROOM = 1.5  # of the memory of one run: other parameters than the defaults may need more
 _PARTS = 16  # of a run; the pruner compares no trials in the first one
@@ -218,10 +220,11 @@ def _further_space(options: Sequence[Option], likely: Mapping[str, tuple[dict[st
 def _further_params(options: Sequence[Option], form: str) -> list[str]:
     """Return the lines of job.yaml with the defaults of options that no trial sets, except flags beside pairs.
 
-    A user could not set such a flag by its line alone, because the form PAIRS does not write it.
+    A user could not set such a flag by its line alone, because the form PAIRS does not write it. Options that print
+    something and end the script are left out, too.
     """
     addable = [option for option in options if form != arguments.PAIRS or not option.flag.startswith("-")]
-    return [_field_line(option.name, option.default) for option in addable]
+    return [_field_line(option.name, option.default) for option in addable if not _PRINTS.fullmatch(option.name)]
 
 
 def _needs_item(option: Option, parsed_script: Script, declared: Declared, form: str) -> bool:
