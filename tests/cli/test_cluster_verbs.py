@@ -13,15 +13,17 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.parse
 
 import pytest
 import yaml
 from tests.browser import Browser
 from tests.client.conftest import complete
+from tests.kube.cluster_double import Problem
 
 from trialplane.cli import output, ui
-from trialplane.client import target_choice
+from trialplane.client import study_page, target_choice
 from trialplane.client.target import TargetName
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import cluster as names
@@ -333,6 +335,83 @@ def test_ui_shows_mlflows_pages_through_the_gateway_to_this_machine_alone(platfo
     assert (method, path, body) == ("POST", "/ajax-api/2.0/mlflow/runs/search", b'{"x": 1}')
     assert token in namespace.cluster.tokens
     assert len(asked) == 5, "MLflow has heard of none of the others"
+
+
+@pytest.fixture
+def shown(platform, namespace, monkeypatch):
+    """Returns the result of `platform ui x -n team`, and the address of its live page and what `look` saw there, if any."""
+    proxy, seen = namespace.cluster.proxy, []
+
+    def answer(method, path, *request):
+        return (200, {}, b"{}") if "/mlflow/" in path else proxy(method, path, *request)
+
+    def show(look):
+        monkeypatch.setattr(ui, "_wait_for_signal", lambda: seen.append(look(Browser(seen[0]))))
+        monkeypatch.setattr(ui, "_print_addresses", lambda pages, _: seen.append(pages.page("/-/report")))
+        return platform("ui", "x", "-n", "team"), seen
+
+    platform(*SUBMIT, "--detach")
+    namespace.cluster.proxy = answer
+    return show
+
+
+def test_ui_shows_the_live_page_of_a_run_through_the_gateway(shown, namespace, monkeypatch):
+    monkeypatch.setattr(study_page, "MIN_PAUSE", 0.0)
+    monkeypatch.setattr(study_page, "MAX_SHARE", 1.0)
+
+    def look(browser):
+        with browser.open("/-/report") as reply:
+            html = reply.read().decode()
+        before = browser.get("/-/report/data?after=0")["runs"][0]
+        unchanged = browser.get(f"/-/report/data?after={before['version']}")
+        outcome = TrialOutcome(0, TrialState.COMPLETE, metrics={"loss": 0.5}, started=1.0, ended=2.0)
+        namespace.studies["x"].whole = [Attempt(TrialRequest("x", 0, 1, 0, {"lr": 0.5}, 1, ("loss",)), outcome, 1)]
+        after = browser.get(f"/-/report/data?after={before['version']}")["runs"][0]
+        return html, before, unchanged, after
+
+    result, seen = shown(look)
+    assert result.exit_code == 0, result.stderr
+    html, before, unchanged, after = seen[1]
+    assert "<title>" in html
+    assert (before["run"], before["state"], unchanged) == ("x", "RUNNING", None)
+    assert after["version"] > before["version"]
+    sizes = [next(one["length"] for one in facts["columns"] if one["name"] == "trial") for facts in (before, after)]
+    assert sizes == [0, 1]
+
+
+def refuse_tokens(verb, plural, name):
+    """Refuse what a user of another team may not create."""
+    if plural == "serviceaccounts/token":
+        raise Problem(403, f'serviceaccounts "{name}" is forbidden: User "bob" cannot create it in namespace "team"')
+
+
+def test_ui_shows_another_teams_user_no_page(shown, namespace):
+    namespace.cluster.refuse = refuse_tokens
+    result, seen = shown(lambda browser: browser)
+    assert (result.exit_code, seen) == (3, [])
+    assert "may not create serviceaccounts/token" in result.stderr
+
+
+def test_a_live_page_ends_with_its_users_rights(shown, namespace, monkeypatch):
+    """Its user has left the team while the page was open."""
+    monkeypatch.setattr(study_page, "MIN_PAUSE", 0.0)
+    monkeypatch.setattr(study_page, "MAX_SHARE", 1.0)
+
+    def look(browser):
+        assert browser.get("/-/report/data?after=0")
+        namespace.expired.update(namespace.cluster.tokens)
+        namespace.cluster.refuse = refuse_tokens
+        answers = []
+        for path in ("/-/report", "/-/report/data?after=0"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                browser.open(path)
+            with refused.value as reply:
+                answers.append((reply.code, reply.read().decode()))
+        return answers
+
+    result, seen = shown(look)
+    assert result.exit_code == 0, result.stderr
+    assert [(code, "may not create serviceaccounts/token" in said) for code, said in seen[1]] == [(502, True)] * 2
 
 
 def test_ui_says_at_once_that_mlflow_does_not_answer(platform, namespace):

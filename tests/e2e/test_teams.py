@@ -122,7 +122,7 @@ def test_the_gateway_shows_each_user_the_runs_of_his_team_alone(cluster: Cluster
         assert (code, both in [run["run"] for run in json.loads(said)]) == (200, True)
         code, said = asked(user, own, "GET", f"{there}/runs")
         assert code == 403 and "are for its users" in said
-        for what in ("status", "attempts", "code", "log?trial=0", "job"):
+        for what in ("status", "attempts", "whole?after=0", "curves?after=0", "code", "log?trial=0", "job"):
             assert asked(user, own, "GET", f"{there}/runs/{both}/{what}")[0] == 404, what
         assert asked(user, own, "DELETE", f"{there}/runs/{both}")[0] == 404
         pages = f"{there}{mlflow.UI}/api/2.0/mlflow/experiments/search?max_results=1"
