@@ -28,7 +28,7 @@ from trialplane.client.run import RunHandle
 from trialplane.client.target import Observation
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.progress import RunProgress
+from trialplane.wire.progress import RunProgress, StudyProgress
 from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -53,6 +53,19 @@ def test_a_line_says_what_matters():
     assert progress.line(HALF) == "12/24 ended: 9 complete, 2 pruned, 1 failed; 2 running; best f1 0.8123 (trial 7)"
     again = [study.counts(dataclasses.replace(HALF, running=0, retried=count)) for count in (1, 2)]
     assert [text.rpartition("; ")[2] for text in again] == ["1 attempt retried", "2 attempts retried"]
+
+
+def test_status_says_how_many_trials_earlier_ones_have_spared():
+    texts = []
+    for counts in ({}, {"answered": 1}, {"begun": 2, "spared_steps": 8}, {"answered": 3, "begun": 1, "spared_steps": 1}):
+        reused = dataclasses.replace(HALF, progress=StudyProgress(**counts))
+        texts.append(kinds.PRESENTERS["hpo"].fields(reused)["reuse"])
+    assert texts == [
+        "",
+        "1 trial answered by earlier ones",
+        "2 trials begun from earlier checkpoints, 8 steps spared",
+        "3 trials answered by earlier ones; 1 trial begun from earlier checkpoints, 1 step spared",
+    ]
 
 
 def test_plain_lines_appear_when_something_changed():

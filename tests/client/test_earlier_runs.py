@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from tests.client.conftest import Runs, complete, failed
+from tests.controller.slots_double import Slots
 
 from trialplane import errors
 from trialplane.client import earlier_runs, folder
 from trialplane.client.sdk import Platform, PreparedRun
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.wire import earlier
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import BestReport, CheckpointSummary, TrialOutcome, TrialReport, TrialRequest
@@ -60,6 +62,8 @@ def test_a_repeated_study_trains_nothing(runs: Runs) -> None:
     assert answered[0] == "answered by trial 0 of first, which has the same parameters"
     rows = [runs.target.rows(name) for name in ("first", "second")]
     assert [(row.params, row.values) for row in rows[0]] == [(row.params, row.values) for row in rows[1]]
+    with Ledger(f"sqlite:///{second.ledger}", folder.load_job(second), "second", second.code, second.lock) as ledger:
+        assert StudyWorkload(ledger, Slots(1)).progress.answered == len(answered)
 
 
 def test_answers_are_the_same_after_a_kill(runs: Runs) -> None:

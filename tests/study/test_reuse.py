@@ -68,6 +68,7 @@ def test_an_answered_trial_names_its_origin_in_mlflow(study: Study) -> None:
     for name, reuse in (("first", False), ("second", True)):
         status = study.submit(name, trials=2, reuse=reuse).wait(300)
         assert (status.state, status.complete) == (RunState.SUCCEEDED, 2), status.reason
+        assert status.progress.answered == (2 if reuse else 0)
     tags = [one["tags"] for one in study.mlflow_runs("second")]
     answers = {one["trialplane.trial"]: one["trialplane.answered_by"] for one in tags}
     assert answers == {"0": "first:0", "1": "first:1"}

@@ -116,6 +116,7 @@ class Ledger:
         newest: Row of the newest attempt of each trial, by trial.
         best: Row of the best trial; None before one is complete.
         saved: Number and size of the checkpoints that are still needed.
+        answered: Number of trials with the result of an earlier trial with the same parameters, which were not trained.
         spared_steps: Number of steps that were not trained again, of each ended trial that has begun from a checkpoint of an
             earlier run.
         status: Last status of the run in the database when it was opened; None without one.
@@ -178,6 +179,7 @@ class Ledger:
         # Parameters → checkpoint of an earlier run from which a new trial starts. With rungs, which count from step 0, none.
         beginnings = () if self.promotion is not None else earlier_trials.beginnings
         self._beginnings = {earlier.key(beginning.params): beginning for beginning in reversed(beginnings)}
+        self.answered = 0
         self.spared_steps: dict[int, int] = {}
         self._memory_frontier = MemoryFrontier(self._search)
         for trial in earlier_trials.history:
@@ -908,6 +910,7 @@ class Ledger:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
         if rows.is_out_of_memory(outcome):
             self._memory_frontier.add(sampled)
+        self.answered += bool(outcome.answered_by)
         if outcome.begun_from:
             self.spared_steps[request.trial] = outcome.spared_steps
         self.counts.add_end(request.trial, outcome)

@@ -37,6 +37,7 @@ class StudyProgress:
         rungs: Progress at each rung, from the lowest. Empty without promotion.
         checkpoints: Number of checkpoints of its trials.
         checkpoint_bytes: Size of these checkpoints, in bytes.
+        answered: Number of trials with the result of an earlier trial with the same parameters, which were not trained.
         begun: Number of ended trials that have begun from a checkpoint of an earlier run.
         spared_steps: Number of steps of these checkpoints, which were not trained again.
         avoided: Number of drawn points that were not run, because they would have been out of memory.
@@ -46,6 +47,7 @@ class StudyProgress:
     rungs: tuple[RungProgress, ...] = ()
     checkpoints: int = 0
     checkpoint_bytes: int = 0
+    answered: int = 0
     begun: int = 0
     spared_steps: int = 0
     avoided: int = 0

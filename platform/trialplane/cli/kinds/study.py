@@ -155,11 +155,17 @@ def _checkpoints(progress: StudyProgress) -> str:
 
 
 def _reuse(progress: StudyProgress) -> str:
-    """Return a text with the number of trials that have begun from checkpoints of earlier runs; "" without such trials."""
-    if not progress.begun:
-        return ""
-    trials = errors.counted(progress.begun, "trial")
-    return f"{trials} begun from earlier checkpoints, {errors.counted(progress.spared_steps, 'step')} spared"
+    """Return a text with the numbers of trials that earlier ones have answered, and that have begun from their checkpoints.
+
+    It is "" without such trials.
+    """
+    texts = []
+    if progress.answered:
+        texts.append(f"{errors.counted(progress.answered, 'trial')} answered by earlier ones")
+    if progress.begun:
+        trials = errors.counted(progress.begun, "trial")
+        texts.append(f"{trials} begun from earlier checkpoints, {errors.counted(progress.spared_steps, 'step')} spared")
+    return "; ".join(texts)
 
 
 def _avoided(progress: StudyProgress) -> str:
