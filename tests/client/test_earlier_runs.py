@@ -21,6 +21,7 @@ from trialplane.client import earlier_runs, folder
 from trialplane.client.sdk import Platform, PreparedRun
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.workloads.study import StudyWorkload
+from trialplane.plan import datasets
 from trialplane.wire import earlier
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import BestReport, CheckpointSummary, TrialOutcome, TrialReport, TrialRequest
@@ -157,6 +158,28 @@ def test_changed_data_is_not_reused_and_reported(runs: Runs, tmp_path: Path) -> 
     )
     data.write_text("a,b\n1,3\n")
     assert "reuse: nothing of first, because the data in data has changed since" in notes(runs)
+
+
+def test_data_whose_changes_are_not_detected_is_reported(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = runs.jobs / "demo" / "job.yaml"
+    text = job.read_text()
+    job.write_text(f"{text}\nparams: {{data: 'https://example.org/data.csv'}}\n")
+    note = (
+        "reuse: a change of what data names (https://example.org/data.csv) is not detected; if it has changed, submit with "
+        "`--set reuse=false`"
+    )
+    assert note in notes(runs)
+    assert note not in prepared(runs, "second").warnings
+    monkeypatch.setattr(datasets, "_MOST_FILES", 1)
+    for name in ("a", "b"):
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        (tmp_path / "parts" / name).touch()
+    job.write_text(f"{text}\nparams: {{data: {tmp_path / 'parts'}}}\n")
+    assert notes(runs)[0].startswith(
+        "reuse: nothing, because the data in data cannot be read here to check it for changes, or has"
+    )
 
 
 def notes(runs: Runs) -> tuple[str, ...]:

@@ -143,6 +143,40 @@ def test_data_has_a_digest_of_its_content(tmp_path: Path) -> None:
     assert datasets.digests(folder) != empty
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_named"),
+    [
+        ("url", "https://example.org/a.csv", True),
+        ("source", ["s3://bucket/a", "s3://bucket/b"], True),
+        ("file", "/nowhere/a.csv", True),
+        ("file", "../a.csv", True),
+        ("dataset", "imdb", True),
+        ("train_data_path", "lists/train", True),
+        ("model", "google/bert", True),
+        ("model", "lstm", False),
+        ("data_format", "nchw", False),
+        ("metadata", "none", False),
+        ("metric", "val/loss", False),
+        ("data", "rows.csv", False),  # in the job's folder
+        ("data", "parts", False),
+        ("data", "", False),
+        ("data", None, False),
+        ("data", 3, False),
+    ],
+)
+def test_what_seems_to_be_data_without_a_digest_is_named(name: str, value: Any, is_named: bool) -> None:
+    found = datasets.uncompared(job(params={name: value}), {}, ("parts/1.csv", "rows.csv", "train.py"))
+    assert found == ({name: value[0] if isinstance(value, list) else value} if is_named else {})
+
+
+def test_choices_and_data_with_a_digest(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("1")
+    space = {"lr": UNIT, "table": {"type": "categorical", "choices": [1, str(file)]}}
+    of = job(params={"data": str(file)}, space=space)
+    assert datasets.uncompared(of, datasets.digests(of), ()) == {"table": str(file)}
+
+
 def test_data_elsewhere_has_none(tmp_path: Path) -> None:
     of = job(params={"data": "/data/nowhere.csv"}, inputs={"data": {}})
     assert datasets.digests(of) == {"data": datasets.UNREADABLE}

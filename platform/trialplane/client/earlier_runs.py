@@ -93,8 +93,16 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple
     """
     unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
     if unreadable:
-        notes.append(f"reuse: nothing, because the data in {unreadable[0]} cannot be read here to check it for changes")
+        notes.append(
+            f"reuse: nothing, because the data in {unreadable[0]} cannot be read here to check it for changes, or has too "
+            "many files"
+        )
         return [], []
+    notes += [
+        f"reuse: a change of what {name} names ({errors.shortened(text, _MAX_DIFFERENCE)}) is not detected; if it has "
+        "changed, submit with `--set reuse=false`"
+        for name, text in datasets.uncompared(job, plan.data, plan.pack.files).items()
+    ]
     training_digest, code_digest = earlier.training_digest(job), plan.pack.identity
     results: list[EarlierTrial] = []
     beginnings: list[Beginning] = []

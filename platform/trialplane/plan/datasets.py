@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from pathlib import Path
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
 from trialplane.job.kinds import Job
 
@@ -18,6 +19,10 @@ _LARGEST_WHOLE = 64 << 20  # size of the largest file that is read completely, i
 _MOST_WHOLE = 1 << 30  # bytes of the files of a parameter that are read completely
 _END = 1 << 20  # bytes that are read at each end of a larger file
 _MOST_FILES = 10_000  # limit of the files of a parameter
+# Names of parameters whose texts are data, or, with a slash as in the names of a hub, a model.
+_DATA_NAME = re.compile(
+    r"(?:^|[^a-z])(?:data|datasets?|corpus|(model))(?:_(?:name|path|files?|url|dir|folder|id))?$", re.IGNORECASE
+)
 
 
 def digests(job: Job) -> dict[str, str]:
@@ -43,6 +48,37 @@ def digests(job: Job) -> dict[str, str]:
             if name in job.inputs:
                 digest_by_param[name] = UNREADABLE
     return digest_by_param
+
+
+def uncompared(job: Job, digest_by_param: Mapping[str, str], files: Iterable[str]) -> dict[str, str]:
+    """Return the first text that seems to name data without a digest, by parameter. Changes of these data are not detected.
+
+    Such a text is a URL, an absolute path or one that leads out of the job's folder, or that of a parameter whose name says
+    that it is data or, with a slash, a model. A choice of a searched parameter never has a digest.
+
+    Args:
+        job: The job.
+        digest_by_param: Digests of its data.
+        files: Paths of the files of its code, which is compared.
+    """
+    code = {str(path) for file in files for path in (PurePosixPath(file), *PurePosixPath(file).parents)}
+    values = {name: value for name, value in job.params.items() if name not in digest_by_param}
+    for name, parameter in job.search.parameters.items():
+        values[name] = list(getattr(parameter, "choices", ()))
+    by_param: dict[str, str] = {}
+    for name, value in values.items():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, str) and _names_data(name, item) and os.path.normpath(item) not in code:
+                by_param.setdefault(name, item)
+    return by_param
+
+
+def _names_data(name: str, text: str) -> bool:
+    """Return whether the text of a parameter seems to name data or a model."""
+    if "://" in text or text.startswith(("/", "~", "../")):
+        return True
+    match = _DATA_NAME.search(name)
+    return bool(text) and match is not None and (match[1] is None or "/" in text)
 
 
 def _digest(paths: list[Path]) -> str:
