@@ -115,6 +115,38 @@ def test_bad_input(platform, home, prepare, words, said):
     assert not home.exists()
 
 
+@pytest.mark.parametrize("words", [("validate", "demo"), SUBMIT], ids=["validate", "submit"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            "[{url: 'https://bob:hidden@example.org/hook'}]",
+            "notify.0.url: is no URL of apprise (https:…); for a webhook write",
+        ),
+        ("[{url: hidden-token}]", "notify.0.url: is no URL of apprise; for a webhook write"),
+        ("[{url: ['json://bob:hidden@example.org']}]", "notify.0.url: must be a string; write notify: [{url: "),
+        ("['json://bob:hidden@example.org']", "notify.0: must be a mapping; write notify: [{url: "),
+        ("'json://bob:hidden@example.org'", "notify: must be a list; write notify: [{url: "),
+        ("{url: 'json://bob:hidden@example.org'}", "notify: must be a list; write notify: [{url: "),
+    ],
+)
+def test_an_invalid_notification_is_refused_without_its_password(platform, home, words, value, said):
+    JOB.write_text(f"{JOB.read_text()}notify: {value}\n")
+    result = platform(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f": {said}" in result.stderr
+    assert "nothing was started" in result.stderr
+    assert "hidden" not in result.stderr
+    assert not home.exists()
+
+
+def test_an_invalid_notification_of_an_option_is_refused_without_its_password(platform, home):
+    result = platform(*SUBMIT, "--set", "notify=[{url: 'https://bob:hidden@example.org/hook'}]")
+    assert (result.exit_code, "is no URL of apprise (https:…)" in result.stderr) == (2, True)
+    assert "hidden" not in result.output
+    assert not home.exists()
+
+
 def test_all_complaints_together(platform, home):
     edit("low: 0.0", "low: 2.0")()
     edit("trials: 6", "trails: 6")()

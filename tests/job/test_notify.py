@@ -22,7 +22,7 @@ def test_only_a_reference_is_a_secret() -> None:
     ("url", "text"),
     [
         ("https://example.org/hook", "is no URL of apprise (https:…); for a webhook write json://HOST/PATH"),
-        ("nonsense", "is no URL of apprise (nonsense:…)"),
+        ("nonsense", "is no URL of apprise; for a webhook"),
         ("secret:a/b", "must name a secret by letters, digits, `.`, `_` and `-`"),
         ("secret:../token", "must name a secret"),
         ("secret:", "must name a secret"),

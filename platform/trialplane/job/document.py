@@ -204,7 +204,8 @@ def assignment(text: str) -> tuple[str, Any, str]:
         SpecError: The text is malformed, or the value is not YAML.
     """
     field, equals, value_text = text.partition("=")
-    source = f"--set {text}"
+    may_have_password = field.strip().split(".")[0] == "notify"
+    source = f"--set {field}=…" if may_have_password else f"--set {text}"
     if not equals or not all(field.strip().split(".")):
         raise SpecError([Issue(("--set",), "write field=value: --set budget.time=2h", source)])
     try:

@@ -40,10 +40,10 @@ class Notify(models.Model):
         import apprise  # only jobs with notifications need it
 
         if apprise.Apprise.instantiate(url) is None:
-            scheme = url.partition(":")[0]
+            scheme, separator, _ = url.partition("://")  # without a scheme, the text may be a password or a token
+            shown = f" ({scheme[:20]}:…)" if separator else ""
             raise ValueError(
-                f"is no URL of apprise ({scheme[:20]}:…); for a webhook write json://HOST/PATH, else see "
-                "`python -m apprise --details`"
+                f"is no URL of apprise{shown}; for a webhook write json://HOST/PATH, else see `python -m apprise --details`"
             )
         return url
 

@@ -138,6 +138,8 @@ def message(entry: Any, field_path: Place, data: Mapping[str, Any]) -> str:
     if error_type == "too_short":
         return f"needs at least {context['min_length']}, and is empty"
     expected = _TYPE_NAMES.get(error_type)
+    if expected and field_path[0] == "notify":  # the value may contain a password
+        return f"must be {expected}; write notify: [{{url: json://HOST/PATH}}], or url: secret:NAME"
     return f"must be {expected}, not {value_text}" if expected else str(entry["msg"])
 
 
