@@ -187,6 +187,44 @@ def test_several_objectives_and_constraints_have_sections(opened: Opened) -> Non
     assert shown.read(script)["infeasible"] == "x-thin-open"
 
 
+# The charts without a mark. A canvas has one if it has a pixel that is not transparent.
+BLANK = """[...document.querySelectorAll('.chart')].filter(chart => ![...chart.querySelectorAll('canvas, .point, .js-line, .bars path, .heatmaplayer image')].some(mark => {
+    if (!(mark instanceof HTMLCanvasElement)) return true;
+    const copy = Object.assign(document.createElement('canvas'), {width: mark.width, height: mark.height}).getContext('2d');
+    copy.drawImage(mark, 0, 0);
+    return copy.getImageData(0, 0, mark.width, mark.height).data.some(byte => byte);
+})).map(chart => chart.ariaLabel)"""
+
+
+@pytest.mark.slow
+def test_a_large_front_is_drawn_in_webgl_and_every_chart_is_printed(opened: Opened) -> None:
+    recorded = studies.study(
+        10_000,
+        steps=1,
+        objectives=[{"metric": "loss", "direction": "minimize"}, {"metric": "gain", "direction": "maximize"}],
+        constraints=[{"metric": "memory", "max": 9}, {"metric": "time", "max": 9}],
+        # Trials with at most 9 layers are feasible, and all of these are on the front.
+        metrics=lambda params, value: {"loss": value, "gain": value, **dict.fromkeys(("memory", "time"), params["layers"])},
+    )
+    shown = opened(recorded, color_scheme="dark")
+    drawn(shown)
+    shown.show("pareto")
+    front = "document.querySelector('#pareto .js-plotly-plot').data.find(t => t.name === 'Pareto front')"
+    assert shown.read(f"{front}.x.length") > 3000
+    assert shown.read(f"{front}.type") == "scattergl"
+    shown.page.emulate_media(media="print")
+    shown.read("dispatchEvent(new Event('beforeprint'))")
+    pictures = "[...document.querySelectorAll('.chart')].filter(c => c.querySelector('canvas') && !c._fullLayout)"
+    assert shown.read(f"{pictures}.length") > 1
+    assert shown.contexts <= 8
+    assert shown.read(BLANK) == []
+    shown.read("dispatchEvent(new Event('afterprint'))")
+    assert shown.read(f"{pictures}.length") <= 1, "parallel coordinates, if they are near"
+    shown.show("history")
+    assert shown.read("document.querySelector('#history .chart').data[0].type") == "scattergl"
+    assert shown.errors == []
+
+
 def attempts(recorded: RunRecord, **fields) -> RunRecord:
     return dataclasses.replace(
         recorded, attempts=[dataclasses.replace(row, **fields) for row in recorded.attempts], reports=[]

@@ -74,7 +74,7 @@ class Chart {
   static observer = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       entry.target.chart.near = entry.isIntersecting;
-      if (!entry.isIntersecting) entry.target.chart.unmount();
+      if (!entry.isIntersecting && themeOnScreen === null) entry.target.chart.unmount();
     }
     for (const chart of Chart.all) if (chart.near) chart.mount();
   }, { rootMargin: "250px" });
@@ -94,11 +94,11 @@ class Chart {
     return used;
   }
 
-  mount() {
+  mount(isPrinted = false) {
     if (this.mounted || typeof Plotly === "undefined" || !this.element.isConnected) return;
     const { data, layout } = this.draw();
     const contexts = contextsOf(data);
-    if (Chart.used + contexts > CONTEXTS) return;
+    if (!isPrinted && Chart.used + contexts > CONTEXTS) return;
     Object.assign(this, { mounted: true, contexts });
     this.element.replaceChildren();
     Plotly.newPlot(this.element, data, layout, CONFIG).then(() => {
@@ -109,14 +109,24 @@ class Chart {
       }
       performance.mark("chart"); // as benchmarks measure
       if (this.mounted) this.ready(this.element);
-    });
+    }, (error) => { if (this.mounted) throw error; }); // else it was dropped at once
   }
 
   unmount() {
-    if (!this.mounted) return;
+    if (this.mounted) Plotly.purge(this.element);
     this.mounted = false;
-    Plotly.purge(this.element);
-    this.element.replaceChildren();
+    this.element.replaceChildren(); // also without a picture
+  }
+
+  /** Draws for paper. A chart in WebGL that is not on the screen becomes a picture, so that all of them can be printed. */
+  print() {
+    if (this.mounted) return this.update();
+    this.mount(true);
+    if (!this.mounted || !this.contexts) return;
+    const picture = this.element.cloneNode(true), drawn = this.element.querySelectorAll("canvas");
+    picture.querySelectorAll("canvas").forEach((canvas, i) => canvas.getContext("2d").drawImage(drawn[i], 0, 0));
+    this.unmount();
+    this.element.replaceChildren(...picture.childNodes);
   }
 
   /** Draws again, for other choices, a new theme or newer data. */
@@ -154,10 +164,11 @@ let themeOnScreen = null; // while the page is printed, which is in the light th
 addEventListener("beforeprint", () => {
   themeOnScreen = document.documentElement.dataset.theme;
   document.documentElement.dataset.theme = "light";
-  Chart.updateAll(); // also draws those that are not near the screen
+  for (const chart of Chart.all) chart.print(); // also those that are not near the screen
 });
 
 addEventListener("afterprint", () => {
   document.documentElement.dataset.theme = themeOnScreen;
-  Chart.updateAll();
+  themeOnScreen = null;
+  for (const chart of Chart.all) if (chart.near) chart.update(); else chart.unmount();
 });

@@ -321,7 +321,7 @@ function pareto(run) {
     const dots = (name, rows, more) => scatter({ name, x: pick(a.column, rows), y: pick(b.column, rows), text: hovers(run, rows), mode: "markers", ...more });
     return { data: [dots("dominated", rest, { marker: { color: shade("#999999"), size: rest.length > 5000 ? 3 : 6 } }),
       ...(infeasible.length ? [dots("infeasible", infeasible, { marker: { color: shade(STATES.LOST.color), symbol: "x-thin-open", size: infeasible.length > 5000 ? 3 : 6 } })] : []),
-      { ...dots("Pareto front", best, { type: "scatter", mode: run.objectives.length === 2 ? "lines+markers" : "markers", line: { color: shade(OKABE_ITO[3]), width: 1, shape: a.sign === b.sign ? (a.sign > 0 ? "hv" : "vh") : (a.sign > 0 ? "hv" : "vh") }, marker: { color: shade(OKABE_ITO[3]), size: 9, symbol: "diamond" } }) }],
+      dots("Pareto front", best, { mode: run.objectives.length === 2 ? "lines+markers" : "markers", line: { color: shade(OKABE_ITO[3]), width: 1, shape: a.sign > 0 ? "hv" : "vh" }, marker: { color: shade(OKABE_ITO[3]), size: best.length > 5000 ? 3 : 9, symbol: "diamond" } })],
       layout: layout({ xaxis: { title: titleOf(a) }, yaxis: { title: titleOf(b) } }) };
   });
   const choices = run.objectives.map((objective, i) => [i, objective.metric]);
