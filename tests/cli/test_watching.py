@@ -1,10 +1,11 @@
-"""`platform submit hpo … --watch-code`: a run now and after each change; errors wait for the next change.
-
-Not checked here: the runs themselves.
-"""
+"""`platform submit hpo … --watch-code`: a run now and after each change; errors wait for the next change."""
 
 from __future__ import annotations
 
+import shutil
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from trialplane import errors
 from trialplane.cli import watching
+from trialplane.client.sdk import Platform
+from trialplane.wire import paths
 
 
 class Handle:
@@ -70,3 +73,37 @@ def test_caches_and_hidden_files_are_no_code(tmp_path: Path) -> None:
 def test_what_it_cannot_be_used_with_is_refused(platform, words) -> None:
     done = platform("submit", "hpo", "demo", "--watch-code", *words)
     assert (done.exit_code, "--watch-code needs --local" in done.stderr) == (2, True)
+
+
+@pytest.mark.services
+def test_a_changed_trial_runs_again_on_this_machine_until_ctrl_c(workplace: Path, home: Path, mlflow_tables: Path) -> None:
+    home.mkdir()
+    shutil.copy(mlflow_tables, paths.mlflow_db(home))
+    words = ["submit", "hpo", "demo", "--local", "--watch-code", "--param", "lr=0.5"]
+    command = [sys.executable, "-c", f"from trialplane.cli import main; main.main({words!r})"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        said = ""
+
+        def results() -> list[tuple[str, list[float]]]:
+            """The runs and their metrics when the command waits for the next change."""
+            nonlocal said
+            for line in child.stderr or ():
+                said += line
+                if "waiting for a change" in line:
+                    break
+            return [(run.name, [trial.metrics["loss"] for trial in run.rows()]) for run in Platform().list()]
+
+        try:
+            first = results()
+            assert [losses for _, losses in first] == [[0.5]], said
+            (workplace / "jobs" / "demo" / "train.py").write_text("def run(ctx):\n    return {'loss': 7.0}\n")
+            second = results()
+            assert [losses for _, losses in second] == [[7.0]], said
+            assert first[0][0] != second[0][0], "the first run is deleted"
+            child.send_signal(signal.SIGINT)
+            said += child.communicate(timeout=60)[1]
+        finally:
+            child.kill()
+    assert child.returncode == errors.EXIT_INTERRUPTED, said
+    assert "Traceback" not in said

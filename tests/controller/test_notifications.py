@@ -6,17 +6,15 @@ The service is a real HTTP server. Not checked here: the fields of a job (tests/
 from __future__ import annotations
 
 import dataclasses
-import http.server
-import json
 import logging
 import queue
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.webhook import webhook
 
 from trialplane.controller import notifications
 from trialplane.controller.notifications import Notifier, Watch
@@ -95,27 +93,9 @@ def test_an_end_has_its_reason_its_counts_and_the_next_command(
 
 @pytest.fixture
 def service() -> Iterator[tuple[int, queue.Queue[dict[str, Any]]]]:
-    """The port of a service, and what it has received; requests for /refuse are refused."""
-    received: queue.Queue[dict[str, Any]] = queue.Queue()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            # Before the answer, after which the test looks.
-            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(500 if self.path == "/refuse" else 200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server.server_address[1], received
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """The port of a service, and the messages that it has received."""
+    with webhook() as service_:
+        yield service_
 
 
 ENDED = dataclasses.replace(RUNNING, state=RunState.SUCCEEDED, reason="all 8 trials ended", complete=8)
