@@ -1,6 +1,9 @@
 """Samplers that a job names by a class: they draw, learn from failures, go on after a resume, and what is broken is refused.
 
-The ledger, Optuna and Ray Tune's searcher are real. Not checked here: what a job file may say (tests/job).
+Of the table in the guide on studies, tests repeat the rows of `TPESampler` and `OptunaSearch` with a resume, and those of
+`GPSampler` and `NSGAIISampler` without one. `Walk` stands for a class with a memory of its own, as OptunaHub's. The other
+rows were run by hand. The ledger, Optuna and Ray Tune's searcher are real. Not checked here: what a job file may say
+(tests/job).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ PRINTED = {
         rf"{name}\S* SUCCEEDED"
         for name in (
             *("study", "objectives", "population", "promotion", "earlier-1", "earlier", "longer-1"),
-            *("reuse: 2 checkpoints(?s:.*?)longer", "refit-1", "refit", "sampler", "budget", "cost", "memory", "share"),
-            *("script", "command", "data", "capture", "optuna", "ray", "training", "collection"),
+            *("reuse: 2 checkpoints(?s:.*?)longer", "refit-1", "refit", "sampler", "searcher", "budget", "cost", "memory"),
+            *("share", "script", "command", "data", "capture", "optuna", "ray", "training", "collection"),
         )
     ],
     "hydra": ["3 jobs", r"objective.*model\.lr", "sweep is valid"],
