@@ -183,20 +183,30 @@ def test_brackets_start_one_rung_higher_and_are_smaller() -> None:
 # In the ledger
 
 
-class Trainings:
-    """What trials do: each trains `TOP` epochs, and its loss is its number plus what is left to train."""
+def planted(trial: int, done: int) -> float:
+    """Earlier trials are better, at each step."""
+    return trial + 1 - done / TOP
 
-    def __init__(self, first: int = 1) -> None:
+
+def crossing(trial: int, done: int) -> float:
+    """At each rung another trial is the best."""
+    return abs(trial - 3 * math.log2(done))
+
+
+class Trainings:
+    """What trials do: each trains `top` epochs."""
+
+    def __init__(self, first: int = 1, loss: Callable[[int, int], float] = planted, top: int = TOP) -> None:
         self.trained: list[tuple[int, int]] = []
-        self._first = first
+        self._first, self._loss, self._top = first, loss, top
 
     def run(self, ledger: Ledger, request: TrialRequest) -> None:
         """One attempt, up to the end of its segment."""
         segment = request.segment
         assert segment is not None
-        last, metrics = segment.rung or TOP, {}
+        last, metrics = segment.rung or self._top, {}
         for done in range(segment.done + 1, last + 1):
-            metrics = {"loss": request.trial + 1 - done / TOP}
+            metrics = {"loss": self._loss(request.trial, done), "size": request.trial * 7 % 11}
             ledger.report(TrialReport(request.number, done - 1 + self._first, metrics, time.time()))
             self.trained.append((request.trial, done))
         state = TrialState.PAUSED if segment.rung else TrialState.COMPLETE
@@ -253,16 +263,37 @@ def test_a_promoted_trial_names_the_checkpoint_that_it_continues_from(opened: Op
     assert (promoted.segment.parent.step, promoted.segment.parent.digest) == (1, "digest of 0 at 1")
 
 
-@pytest.mark.parametrize("sampler", ["random", {"name": "tpe", "n_startup_trials": 4}], ids=["random", "tpe"])
-def test_a_controller_that_is_killed_changes_no_decision(opened: Opened, tmp_path: Path, sampler: Any) -> None:
+BOTH = [{"metric": "loss", "direction": "minimize"}, {"metric": "size", "direction": "minimize"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "loss", "first_rungs"),
+    [
+        ({}, planted, {1}),
+        ({"sampler": {"name": "tpe", "n_startup_trials": 4}}, planted, {1}),
+        ({"objectives": BOTH}, crossing, {1}),
+        ({"pruner": {**SEARCH["pruner"], "brackets": 3}}, crossing, {1, 4, 16}),
+        ({"pruner": {**SEARCH["pruner"], "max": "auto", "reduction_factor": 2}}, crossing, {1}),
+    ],
+    ids=["random", "tpe", "objectives", "brackets", "auto"],
+)
+def test_a_controller_that_is_killed_changes_no_decision(
+    opened: Opened, tmp_path: Path, fields: dict[str, Any], loss: Callable[[int, int], float], first_rungs: set[int]
+) -> None:
     """At each decision, one that starts from the ledger decides the same; half of the time with a trial at work."""
-    of = study(trials=20, sampler=sampler)
-    ledger, trainings, decisions = opened.open(of), Trainings(), 0
+    of = study(**{"trials": 24, **fields})
+    ledger, trainings, decisions = opened.open(of), Trainings(loss=loss), 0
+    rungs, tops = set[int](), set[int]()
     while True:
         other = snapshot(opened, of, tmp_path / f"copy-{decisions}")
         request, again = ledger.ask(), other.ask()
         assert again == request
         assert other.counts == ledger.counts
+        assert other.promotion is not None
+        assert ledger.promotion is not None
+        assert other.promotion.top == ledger.promotion.top
+        assert list(other.promotion.rung_counts()) == list(ledger.promotion.rung_counts())
+        tops.add(ledger.promotion.top)
         other.close()
         decisions += 1
         if request is None:
@@ -277,10 +308,48 @@ def test_a_controller_that_is_killed_changes_no_decision(opened: Opened, tmp_pat
             assert request.segment is not None
             assert (repeated.segment.rung, repeated.segment.done) == (request.segment.rung, request.segment.done)
             request = repeated
+        if request.segment is not None and request.segment.done == 0:
+            rungs.add(request.segment.rung)
         trainings.run(ledger, request)
     assert ledger.promotion is not None
     assert ledger.promotion.used_steps == len(trainings.trained)
     assert decisions > 25
+    assert rungs == first_rungs
+    assert (len(tops) > 1) == ("auto" in str(fields)), "the top is raised"
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        pytest.param({"name": "gp", "n_startup_trials": 6, "deterministic_objective": True}, marks=pytest.mark.slow),
+        {"name": "cmaes", "n_startup_trials": 4},
+        {"name": "nsgaii", "population_size": 4},
+    ],
+    ids=lambda sampler: sampler["name"],
+)
+def test_a_study_of_any_sampler_trains_the_steps_of_the_formula(tmp_path: Path, sampler: dict[str, Any]) -> None:
+    """Also with restarts in between, before a decision or with a trial at work; then the same points are drawn."""
+    space = {name: {"type": "float", "low": 0.0, "high": 1.0} for name in ("x", "y")}
+    of = study(trials=16, params={"epochs": 16}, sampler=sampler, space=space)
+    points = []
+    for name, restarts in (("whole", set[int]()), ("parts", {5, 9, 12, 18})):
+        opened, trainings = Opened(tmp_path / name), Trainings(top=16)
+        ledger = opened.open(of)
+        for decision in itertools.count():
+            if decision in restarts and decision % 2:
+                ledger = opened.open(of)
+            request = ledger.ask()
+            if decision in restarts and not decision % 2:
+                ledger = opened.open(of)
+                request = ledger.ask()
+            if request is None:
+                break
+            trainings.run(ledger, request)
+        assert len(set(trainings.trained)) == len(trainings.trained) == steps(Ladder(1, 4, 16), 16) == 16 + 12 + 12
+        assert (ledger.counts.complete, ledger.counts.pruned) == (1, 15)
+        points.append({trial: row.params for trial, row in ledger.newest.items()})
+        opened.close()
+    assert points[0] == points[1]
 
 
 @pytest.mark.parametrize("kills", [0, 1, 2])
@@ -345,8 +414,7 @@ def test_a_trial_that_fails_is_not_promoted(opened: Opened) -> None:
 
 
 def test_several_objectives(opened: Opened) -> None:
-    both = [{"metric": "loss", "direction": "minimize"}, {"metric": "size", "direction": "minimize"}]
-    ledger = opened.open(study(trials=16, objectives=both, params={"epochs": 4}))
+    ledger = opened.open(study(trials=16, objectives=BOTH, params={"epochs": 4}))
     while (request := ledger.ask()) is not None:
         segment = request.segment
         assert segment is not None
