@@ -12,7 +12,6 @@ import pytest
 from tests.client.conftest import complete, failed
 
 from trialplane.client import exporting, folder
-from trialplane.client.run import submit
 from trialplane.job.kinds import Study, Training
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
@@ -242,13 +241,6 @@ def test_a_configuration_that_was_not_compared_is_not_registered(platform, runs,
     runs.say(again, state)
     result = platform("refit", "again", "--show", "--register", "winner")
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
-
-
-def test_the_winner_of_a_refit_on_a_cluster_is_not_registered(platform, target, namespace, planned):
-    submit(target, planned("a"))
-    for words in ((), ("--show",)):
-        result = platform("refit", "a", *words, "--register", "winner", "--context", "lab")
-        assert (result.exit_code, "--register is for local runs" in result.stderr) == (2, True), result.stderr
 
 
 def registered(platform, runs, mlflow_uri: str, gap: float) -> None:

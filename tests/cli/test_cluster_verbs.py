@@ -420,3 +420,59 @@ def test_ui_says_at_once_that_mlflow_does_not_answer(platform, namespace):
     result = platform("ui", "-n", "team")
     assert result.exit_code != 0
     assert "reports: MLflow does not answer the gateway: refused" in result.stderr
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("may_write", [True, False])
+def test_the_winner_of_a_refit_is_registered_with_the_users_rights(platform, namespace, monkeypatch, may_write):
+    """MLflow's client asks by the gateway. Its answers here are those that it needs; a real one is in tests/gateway."""
+    description = "refit of mine: trials 4, 2"
+    assert platform(*SUBMIT, "--set", f'description="{description}"', "--set", "trials=6", "--detach").exit_code == 0
+    losses = [number % 2 + number / 100 for number in range(6)]  # of trials 4 and 2 in turn
+    namespace.tell("x", [TrialRow(n, TrialState.COMPLETE, 1, n, values=(loss,)) for n, loss in enumerate(losses)])
+    namespace.end("x", RunState.SUCCEEDED)
+    proxy, asked = namespace.cluster.proxy, []
+    version = {"name": "winner", "version": "3", "status": "READY"}
+    info = {
+        "run_id": "a" * 32,
+        "artifact_uri": "mlflow-artifacts:/0/a/artifacts",
+        "experiment_id": "7",
+        "status": "FINISHED",
+    }
+
+    def answer(method, path, query, headers, body):
+        if "/mlflow/" not in path:
+            return proxy(method, path, query, headers, body)
+        call = path.rpartition("/mlflow/")[2]
+        order = json.loads(body) if body else {}
+        asked.append((method, call, order, headers.get(names.TOKEN_HEADER.lower())))
+        number = str(order.get("filter", "")).rpartition("= ")[2].strip("'")
+        tags = [{"key": "trialplane.seed", "value": number}, {"key": "trialplane.number", "value": number}]
+        refusal = {"error_code": "PERMISSION_DENIED", "message": "viewers only read"}
+        replies = {
+            "health": {},
+            "experiments/search": {"experiments": [{"experiment_id": "7", "name": "demo"}]},
+            "runs/search": {"runs": [{"info": info, "data": {"tags": tags}}]},
+            "runs/get": {"run": {"info": info, "data": {"tags": tags}}},
+            "api/2.0/mlflow-artifacts/artifacts": {"files": [{"path": "kept_files", "is_dir": True}]},
+            "registered-models/create": {"registered_model": {"name": "winner"}} if may_write else refusal,
+            **{key: {"model_version": version} for key in ("model-versions/create", "model-versions/get")},
+        }
+        is_refused = call == "registered-models/create" and not may_write
+        status = 404 if call not in replies else 403 if is_refused else 200
+        return status, {"content-type": "application/json"}, json.dumps(replies.get(call, {})).encode()
+
+    namespace.cluster.proxy = answer
+    result = platform("refit", "x", "--show", "--register", "winner")
+    if not may_write:
+        assert (result.exit_code, "viewers only read" in result.stderr) == (3, True), result.stderr
+        assert "nothing was registered" in result.stderr
+        return
+    assert result.exit_code == 0, result.stderr
+    assert "trial 4 is version 3 of winner in the MLflow of namespace team" in result.stderr
+    assert all(token for *_, token in asked), "each request has the user's token"
+    searched = [order["filter"] for _, call, order, _ in asked if call == "runs/search"]
+    assert len(searched) == 3 and all("tags.`trialplane.run` = 'x'" in text for text in searched)
+    (order,) = [order for _, call, order, _ in asked if call == "model-versions/create"]
+    assert (order["name"], order["source"]) == ("winner", f"{info['artifact_uri']}/kept_files")
+    assert order["description"].endswith("Winner of the refit x of trial 4 of mine.")

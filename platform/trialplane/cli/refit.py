@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import socket
 import sys
 from collections.abc import Mapping
 
@@ -16,7 +18,8 @@ from trialplane.client.target import TargetName
 from trialplane.errors import InputError
 from trialplane.job.kinds import Job
 from trialplane.plan import refit
-from trialplane.wire import escapes, records, rows
+from trialplane.wire import escapes, labels, records, rows
+from trialplane.wire.exports import Registration
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState
 
@@ -33,8 +36,7 @@ from trialplane.wire.states import RunState
     "--register",
     "model",
     metavar="NAME",
-    help="Name in MLflow's model registry to add the winner to, with seeds, interval and origin. A tie adds nothing. "
-    "For local runs only.",
+    help="Name in MLflow's model registry to add the winner to, with seeds, interval and origin. A tie adds nothing.",
 )
 @click.option(
     "--train",
@@ -77,14 +79,10 @@ def refit_command(
             flag = "register" if option == "model" else option
             raise click.UsageError(f"--train starts one training, which compares nothing; drop --{flag}")
     handle = names.find_run(run, target_name)
-    if model is not None and handle.target.remote:
-        raise InputError(
-            f"{handle.name} is on a cluster, and --register is for local runs: the models are in the cluster's MLflow, "
-            "which only its runs write; drop --register"
-        )
-    uri = report.mlflow_uri(handle) if model is not None else ""
+    if model is not None:
+        exporting.check_installed("mlflow", "sqlalchemy")
     if show:
-        _print_comparison(handle, output_format, model, uri)
+        _print_comparison(handle, output_format, model)
         return 0
     job = handle.job
     if job.kind != "hpo" or len(job.objectives) != 1:
@@ -129,18 +127,17 @@ def refit_command(
             return foreground.attend(refit_run, output_format, stop_signals)
         code = foreground.attend(refit_run, "table", stop_signals)
     if refit_run.status().state is RunState.SUCCEEDED:
-        _print_comparison(refit_run, output_format, model, uri)
+        _print_comparison(refit_run, output_format, model)
     return code
 
 
-def _print_comparison(handle: RunHandle, output_format: str, model: str | None, uri: str) -> None:
+def _print_comparison(handle: RunHandle, output_format: str, model: str | None) -> None:
     """Print the comparison of a refit's trials that have ended, and register the model of the winner.
 
     Args:
         handle: The refit.
         output_format: Format of the comparison.
-        model: Name in the model registry; None to register nothing.
-        uri: Tracking URI of the MLflow with this registry.
+        model: Name in the registry of the run's MLflow; None to register nothing.
 
     Raises:
         InputError: The run is not a refit, or nothing can be registered, see `_check_complete`.
@@ -158,8 +155,38 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None, 
             "nothing was registered: no configuration is better than the others for certain. More --seeds may show a "
             "difference; --top 1 uses the best of the search"
         )
-    version = exporting.register(cloning.registration(handle, winner, trials[winner.trial], model), uri)
-    output.note(f"trial {winner.trial} is version {version} of {model} in {escapes.mask_passwords(uri)}")
+    registration = cloning.registration(handle, winner, trials[winner.trial], model)
+    if handle.target.remote:
+        version, location = _register_on_cluster(handle, registration), f"the MLflow of {handle.target.location()}"
+    else:
+        uri = report.mlflow_uri(handle)
+        version, location = exporting.register(registration, uri), escapes.mask_passwords(uri)
+    output.note(f"trial {winner.trial} is version {version} of {model} in {location}")
+
+
+def _register_on_cluster(handle: RunHandle, registration: Registration) -> str:
+    """Add a version to the model registry of a cluster's MLflow, with the user's rights; return its number.
+
+    The client of MLflow connects to a port of this machine, from which its requests are forwarded to the gateway.
+
+    Raises:
+        InputError: MLflow has no model of the trial.
+        TargetError: The gateway does not answer, or MLflow refuses the version.
+    """
+    from trialplane.client.kubernetes import KubernetesTarget
+    from trialplane.client.pages import Pages  # imports urllib3, which would delay `--help`
+
+    assert isinstance(handle.target, KubernetesTarget)
+    gateway = handle.target.gateway
+    gateway.check_mlflow()
+    # The ledger's submission, unlike that of the Run object, has the uid that identifies the records in MLflow.
+    identity = labels.identity(handle.name, gateway.submission(handle.name) or {})
+    registration = dataclasses.replace(registration, identity=identity)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        Pages(gateway.mlflow, listener, lambda: "/", output.note) as pages,
+    ):
+        return exporting.register(registration, pages.site, pages.secret)
 
 
 def _comparison(handle: RunHandle, job: Job) -> tuple[dict[int, list[TrialRow]], refit.Comparison]:

@@ -199,18 +199,26 @@ def _last_line(process: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"its process ended with exit code {process.returncode}"
 
 
-def register(registration: Registration, uri: str) -> str:
+def register(registration: Registration, uri: str, token: str = "") -> str:
     """Add a version to the model registry of an MLflow, and return its number.
+
+    Args:
+        registration: Version to add.
+        uri: Tracking URI of the MLflow.
+        token: Bearer token of its requests; "" for none.
 
     Raises:
         InputError: MLflow is not installed, or has no model of the trial.
         TargetError: MLflow cannot be written.
     """
     check_installed("mlflow", "sqlalchemy")
+    variables = {"MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri}
+    if token:
+        variables |= {env.MLFLOW_TOKEN: token, "NO_PROXY": "127.0.0.1"}
     process = subprocess.run(
         [sys.executable, "-P", "-m", "trialplane.exporter.registration"],
         input=records.to_json(registration),
-        env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri},
+        env={**os.environ, **variables},
         capture_output=True,
         encoding="utf-8",
         errors="replace",

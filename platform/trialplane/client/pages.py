@@ -48,6 +48,8 @@ class Pages:
         report: Function to call with the reason why the source could not be reached, once for each reason.
 
     Attributes:
+        site: URL of the server, without a path.
+        secret: Secret of a request: in the URL of a page, in a cookie, or for a client of MLflow as its token.
         address: URL of the start page, with the secret.
     """
 
@@ -55,11 +57,12 @@ class Pages:
         self, source: Source, listener: socket.socket, start: Callable[[], str], report: Callable[[str], None]
     ) -> None:
         self._server = _Server(source, listener, start, report)
+        self.site, self.secret = self._server.site, self._server.secret
         self.address = self.page("/")
 
     def page(self, path: str) -> str:
         """Return the URL of a page, with the secret."""
-        return f"{self._server.site}{path}?token={self._server.secret}"
+        return f"{self.site}{path}?token={self.secret}"
 
     def __enter__(self) -> Pages:
         threading.Thread(target=self._server.serve_forever, daemon=True, name="web pages").start()
@@ -120,7 +123,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._refuse(403, "this is for pages of this machine")
         elif any(map(self.server.is_secret, urllib.parse.parse_qs(query).get("token", ()))):
             self._open(path)
-        elif not any(map(self.server.is_secret, self._cookies())):
+        elif not any(map(self.server.is_secret, (*self._cookies(), self._token()))):
             self._refuse(403, "open the address that `platform ui` has printed; each start has a new one")
         elif length > MAX_BODY or self.headers.get("Transfer-Encoding"):
             self._refuse(413, f"a request has at most {MAX_BODY} bytes")
@@ -137,6 +140,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             name, _, value = part.strip().partition("=")
             if name == self.server.cookie:
                 yield value
+
+    def _token(self) -> str:
+        """Return the token in the request's header `Authorization`; "" without one."""
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        return token if scheme == "Bearer" else ""
 
     def _open(self, path: str) -> None:
         """Redirect to a page, or from / to the start page, without the secret in the URL, and set it as a cookie."""
