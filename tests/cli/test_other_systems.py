@@ -18,12 +18,17 @@ from pathlib import Path
 import pytest
 from tests.browser import Browser
 from tests.cli.conftest import write
+from tests.cli.test_mcp import served
 from tests.cli.test_ui import DOUBLE, write_database
 from tests.client.conftest import complete
+from tests.client.test_doctor import cluster
+from tests.client.test_images import Machine
 from tests.ports import free_port
 
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
+
+__all__ = ["cluster"]
 
 # As on macOS: attributes are missing, files are not there. It is the sitecustomize of each process.
 OTHER_SYSTEM = """
@@ -165,6 +170,26 @@ def test_the_verbs_of_a_run_on_a_cluster_do_without_it(typed, namespace):
     assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stderr
 
 
+def test_a_training_and_a_collection_are_submitted_without_it(typed, namespace):
+    write(Path("jobs"), JOBS)
+    done = typed(
+        ("submit", "train", "fit", "--context", "lab", "--detach", "--name", "f"),
+        ("submit", "collect", "play", "--context", "lab", "--detach", "--name", "p"),
+        *((verb, name) for name in ("f", "p") for verb in ("status", "logs", "results", "report")),
+        ("cancel", "f", "--yes"),
+        ("cancel", "p", "--yes"),
+    )
+    assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stderr
+
+
+JOBS = {
+    "fit/job.yaml": "kind: train\n",
+    "fit/train.py": "def run(ctx): return {}\n",
+    "play/job.yaml": "kind: collect\ncollect: {units: 4, workers: 1, learner: train:learn}\nentrypoint: train:play\n",
+    "play/train.py": "def play(ctx): ...\ndef learn(ctx, results): ...\n",
+}
+
+
 def test_the_verbs_that_continue_or_repeat_a_run_on_a_cluster_do_without_it(typed, namespace):
     assert typed((*SUBMIT, "x")).returncode == 0
     ended = [
@@ -223,6 +248,37 @@ def test_the_pages_of_a_cluster_are_shown_without_it(typed, environ, namespace):
     namespace.cluster.proxy = answer
     with shown(environ(), "x") as browser:
         assert "/#/experiments/7/runs?" in browser.page
+
+
+def test_an_assistant_reads_the_runs_without_it(environ, monkeypatch):
+    for name, value in environ().items():
+        monkeypatch.setenv(name, value)
+
+    async def talk(client):
+        calls = [("list", {}), ("status", {"run": "a"}), ("results", {"run": "a"}), ("logs", {"run": "a"})]
+        return [await client.call_tool(tool, arguments) for tool, arguments in calls]
+
+    answers = served(talk)
+    assert not any(answer.is_error for answer in answers), [answer.content for answer in answers]
+    assert "hello" in answers[-1].structured_content["text"]
+
+
+def test_images_are_built_without_it(typed, tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch)  # docker and kind are doubles
+    done = typed(
+        ("image", "build", "--device", "cpu"),
+        ("image", "push", "--registry", "registry.example.com/team"),
+        ("image", "load", "--cluster", "lab"),
+    )
+    assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stderr
+    assert [words[2] for words in machine.ran] == ["build", "build", *("tag", "push") * 2, "docker-image"]
+
+
+def test_doctor_checks_a_cluster_without_it(typed, cluster):
+    done = typed(("doctor", "--context", "lab", "--wait", "1"))
+    assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stdout + done.stderr
+    assert " 0 failed" in done.stderr
+    assert "trial pod" in done.stdout
 
 
 @pytest.mark.parametrize(
