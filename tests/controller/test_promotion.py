@@ -15,7 +15,7 @@ import random
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.samplers._tpe import sampler as tpe
 from tests.controller.conftest import outcome
-from tests.controller.loops import Loop
+from tests.controller.loops import PAUSED, Loop
+from tests.controller.slots_double import Slots
 from tests.controller.trainings import Opened, failed, job
 
 from trialplane.controller import export
+from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.promotion import Promotion, Stretch
 from trialplane.job.search import Ladder
@@ -506,3 +508,62 @@ def test_a_paused_trial_holds_no_slot_and_continues_in_any(opened: Opened) -> No
     assert ledger.promotion is not None
     assert ledger.promotion.used_steps >= steps(Ladder(1, 4, 16), 16)
     assert any(len(used) > 1 for used in trial_slots.values())
+
+
+def paused_study(opened: Opened, pauses: Sequence[int]) -> tuple[Ledger, list[tuple[int, int]]]:
+    """A study that the user pauses after these numbers of steps, within a segment, and resumes; and the steps trained.
+
+    A trial that is stopped has a checkpoint of its last step.
+    """
+    of = study(trials=16, params={"epochs": 16}, sampler={"name": "tpe", "n_startup_trials": 4})
+    done_steps, trained, waiting = dict[int, int](), list[tuple[int, int]](), list(pauses)
+
+    def train(slots: Slots) -> Ending | None:
+        """Train one step of the trial at work; at the end of its segment, end it."""
+        ((slot, request),) = slots.running().items()
+        trial, segment = request.trial, request.segment
+        assert segment is not None
+        last = segment.rung or 16
+        done_steps[trial] = max(segment.done, done_steps.get(trial, 0)) + 1
+        trained.append((trial, done_steps[trial]))
+        metrics = {"loss": float(trial)}
+        report = TrialReport(request.number, done_steps[trial], metrics, time.time())
+        if done_steps[trial] < last:
+            slots.say(slot, reports=(report,))
+            return PAUSED if waiting and len(trained) >= waiting[0] else None
+        state = TrialState.PAUSED if segment.rung else TrialState.COMPLETE
+        saved = CheckpointSummary(1, 1, f"{trial} at {last}")
+        slots.end(slot, reports=(report,), state=state, metrics=metrics, checkpoints=saved)
+        return None
+
+    def stop(slots: Slots) -> None:
+        slots.fail(0, FailureClass.LOST, "stopped by SIGTERM, with a checkpoint")
+
+    while True:
+        looped, ledger = list[Loop](), opened.open(of)
+        looped.append(Loop(ledger, opened.run, lambda loops=looped: train(loops[0].slots), stop))
+        ending = looped[0].controller.run()
+        if ending.state is not RunState.PAUSED:
+            assert ending.state is RunState.SUCCEEDED
+            return ledger, trained
+        assert looped[0].heard, "the trial was told to save a checkpoint"
+        waiting.pop(0)
+
+
+def test_a_pause_by_the_user_changes_neither_decisions_nor_steps(tmp_path: Path) -> None:
+    histories = []
+    for name, pauses in (("whole", ()), ("parts", (5, 6, 17, 30))):
+        opened = Opened(tmp_path / name)
+        ledger, trained = paused_study(opened, pauses)
+        stopped = {request.number for request, ended in ledger.attempts() if ended and ended.failure is FailureClass.STOPPED}
+        assert len(stopped) == len(pauses)
+        decisions = [
+            (request.trial, request.params, request.segment.rung, request.segment.done)
+            for request, _ in ledger.attempts()
+            if request.segment is not None and request.retry_of not in stopped
+        ]
+        assert ledger.promotion is not None
+        assert ledger.promotion.used_steps == len(trained) == len(set(trained)) == steps(Ladder(1, 4, 16), 16)
+        histories.append((decisions, trained, ledger.counts.complete, ledger.counts.pruned))
+        opened.close()
+    assert histories[0] == histories[1]
