@@ -68,6 +68,8 @@ def test_a_report_is_stored_with_the_run_of_the_study(ended: Place, tmp_path: Pa
     (parent,) = ended.runs("study")
     artifacts = [item.path for item in ended.client.list_artifacts(parent.info.run_id)]
     assert artifacts == ["job.json", "report.html"]
+    tags = ended.client.get_run(parent.info.run_id).data.tags
+    assert tags["trialplane.page"] == "the artifact report.html; `platform ui toy-1` shows it live"
     stored = ended.client.download_artifacts(parent.info.run_id, "report.html", str(tmp_path))
     assert Path(stored).read_text() == (tmp_path / "page.html").read_text()
 

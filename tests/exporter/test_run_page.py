@@ -20,7 +20,7 @@ from trialplane.job import kinds
 from trialplane.ledger import attempts
 from trialplane.ledger.attempts import Attempt
 from trialplane.plan import plan as planning
-from trialplane.wire import records
+from trialplane.wire import labels, records
 from trialplane.wire.exports import End
 from trialplane.wire.states import RunState
 
@@ -74,10 +74,29 @@ def test_samples_of_system_metrics_do_not_count_for_the_page(place: Place, monke
     assert re.search(r'"table":"points 0","name":"step","category":"","type":"f4","offset":\d+,"length":3\b', page(place))
 
 
+def tag(place: Place) -> str:
+    """What the run that stands for the whole study says of its page."""
+    (study,) = place.runs("study")
+    text: str = study.data.tags[labels.PAGE]
+    return text
+
+
+def test_the_page_and_the_run_in_mlflow_lead_to_each_other(place: Place) -> None:
+    place.play(0)
+    exporter = place.exporter()
+    bring(exporter, closes=False)
+    assert tag(place) == "`platform ui toy-1` shows it live"
+    exporter.set_end(end(place))
+    bring(exporter, closes=True)
+    assert tag(place) == "the artifact report.html; `platform ui toy-1` shows it live"
+    assert '["Open it in MLflow","platform ui toy-1"]' in page(place)
+
+
 def test_a_run_on_a_laptop_stores_no_page(place: Place) -> None:
     place.play(0)
     place.export(DONE)
     assert stored(place) == ["job.json"]
+    assert tag(place) == "`platform ui toy-1` shows it live"
 
 
 class _Ledger(source.Database):
@@ -114,6 +133,7 @@ def test_a_page_beyond_a_limit_is_left_out_and_everything_else_is_stored(
         place.play(number)
     place.export(end(place))
     assert stored(place) == ["job.json"]
+    assert "report.html" not in tag(place)
     (study,) = place.runs("study")
     assert study.info.status == "FINISHED"
     assert len(place.runs()) == 2

@@ -194,6 +194,9 @@ class Exporter:
             write_log(f"MLflow does not get the page of the run: {describe(error)}; {command}")
         else:
             self.files.add([(self._parent, Artifact("", str(self._run_paths.report)))])
+            batch = Batch()
+            batch.add_tags(projection.page_tag(self._run_paths.root.name, is_stored=True))
+            self.sender.send(self._parent, batch)
 
     # The parent run
 
@@ -222,8 +225,9 @@ class Exporter:
         if self._end is None:
             batch.add_tags({labels.STATE: RunState.RUNNING.value})
             batch.status = "RUNNING"
-        self.sender.send(parent.info.run_id, batch)
         page = self._run_paths.report
+        batch.add_tags(projection.page_tag(self._run_paths.root.name, is_stored=page.exists()))
+        self.sender.send(parent.info.run_id, batch)
         files = [self._run_paths.job, page] if page.exists() else [self._run_paths.job]
         self.files.add([(parent.info.run_id, Artifact("", str(file))) for file in files])
         self._parent = parent.info.run_id  # set last, so that everything above is repeated if any of it fails

@@ -79,6 +79,17 @@ def parent_start(job: Job, submission: Mapping[str, Any]) -> Batch:
     return batch
 
 
+def page_tag(run: str, *, is_stored: bool) -> dict[str, str]:
+    """Return the tag of the parent run that names the page of the run.
+
+    Args:
+        run: Name of the run.
+        is_stored: Whether the page is among the artifacts of the parent run.
+    """
+    stored = "the artifact report.html; " if is_stored else ""
+    return {labels.PAGE: f"{stored}`platform ui {run}` shows it live"}
+
+
 def parent_end(end: End) -> Batch:
     """Return the entries that the end of a run adds to the parent run."""
     batch = Batch(status=_RUN_STATUS.get(end.state, "SCHEDULED"))

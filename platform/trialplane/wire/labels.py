@@ -29,6 +29,7 @@ ANSWERED_BY = "trialplane.answered_by"
 BEGUN_FROM = "trialplane.begun_from"  # of a trial that has begun from a checkpoint of an earlier run: that trial, run:trial
 SPARED_STEPS = "trialplane.spared_steps"  # the same: number of steps of that checkpoint
 NODE = "trialplane.node"
+PAGE = "trialplane.page"  # on the parent run: where the page of `platform report` is, for people
 EXPORTED = "trialplane.exported"  # on the parent run: position of the exporter in the ledger, as JSON
 EXPORTER = "trialplane.exporter"  # on the parent run: id of the newest exporter that writes to it
 SEED = "trialplane.seed"
