@@ -213,6 +213,41 @@ def test_a_failure_on_the_page_links_to_its_log(runs, served):
         assert shown.errors == []
 
 
+def test_a_browser_runs_nothing_of_a_log_or_of_what_is_newer(runs, served):
+    text = studies.HOSTILE
+
+    def tell(request: TrialRequest) -> TrialOutcome:
+        return dataclasses.replace(complete(request), metrics={"loss": 1.0, text: 1.0})
+
+    run = runs.make("a", tell=tell, asks=2, trials=12, space={"name": {"type": "categorical", "choices": [text, "plain"]}})
+    runs.say(run, RunState.RUNNING)
+    with browsers.browser() as opened:
+        shown = opened(served("a").page("/-/report"))
+        runs.drive(run, lambda request: failed(request, message=text), 1)
+        runs.drive(run, tell, 4)
+        runs.say(run, RunState.RUNNING, reason=text, warnings=(text,))
+        file = run.trial_log(2, 1)
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{text}\n" * 3)
+        shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('7 of 12')")
+        shown.page.wait_for_function("document.querySelector('.notice')?.textContent.includes('onerror')")
+        for section in shown.sections:
+            shown.show(section)
+        assert text in shown.read("document.querySelector('#failures pre').textContent")
+        assert text in shown.read("document.querySelector('#trials .header').textContent")
+        assert shown.read("document.querySelectorAll('img, section a:not(.modebar-btn)').length") == 1, "the log's link"
+        with shown.page.expect_popup() as popup:
+            shown.page.locator("#failures a").click()
+        log = popup.value
+        log.on("dialog", lambda dialog: (shown.errors.append(dialog.message), dialog.dismiss()))
+        log.on("pageerror", lambda error: shown.errors.append(error.message))
+        log.on("console", lambda line: shown.errors.append(line.text))
+        log.reload()
+        assert log.evaluate("document.body.textContent") == f"{text}\n" * 3
+        assert log.evaluate("document.body.querySelectorAll('*').length") == 1, "one block of text"
+        assert shown.errors == []
+
+
 def test_a_browser_shows_what_is_newer_and_keeps_what_was_chosen(runs, served):
     run = runs.make("a", tell=complete, asks=5, trials=12)
     runs.say(run, RunState.RUNNING)

@@ -36,6 +36,7 @@ class Page:
         page: the same.
         errors: messages of errors, of scripts and of the content security policy.
         requests: addresses that the page asked for, but its own.
+        workers: addresses of the web workers that the page started.
     """
 
     def __init__(self, page: Any) -> None:
@@ -44,6 +45,8 @@ class Page:
         page.add_init_script(_COUNTING)
         self.errors: list[str] = []
         self.requests: list[str] = []
+        self.workers: list[str] = []
+        page.on("worker", lambda worker: self.workers.append(worker.url))
         page.on("pageerror", lambda error: self.errors.append(f"{error.message}\n{error.stack}"))
         page.on("console", lambda line: line.type == "error" and self.errors.append(line.text))
         page.on("request", lambda request: self.requests.append(request.url))

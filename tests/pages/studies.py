@@ -35,6 +35,10 @@ SPACE: dict[str, Any] = {
     "batch": {"type": "categorical", "choices": [16, 32, 64, 128]},
 }
 AROUND = PageContext("--local", True, None, BEGAN + 86_400)
+# A text that would run in a page if it were markup.
+HOSTILE = (
+    "<img src=x onerror=\"alert('A')\"></script><script>alert('B')</script>{{7*7}}%{x}<a href='javascript:alert(1)'>c</a>"
+)
 
 
 def job(trials: int, **fields: Any) -> Job:

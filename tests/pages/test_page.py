@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.pages.browsers import Page
 from trialplane.job import kinds
 from trialplane.pages import comparison, content, page
 from trialplane.pages.content import RunRecord
+from trialplane.wire import rows
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -108,6 +110,55 @@ def test_merged_bars_of_the_timeline_tell_waiting_too(opened: Opened) -> None:
     assert shown.read(total) == pytest.approx(8, abs=0.1), "each of the slots does one of them"
 
 
+def test_a_merged_timeline_is_zoomed_with_the_pointer_and_with_keys(opened: Opened) -> None:
+    recorded = studies.study(2000, steps=1)
+    rows = [dataclasses.replace(row, slot=int(row.node.removeprefix("pod-"))) for row in recorded.attempts]
+    shown = opened(dataclasses.replace(recorded, attempts=rows))
+    shown.show("timeline")
+    range_ = "document.querySelector('#timeline .chart')._fullLayout.xaxis.range"
+    merged = "isMerged => document.querySelector('#timeline .chart').data.some(t => t.name === 'working') === isMerged"
+    assert "Zoom in to see single attempts" in shown.text("#timeline p")
+    whole = shown.read(range_)
+    box = shown.page.locator("#timeline .nsewdrag").first.bounding_box()
+    assert box is not None
+    shown.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 20)
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 20, steps=3)
+    shown.page.mouse.up()
+    shown.page.wait_for_function(merged, arg=False)
+    assert "complete" in names_of(shown, "timeline")
+    low, high = shown.read(range_)
+    assert (low, high) == pytest.approx((0.5 * whole[1], 0.6 * whole[1]), rel=0.02)
+
+    def press(name: str) -> None:
+        """With the keyboard."""
+        shown.page.locator("#timeline .controls").get_by_text(name).press("Enter")
+
+    press("Earlier")
+    assert shown.read(range_) == pytest.approx([low - (high - low) / 2, high - (high - low) / 2])
+    press("Later")
+    press("Zoom in")
+    assert shown.read(range_) == pytest.approx([low + (high - low) / 4, high - (high - low) / 4])
+    for _ in range(7):
+        press("Zoom out")
+    assert shown.read(range_) == pytest.approx(whole)
+    assert shown.read(merged, True)
+    press("Earlier")
+    assert shown.read(range_) == pytest.approx(whole), "there is nothing before it"
+    assert shown.errors == []
+
+
+def test_the_timeline_tells_how_long_slots_were_idle(opened: Opened) -> None:
+    recorded = studies.study(30)
+    busy = sum(row.seconds or 0.0 for row in recorded.attempts)
+    shown = opened(dataclasses.replace(recorded, status=dataclasses.replace(recorded.status, parallel=4, worked=busy / 3)))
+    assert shown.text("#timeline p").startswith("4 slots were idle for 25 % of the time that the run had them.")
+    shown = opened(dataclasses.replace(recorded, status=dataclasses.replace(recorded.status, parallel=1, worked=2 * busy)))
+    assert shown.text("#timeline p").startswith("1 slot was idle for 50 % of the time that the run had it.")
+    shown = opened(dataclasses.replace(recorded, status=dataclasses.replace(recorded.status, worked=0.0)))
+    assert "idle" not in shown.text("#timeline")
+
+
 def test_trials_of_a_promotion_are_drawn_with_the_value_that_they_reached(opened: Opened) -> None:
     recorded = studies.promoted(64)
     shown = opened(recorded)
@@ -124,6 +175,40 @@ def test_trials_of_a_promotion_are_drawn_with_the_value_that_they_reached(opened
     drag(shown, 2, 0, 0.12)  # one or two layers of twelve
     layers = {row.trial: row.params["layers"] for row in recorded.attempts}
     wait_for_matches(shown, sum(count <= 2 for count in layers.values()))
+    assert shown.errors == []
+
+
+@pytest.mark.parametrize("metric", ["elo", "Elo_of_games"])
+def test_a_collection_shows_its_elo_first(opened: Opened, metric: str) -> None:
+    recorded = studies.collection(8)
+    elos = [row.metrics["elo"] for row in recorded.attempts]
+    rows = [dataclasses.replace(row, metrics={"games": 64.0, metric: row.metrics["elo"]}) for row in recorded.attempts]
+    shown = opened(dataclasses.replace(recorded, attempts=rows))
+    shown.show("iterations")
+    assert shown.page.get_by_label("Metric", exact=True).input_value() == metric
+    assert shown.read("[...document.querySelector('#iterations .chart').data[0].y]") == pytest.approx(elos, rel=1e-6)
+
+
+def test_many_curves_are_quantiles_with_the_best_and_those_selected(opened: Opened) -> None:
+    recorded = studies.study(600)
+    shown = opened(recorded)
+    shown.page.get_by_role("columnheader", name="loss").dblclick()  # the worst first
+    shown.page.locator("#trials input").fill("state = COMPLETE, attempt = 1")
+    shown.page.locator("#trials .rows .row").first.click()
+    trial = shown.text("#trials .row[aria-selected=true] span")
+    shown.show("curves")
+    bands = ["5-95 % of all", "25-75 % of all", "median of all"]
+    assert names_of(shown, "curves") == [*bands, "pruned here", "complete", f"selected trial {trial}", "pruned"]
+    find = "document.querySelector('#curves .chart').data.find(t => t.name === name)"
+    trace = f"name => (t => ({{x: [...t.x], y: [...t.y]}}))({find})"
+    median = shown.read(trace, bands[2])
+    for step, value in zip(median["x"], median["y"], strict=True):
+        losses = [report.metrics["loss"] for report in recorded.reports if report.step == step]
+        assert value == pytest.approx(statistics.median(losses), rel=0.02)
+    best = rows.rank(recorded.job, rows.newest_attempts(recorded.attempts))[:50]
+    assert shown.read(trace, "complete")["x"].count(None) == sum(row.attempt == 1 for row in best), "one gap for each curve"
+    selected = [r.metrics["loss"] for r in recorded.reports if r.trial == int(trial)]
+    assert shown.read(trace, f"selected trial {trial}")["y"][:-1] == pytest.approx(selected, rel=1e-5)
     assert shown.errors == []
 
 
@@ -161,6 +246,12 @@ def test_a_large_study_draws_and_keeps_its_rows_out_of_the_page(opened: Opened, 
     shown.show("history")
     assert shown.contexts > 0
     drawn(shown)
+    shown.show("contour")
+    complete = shown.read("document.querySelector('#contour .chart').chart.draw().data[0].text.flat().filter(Boolean)")
+    assert (sum(int(text.rpartition(" ")[2].replace(",", "")) for text in complete) > 10_000) == (trials == 50_000)
+    types = shown.read("document.querySelector('#contour .chart').data.map(t => t.type)")
+    assert types == (["heatmap"] if trials == 50_000 else ["contour", "scatter"]), "bins alone above 10,000 points"
+    assert shown.read("document.querySelector('#contour .chart').data[0].z.length") == (50 if trials == 50_000 else 24)
     assert f"{trials:,} rows" in shown.text("#trials .count")
     assert shown.read("document.querySelectorAll('.rows .row').length") < 60
     shown.page.locator("#trials .grid").press("End")
@@ -197,7 +288,8 @@ BLANK = """() => {
     };
     const hasMark = (chart) => chart.querySelector('.point, .js-line, .bars path, .heatmaplayer image');
     const charts = [...document.querySelectorAll('.chart')];
-    return charts.filter(c => !hasMark(c) && ![...c.querySelectorAll('canvas')].some(isDrawn)).map(c => c.ariaLabel);
+    const isBlank = (chart, canvases) => canvases.length ? !canvases.some(isDrawn) : !hasMark(chart);
+    return charts.filter(chart => isBlank(chart, [...chart.querySelectorAll('canvas')])).map(chart => chart.ariaLabel);
 }"""
 
 
@@ -260,9 +352,6 @@ def test_values_that_are_no_numbers_draw(opened: Opened) -> None:
     drawn(opened(dataclasses.replace(recorded, attempts=rows, reports=reports)))
 
 
-HOSTILE = (
-    "<img src=x onerror=\"alert('A')\"></script><script>alert('B')</script>{{7*7}}%{x}<a href='javascript:alert(1)'>c</a>"
-)
 ODD = [
     "",
     "__proto__",
@@ -278,29 +367,54 @@ ODD = [
 ]
 
 
-def test_what_a_run_says_is_text_and_nothing_runs(opened: Opened) -> None:
-    recorded = studies.study(60)
-    names = [HOSTILE, *ODD]
+def hostile(recorded: RunRecord) -> RunRecord:
+    """The run with markup and scripts in all of its names and texts."""
+    names = [studies.HOSTILE, *ODD]
     rows = [
         dataclasses.replace(
             row,
-            params={**row.params, **{name: [HOSTILE, index][index % 2] for index, name in enumerate(names, row.trial)}},
+            params={**row.params, **{name: [studies.HOSTILE, i][i % 2] for i, name in enumerate(names, row.trial)}},
             metrics={**row.metrics, **dict.fromkeys(names, 1.5)},
-            message=HOSTILE,
-            node=HOSTILE,
+            message=studies.HOSTILE,
+            node=studies.HOSTILE,
             failure=row.failure and FailureClass.ERROR,
         )
         for row in recorded.attempts
     ]
-    reports = [dataclasses.replace(report, metrics={**report.metrics, HOSTILE: 1.0}) for report in recorded.reports]
-    status = dataclasses.replace(recorded.status, reason=HOSTILE, warnings=(HOSTILE,))
-    shown = opened(dataclasses.replace(recorded, attempts=rows, reports=reports, status=status))
+    reports = [dataclasses.replace(report, metrics={**report.metrics, studies.HOSTILE: 1.0}) for report in recorded.reports]
+    status = dataclasses.replace(recorded.status, reason=studies.HOSTILE, warnings=(studies.HOSTILE,))
+    return dataclasses.replace(recorded, attempts=rows, reports=reports, status=status)
+
+
+MARKUP = "document.querySelectorAll('img, a:not(nav a):not(.modebar-btn)').length"
+
+
+def test_what_a_run_says_is_text_and_nothing_runs(opened: Opened) -> None:
+    shown = opened(hostile(studies.study(60)))
     drawn(shown)
     shown.page.locator("#trials .rows .row").first.click()
-    assert HOSTILE in shown.read("document.querySelector('#trials .details').textContent")
-    assert HOSTILE in shown.read("document.querySelector('.notice').textContent")
-    assert shown.read("document.querySelectorAll('img, a:not(nav a):not(.modebar-btn)').length") == 0
+    assert studies.HOSTILE in shown.read("document.querySelector('#trials .details').textContent")
+    assert studies.HOSTILE in shown.read("document.querySelector('.notice').textContent")
+    assert shown.read(MARKUP) == 0
     assert shown.errors == []
+
+
+def test_what_compared_runs_and_trials_say_is_text_too(opened: Opened, chromium, tmp_path: Path) -> None:
+    name = f"{studies.HOSTILE}.sampler"
+    runs = [hostile(studies.study(12, seed=seed, run=run)) for seed, run in enumerate(("a", name))]
+    shown = opened(*runs)
+    drawn(shown)
+    shown.page.get_by_label("Run", exact=True).select_option("1")
+    assert shown.read("document.querySelector('h2.run').textContent") == name
+    drawn(shown)
+    assert (shown.read(MARKUP), name in cells(shown, 0, "runs")) == (0, True)
+    file = tmp_path / "trials.html"
+    compared = comparison.trial_comparison([(runs[1], trial) for trial in range(6)])
+    file.write_text(page.page(studies.HOSTILE, [], compared), encoding="utf-8")
+    shown = chromium(file)
+    drawn(shown)
+    assert studies.HOSTILE in shown.read("document.querySelector('#trials .rows').textContent")
+    assert (shown.read(MARKUP), shown.page.title()) == (0, studies.HOSTILE)
 
 
 def test_the_policy_of_the_page_stops_what_would_run(opened: Opened) -> None:
@@ -357,6 +471,30 @@ def test_the_table_sorts_filters_and_is_usable_by_keyboard(opened: Opened) -> No
     assert (len(lines), lines[0].split(",")[:2]) == (201, ["trial", "state"])
 
 
+def test_tab_reaches_every_control(opened: Opened) -> None:
+    recorded = studies.study(
+        30,
+        objectives=[{"metric": "loss", "direction": "minimize"}, {"metric": "accuracy", "direction": "maximize"}],
+        metrics=lambda params, value: {"loss": value, "accuracy": value},
+    )
+    shown = opened(recorded, viewport={"width": 1280, "height": 8000})  # with all charts
+    for section in shown.sections:
+        shown.show(section)
+    shown.read("() => { window.reached = []; addEventListener('focusin', (event) => reached.push(event.target)); }")
+    controls = "[...document.querySelectorAll('a[href], button, input, select, [tabindex=\"0\"]')]"
+    for _ in range(shown.read(f"{controls}.length") + 20):  # boxes that scroll are reached too
+        shown.page.keyboard.press("Tab")
+    assert shown.read(f"{controls}.filter(e => !reached.includes(e)).map(e => e.outerHTML.slice(0, 80))") == []
+    names = "e => e.ariaLabel || e.textContent || e.parentNode.textContent"
+    assert {"Download CSV", "Zoom in", "Range of lr", "Dark theme"} <= set(shown.read(f"reached.map({names})"))
+    order = shown.read(f"{controls}.map(e => reached.indexOf(e))")
+    assert order == sorted(order), "in the order of the page"
+    opacity = "getComputedStyle(document.querySelector('#history .modebar-group')).opacity"
+    shown.page.wait_for_function(f"{opacity} === '0'")
+    shown.page.locator("#history .modebar-btn").first.focus()
+    shown.page.wait_for_function(f"{opacity} === '1'")
+
+
 def test_the_theme_follows_the_system_and_can_be_switched(opened: Opened) -> None:
     shown = opened(studies.study(30), color_scheme="dark")
     theme = "document.documentElement.dataset.theme"
@@ -393,6 +531,7 @@ def test_a_brush_asks_all_trials_and_filters_the_table(opened: Opened) -> None:
     recorded = studies.study(6000, steps=1)
     complete = [row for row in recorded.attempts if row.state is TrialState.COMPLETE]
     shown = opened(recorded)
+    assert len(shown.workers) == 1, "columns of this size are decoded beside the page"
     shown.show("parallel")
     assert shown.read(f"{LINES}.length") == 2000 < len(complete)
     drag(shown, 2, 0, 0.12)  # one or two layers of twelve

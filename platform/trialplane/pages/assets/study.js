@@ -626,17 +626,26 @@ function timeline(run) {
       chart.update();
     });
   });
+  /** Shows a shorter or longer part of the time, and moves it by a share of its length; within all of it. */
+  const zoom = (factor, share) => () => {
+    const last = extent().last || 1, [from, to] = view ?? [0, last];
+    const size = Math.min(last, factor * (to - from)), start = (from + to - size) / 2 + share * size;
+    const begin = Math.max(0, Math.min(last - size, start));
+    view = size < last ? [begin, begin + size] : null;
+    chart.update();
+  };
+  const buttons = [["Zoom in", 0.5, 0], ["Zoom out", 2, 0], ["Earlier", 1, -0.5], ["Later", 1, 0.5]].map(([name, factor, share]) => el("button", { type: "button", onclick: zoom(factor, share) }, name));
   const words = el("p", {});
   const renew = () => {
     const { idle, slots } = run.facts.costs;
     words.textContent = [idle === null ? "" : `${slots === 1 ? "1 slot was" : `${slots} slots were`} idle for ${(100 * idle).toFixed(0)} % of the time that the run had ${slots === 1 ? "it" : "them"}.`,
       run.facts.kind === "collect" ? "Bars are iterations in the slot of the learner; the time of single workers is not recorded." : "",
-      starts.data.length > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
+      starts.data.length > BARS ? "Zoom in to see single attempts: drag over a part of the chart, or press the buttons." : ""].filter(Boolean).join(" ");
     words.hidden = !words.textContent;
     chart.resize({ height: `${Math.max(220, Math.min(560, 90 + 26 * extent().slots))}px` });
   };
   renew();
-  return Object.assign(section("timeline", "Timeline", words, chart.element), { renew });
+  return Object.assign(section("timeline", "Timeline", words, el("div", { class: "controls" }, buttons), chart.element), { renew });
 }
 
 function costs(run) {
@@ -680,5 +689,5 @@ function trials(run) {
     run.table.renew(tableColumns(run));
     if (trial !== null) show(run.rowOf(trial));
   };
-  return Object.assign(section("trials", run.facts.kind === "collect" ? "Iterations in a table" : "Trials", el("p", { class: "hint" }, run.facts.kind === "collect" ? "" : "Best first. ", "Arrow keys move, Enter selects. Numbers have seven digits; the command for all results is above."), run.table.element, details), { renew });
+  return Object.assign(section("trials", run.facts.kind === "collect" ? "Iterations in a table" : "Trials", el("p", { class: "hint" }, run.facts.kind === "collect" ? "" : "Best first. ", `Arrow keys move, Enter selects. The table has the values that charts show of ${run.facts.kind === "collect" ? "an iteration" : `a ${run.facts.noun}`} under the pointer. Numbers have seven digits; the command for all results is above.`), run.table.element, details), { renew });
 }
