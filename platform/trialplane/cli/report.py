@@ -173,7 +173,8 @@ def mlflow_uri(handle: RunHandle) -> str:
     uri = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if not uri and handle.target.remote:
         raise InputError(
-            f"{handle.name} is on a cluster, whose MLflow only its runs write; set {env.MLFLOW_TRACKING_URI} to another one"
+            f"{handle.name} is on a cluster, which adds the page to its MLflow when the run ends; to add it to another "
+            f"MLflow, set {env.MLFLOW_TRACKING_URI}"
         )
     return uri or paths.mlflow_uri(paths.home())
 
