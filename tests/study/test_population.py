@@ -118,6 +118,8 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
     (row,) = replay.rows()
     assert (row.metrics, row.returned) == (best.metrics, best.returned)
     assert last_parent(study, "replay", row.number)["digest"] == last_parent(study, "alone", best.number)["digest"]
+    assert last_checkpoint(study, "replay", row.number) == last_checkpoint(study, "alone", best.number), "the same end state"
+    assert len({last_checkpoint(study, "alone", row.number) for row in alone.rows()}) == 6, "each member has another one"
 
 
 def last_parent(study: Study, name: str, number: int) -> dict[str, Any]:
@@ -125,3 +127,11 @@ def last_parent(study: Study, name: str, number: int) -> dict[str, Any]:
     ((text,),) = study.rows(name, f"select request from attempts where number = {number}")
     parent: dict[str, Any] = json.loads(text)["segment"]["parent"]
     return parent
+
+
+def last_checkpoint(study: Study, name: str, number: int) -> str:
+    """The digest of the checkpoints that an attempt has left at its end."""
+    ((text,),) = study.rows(name, f"select outcome from attempts where number = {number}")
+    digest: str = json.loads(text)["checkpoints"]["digest"]
+    assert digest
+    return digest
