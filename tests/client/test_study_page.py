@@ -198,7 +198,8 @@ def test_a_run_on_a_cluster_is_read_through_the_gateway(runs, served, target, na
         assert reply.read() == b"trial 0\n"
 
 
-def test_a_failure_on_the_page_links_to_its_log(runs, served):
+def test_a_failure_on_the_page_links_to_its_log(runs, served, tmp_path_factory):
+    folder = browsers.pictures(tmp_path_factory)
     run = runs.make("a", tell=failed, asks=1)
     runs.say(run, RunState.RUNNING)
     file = run.trial_log(0, 1)
@@ -207,9 +208,12 @@ def test_a_failure_on_the_page_links_to_its_log(runs, served):
     with browsers.browser() as opened:
         shown = opened(served("a").page("/-/report"))
         assert "platform logs a 0" in shown.text("#failures")
+        shown.page.screenshot(path=folder / "live-page.png", full_page=True)
+        shown.page.locator("#failures").screenshot(path=folder / "live-failures.png")
         with shown.page.expect_popup() as popup:
             shown.page.locator("#failures a").click()
         popup.value.get_by_text("it went wrong here").wait_for(timeout=browsers.PATIENCE)
+        popup.value.screenshot(path=folder / "live-log.png")
         assert shown.errors == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ _COUNTING = """
         return context;
     };
 """
+SCREENSHOTS = os.environ.get("SCREENSHOTS")  # the folder of pictures; none for one that pytest removes
 PATIENCE = 120_000  # milliseconds, of all waits: for a machine that has much else to do
 
 
@@ -82,6 +84,17 @@ class Page:
     def text(self, selector: str) -> str:
         """Return the text of the first element that a selector chooses."""
         return str(self.page.locator(selector).first.inner_text())
+
+
+def pictures(factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the pictures, which exists.
+
+    Args:
+        factory: of pytest's temporary folders.
+    """
+    folder = Path(SCREENSHOTS) if SCREENSHOTS else factory.getbasetemp() / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @contextmanager

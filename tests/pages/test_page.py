@@ -182,7 +182,7 @@ def test_trials_of_a_promotion_are_drawn_with_the_value_that_they_reached(opened
 def test_a_collection_shows_its_elo_first(opened: Opened, metric: str) -> None:
     recorded = studies.collection(8)
     elos = [row.metrics["elo"] for row in recorded.attempts]
-    rows = [dataclasses.replace(row, metrics={"games": 64.0, metric: row.metrics["elo"]}) for row in recorded.attempts]
+    rows = [dataclasses.replace(row, metrics={"velocity": 64.0, metric: row.metrics["elo"]}) for row in recorded.attempts]
     shown = opened(dataclasses.replace(recorded, attempts=rows))
     shown.show("iterations")
     assert shown.page.get_by_label("Metric", exact=True).input_value() == metric

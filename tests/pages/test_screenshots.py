@@ -3,26 +3,25 @@
 The pictures are in the folder SCREENSHOTS: look at them after a change of the page. Without this variable they are below
 pytest's temporary folder (`--basetemp`), and only a study and a comparison are dark too, as a theme changes no layout. What
 a program can see is checked here: nothing is wider than the page, no chart is empty, and no text of a chart is cut off or
-lies on another one. Not checked here: what charts show (test_page.py).
+lies on another one. Not checked here: what charts show (test_page.py). The pictures of a live page with a failure, and of
+the log that it links to, are taken in tests/client/test_study_page.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.pages import studies
+from tests.pages import browsers, studies
 from tests.pages.browsers import Page
 
+from trialplane.pages import comparison, page
 from trialplane.pages.content import RunRecord
 
 Opened = Callable[..., Page]
-
-FOLDER = os.environ.get("SCREENSHOTS")
 
 _DEFECTS = (Path(__file__).parent / "defects.js").read_text()  # a function of a section
 
@@ -62,10 +61,7 @@ RUNS: dict[str, Callable[[], list[RunRecord]]] = {
 
 @pytest.fixture(scope="session", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the pictures."""
-    folder = Path(FOLDER) if FOLDER else tmp_path_factory.getbasetemp() / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return browsers.pictures(tmp_path_factory)
 
 
 def picture(shown: Page, name: str, folder: Path) -> list[str]:
@@ -83,11 +79,26 @@ def picture(shown: Page, name: str, folder: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "theme"),
-    [*((run, "light") for run in RUNS), *((run, "dark") for run in (RUNS if FOLDER else ("study", "comparison")))],
+    [
+        *((run, "light") for run in RUNS),
+        *((run, "dark") for run in (RUNS if browsers.SCREENSHOTS else ("study", "comparison"))),
+    ],
 )
 def test_every_section_is_whole(opened: Opened, folder: Path, run: str, theme: str) -> None:
     shown = opened(*RUNS[run](), color_scheme=theme, viewport={"width": 1280, "height": 1200})  # the tallest section fits
     assert picture(shown, f"{run}-{theme}", folder) == []
+    assert shown.errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"] if browsers.SCREENSHOTS else ["light"])
+def test_the_comparison_of_trials_is_whole(chromium: Opened, folder: Path, tmp_path: Path, theme: str) -> None:
+    record = _study()
+    compared = comparison.trial_comparison([(record, trial) for trial in range(8)], goal=0.4)
+    file = tmp_path / "trials.html"
+    file.write_text(page.page("trials", [], compared), encoding="utf-8")
+    shown = chromium(file, color_scheme=theme, viewport={"width": 1280, "height": 1200})
+    assert picture(shown, f"compared-trials-{theme}", folder) == []
     assert shown.errors == []
 
 

@@ -353,7 +353,7 @@ function constraints(run) {
 }
 
 function iterations(run) {
-  let column = run.metrics.find((metric) => /elo/i.test(metric.name)) ?? run.metrics.find((metric) => metric.name !== "units") ?? run.metrics[0];
+  let column = run.metrics.find((metric) => /(^|[^a-z])elo([^a-z]|$)/i.test(metric.name)) ?? run.metrics.find((metric) => metric.name !== "units") ?? run.metrics[0];
   const chart = new Chart("A metric of each iteration", 340, () => {
     const rows = range(run.size).filter((row) => column.has(row));
     return { data: [scatter({ mode: "lines+markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), line: { color: shade(OKABE_ITO[0]) } })],
