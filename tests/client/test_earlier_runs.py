@@ -170,6 +170,8 @@ def test_data_whose_changes_are_not_detected_is_reported(
         "reuse: a change of what data names (https://example.org/data.csv) is not detected; if it has changed, submit with "
         "`--set reuse=false`"
     )
+    assert note not in notes(runs), "nothing is reused"
+    runs.make("first", tell=complete)
     assert note in notes(runs)
     assert note not in prepared(runs, "second").warnings
     monkeypatch.setattr(datasets, "_MOST_FILES", 1)

@@ -98,11 +98,6 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple
             "many files"
         )
         return [], []
-    notes += [
-        f"reuse: a change of what {name} names ({errors.shortened(text, _MAX_DIFFERENCE)}) is not detected; if it has "
-        "changed, submit with `--set reuse=false`"
-        for name, text in datasets.uncompared(job, plan.data, plan.pack.files).items()
-    ]
     training_digest, code_digest = earlier.training_digest(job), plan.pack.identity
     results: list[EarlierTrial] = []
     beginnings: list[Beginning] = []
@@ -128,6 +123,12 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
     if not results and not beginnings:
         notes += _reasons(target, plan)
+        return [], []
+    notes += [
+        f"reuse: a change of what {name} names ({errors.shortened(text, _MAX_DIFFERENCE)}) is not detected; if it has "
+        "changed, submit with `--set reuse=false`"
+        for name, text in datasets.uncompared(job, plan.data, plan.pack.files).items()
+    ]
     longest: dict[str, Beginning] = {}
     for beginning in sorted(beginnings, key=lambda beginning: beginning.step, reverse=True):
         longest.setdefault(keys.key(beginning.params), beginning)
