@@ -271,6 +271,7 @@ def test_the_dashboard_shows_a_run_while_it_goes_on(runs, held, dashboard):
     held(run)  # a controller works on it
     shown = dashboard("a", "--local")
     assert shown.browser.page.endswith("/dashboard/studies/0")
+    assert shown.browser.get("/-/report/data?after=0")["runs"][0]["server"] == "optuna-dashboard"
     assert [(study["study_name"], study["directions"]) for study in shown.api("studies")["study_summaries"]] == [
         ("a", ["minimize"])
     ]

@@ -43,8 +43,8 @@ def served(runs, monkeypatch) -> Iterator[Any]:
     monkeypatch.setattr(study_page, "MAX_SHARE", 1.0)
     with contextlib.ExitStack() as stack:
 
-        def serve(run: str, target: Any = None, start: str = "/") -> Pages:
-            page = StudyPage(RunHandle(run, target or runs.target), lambda: studies.AROUND)
+        def serve(run: str, target: Any = None, start: str = "/", **options: Any) -> Pages:
+            page = StudyPage(RunHandle(run, target or runs.target), lambda: studies.AROUND, **options)
             listener = socket.create_server(("127.0.0.1", 0))
             return stack.enter_context(Pages(page.add_to(other), listener, lambda: start, print))
 
@@ -168,11 +168,12 @@ def test_an_address_with_the_secret_leads_to_this_site_alone(runs, served):
         assert asked(pages, f"{path}?{secret}") == (303, leads)
 
 
-def test_its_link_leads_to_the_start_page_of_the_server_beside_it(runs, served):
+@pytest.mark.parametrize("options", [{}, {"server": "optuna-dashboard"}])
+def test_its_link_leads_to_the_start_page_of_the_server_beside_it(runs, served, options):
     runs.make("a", tell=complete, asks=1)
     with browsers.browser() as opened:
-        shown = opened(served("a", start="/-/report?started").page("/-/report"))
-        shown.page.get_by_role("link", name="MLflow or optuna-dashboard").click()
+        shown = opened(served("a", start="/-/report?started", **options).page("/-/report"))
+        shown.page.get_by_role("link", name=options.get("server", "MLflow"), exact=True).click()
         shown.page.wait_for_url("**/-/report?started")
 
 

@@ -168,7 +168,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
                         output.note(f"the copy is not up to date: {message}")
                     last_message = message
 
-        source = _with_report_page(server.ask, handle.name, handle.target.name)
+        source = _with_report_page(server.ask, handle.name, handle.target.name, "optuna-dashboard")
         with Pages(source, listener, lambda: f"/dashboard/studies/{_STUDY_ID}", output.note) as pages:
             _print_addresses(pages, has_report=True)
             output.note(f"Showing a copy of {handle.name} in optuna-dashboard, which is kept up to date; Ctrl-C stops it")
@@ -201,8 +201,8 @@ def _wait_for_signal() -> None:
     signal.pause()
 
 
-def _with_report_page(source: Source, run: str | None, target_name: TargetName) -> Source:
-    """Return a source that also answers requests for the page of a run.
+def _with_report_page(source: Source, run: str | None, target_name: TargetName, server: str = "MLflow") -> Source:
+    """Return a source that also answers requests for the page of a run, which links to the server by its name.
 
     This is `source` itself if there is no run, if the run cannot be read, or if plotly is not installed.
     """
@@ -218,7 +218,7 @@ def _with_report_page(source: Source, run: str | None, target_name: TargetName) 
             is_named = handle.job.name in names.jobs()
             return PageContext(handle.target.name.flags, is_named=is_named, prices=None, now=time.time())
 
-        return StudyPage(handle, page_context).add_to(source)
+        return StudyPage(handle, page_context, server).add_to(source)
     except (TargetError, InputError):
         return source
 

@@ -40,11 +40,13 @@ class StudyPage:
     Args:
         handle: Handle of the run.
         page_context: Function that returns the current context of the page.
+        server: Name of the server beside it, which the page links to.
     """
 
-    def __init__(self, handle: RunHandle, page_context: Callable[[], PageContext]) -> None:
+    def __init__(self, handle: RunHandle, page_context: Callable[[], PageContext], server: str = "MLflow") -> None:
         self._handle = handle
         self._page_context = page_context
+        self._server = server
         self._job = handle.job
         self._attempts: dict[int, TrialRow] = {}
         self._reports: list[ReportRow] = []  # without samples of system metrics
@@ -142,7 +144,8 @@ class StudyPage:
             facts, columns = content.content(record, self._page_context(), importances_now)
             self._previous_columns = self._content[1] if self._content is not None else []
             self._version += 1
-            self._content = {**facts, "version": self._version, "mlflow": START, "logs": LOG}, columns
+            live_facts = {"version": self._version, "mlflow": START, "server": self._server, "logs": LOG}
+            self._content = {**facts, **live_facts}, columns
         # A pause in proportion to the processor time limits this method to MAX_SHARE of a core. Waiting does not count, as
         # the page would be behind for long on a busy machine, or through a gateway. Nor do importances: they are rare, and
         # the first ones import Optuna.

@@ -17,7 +17,7 @@ function build() {
   const kinds = { hpo: "study", train: "training", collect: "collection" };
   const subtitle = run && !comparison ? `${kinds[run.facts.kind] ?? run.facts.kind} of ${run.facts.job}` : "";
   page.replaceChildren(
-    el("header", {}, el("div", {}, el("h1", {}, title), el("p", { class: "subtitle" }, subtitle, linked(run?.facts.mlflow) ? [" · ", el("a", { href: run.facts.mlflow }, run.facts.version ? "MLflow or optuna-dashboard" : "MLflow")] : null)), el("div", { class: "controls" }, switcher, state.switch)), index, ...sections);
+    el("header", {}, el("div", {}, el("h1", {}, title), el("p", { class: "subtitle" }, subtitle, linked(run?.facts.mlflow) ? [" · ", el("a", { href: run.facts.mlflow }, run.facts.server ?? "MLflow")] : null)), el("div", { class: "controls" }, switcher, state.switch)), index, ...sections);
   state.ended = performance.now();
 }
 
