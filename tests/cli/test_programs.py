@@ -6,7 +6,9 @@ Not checked here: how one script takes its arguments (test_script_styles.py).
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -1025,3 +1027,44 @@ def test_a_long_command_is_no_file(platform, written: Path) -> None:
     for words in ("x" * 300, f"{'x' * 300}.yaml", f"{'x' * 300}/fit.py", f"python {'x' * 300}.py"):
         result = platform("init", "--from", words)
         assert result.exit_code == 2 and "there is no xxx" in result.stderr, result.output
+
+
+def test_an_installed_program_declares_what_can_be_searched(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = written.parent / "bin"
+    main = """
+import argparse
+def main():
+    parser = argparse.ArgumentParser()
+    train = parser.add_subparsers(dest="mode").add_parser("train")
+    train.add_argument("--depth", type=int, default=3)
+    train.add_argument("--epochs", type=int, default=9)
+    args = parser.parse_args()
+    print("mse:", args.depth / args.epochs)
+"""
+    entry = f"#!{sys.executable}\nimport re\nimport sys\nfrom solubility import main\nsys.exit(main())\n"
+    write(programs, {"solubility.py": main, "soluble": entry})
+    (programs / "soluble").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(programs))
+    monkeypatch.chdir(written)
+    command = ("soluble train --epochs 2", "--objective", "mse:min", "--space")
+    result = platform("init", "--from", *command, "depth=2..6")
+    assert result.exit_code == 0 and "objective: mse, minimized (as requested)" in result.stderr, result.output
+    job = job_in(".")
+    assert job.command == ("soluble", "train", "--epochs", "{epochs}") and job.params == {"epochs": 2}
+    assert list(job.search.space) == ["depth"] and job.enqueue == ({"depth": 3},)
+    Path("job.yaml").unlink()
+    result = platform("init", "--from", *command, "width=2..6")
+    assert result.exit_code == 2 and "has no parameter width; did you mean depth?" in result.stderr, result.output
+
+
+def test_a_longer_name_than_that_of_a_value_in_a_file_is_told(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('config')\nparser.parse_args()\n"
+    write(written, {"fit.py": text, "conf.py": "optim = dict(optimizer=dict(kind='sgd', lr=0.01), momentum=0.9)\n"})
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py conf.py", "--space", "optim.optimizer.lr=0.001..0.1")
+    assert result.exit_code == 2 and "no parameter optim.optimizer.lr; did you mean lr?" in result.stderr, result.output

@@ -325,6 +325,7 @@ def make_of_command(text: str, request: Request) -> int:
         return _make_of_shell_command(text, shell_call, request)
     if existing_call is not None and not request.space and _starts_study(existing_call):
         return make(Path(existing_call.folder, existing_call.script), request, existing_call)
+    existing_call = existing_call or (launcher.find_console_call(text) if call is None else None)
     return _write_command_job(text, existing_call, text, ".", tuple, request)
 
 

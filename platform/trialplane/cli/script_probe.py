@@ -26,7 +26,7 @@ from trialplane.wire import declared as declared_arguments
 from trialplane.wire import records
 from trialplane.wire.declared import Declared, Option
 
-_LONGEST_PROBE = 60.0  # seconds until a script reads its arguments, with its imports
+_LONGEST_PROBE = 120.0  # seconds until a script reads its arguments, with its imports
 _MISSING_LIBRARY = ("ModuleNotFoundError", "ImportError")  # start of a failure
 _LONGEST_REASON = 400  # characters at the end of Hydra's output in a message
 BY_COMMAND = (
@@ -188,7 +188,9 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     call = command.call
     path = Path(os.path.normpath(copy.folder / call.folder / call.script))
     called_script = _read_called_script(path, call, command, requested)
-    called_copy = dataclasses.replace(copy, name=path.relative_to(copy.folder).as_posix())
+    # The path of an installed program is absolute.
+    name = path.relative_to(copy.folder).as_posix() if path.is_relative_to(copy.folder) else str(path)
+    called_copy = dataclasses.replace(copy, name=name)
     declared, appended = _called_parameters(called_copy, called_script, call, requested)
     positions = _positions(called_script, declared, call, requested) | _attached_values(declared, call)
     command = launcher.with_names(launcher.with_positions(command, positions), _short_names(command, declared))
@@ -426,6 +428,8 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
     """
     script_text, module_text = script_folder.source(path), script_folder.module_text(path)
     called_script = script.read(script_text, call.script, module_text, requested=requested)
+    if Path(call.script).is_absolute():  # an installed program, whose parser is in its package
+        return dataclasses.replace(called_script, style=Style.PARSED)
     if called_script.style not in script.OWN_SEARCHES:
         return called_script
     subcommand_name = subcommand(call.arguments)
@@ -848,6 +852,8 @@ def _names_with_hints(
             names_with_hints.append(remark)
         elif longer_names:
             names_with_hints.append(f"{name}, but several: {' or '.join(longer_names)}")
+        elif (last_part := name.rpartition(".")[2]) in known_names:  # the file has only one value of this name
+            names_with_hints.append(f"{name}; did you mean {last_part}?")
         elif is_printed or not similar:
             names_with_hints.append(name)
         else:

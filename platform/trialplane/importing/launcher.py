@@ -12,8 +12,10 @@ import itertools
 import os
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +28,26 @@ from trialplane.importing.script import Call, Script, Style
 from trialplane.job import arguments, credentials, document, settings
 from trialplane.wire.declared import Option
 
+# Installed programs that start another one, or that do not train.
+_STARTERS = frozenset(
+    (
+        *(
+            "accelerate",
+            "deepspeed",
+            "horovodrun",
+            "torchrun",
+            "ray",
+            "mlflow",
+            "wandb",
+            "dvc",
+            "jupyter",
+            "jupyter-nbconvert",
+        ),
+        *("papermill", "pip", "platform", "pytest", "uv"),
+    )
+)
+# The beginning of the program that pip writes for an entry point of a package.
+_CONSOLE_SCRIPT = re.compile(r"#!\S*python[^\n]*\n(?:#[^\n]*\n|import [^\n]*\n)*from [\w.]+ import \w+\n")
 _MLPROJECT = "MLproject"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 _TARGETS = ("train", "fit", "training", "run", "main", "all")
@@ -285,6 +307,40 @@ def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
         if is_module and not word.startswith("torch.distributed."):  # whose arguments name the script
             return Call(f"{word.replace('.', '/')}.py", folder, word, script_arguments, words[-1][1], variables)
     return None
+
+
+def find_console_call(text: str) -> Call | None:
+    """Return the call of an installed program that is Python, such as `chemprop train`; None without one.
+
+    Its `script` is an absolute path. Programs that start other programs are left out.
+    """
+    return last_call(text, _console_call)
+
+
+def _console_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
+    """Return the call of an installed program in one simple command; None if it starts another program.
+
+    Args:
+        words: Words of the command, each with its end in the command line.
+        folder: Folder in which it is started.
+    """
+    texts = [word for word, _ in words]
+    index = next((i for i, word in enumerate(texts) if word != "env" and not _ASSIGNMENT.fullmatch(word)), len(texts))
+    if index == len(texts) or PurePath(texts[index]).name in _STARTERS:
+        return None
+    file = shutil.which(texts[index], path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if file is None or not _CONSOLE_SCRIPT.match(_beginning(Path(file))):
+        return None
+    return Call(str(Path(file).absolute()), folder, "", tuple(texts[index + 1 :]), words[-1][1], leading_variables(texts))
+
+
+def _beginning(file: Path) -> str:
+    """Return the first 2,000 characters of a file; "" if it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(2000).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def leading_variables(words: Sequence[str]) -> dict[str, str]:

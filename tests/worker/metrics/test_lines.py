@@ -102,6 +102,8 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
         ("result: 93 % accuracy", "accuracy", 93.0),
         ("0.5 accuracy: 0.75", "accuracy", 0.75),
         ("Accuracy of the network on the 10000 test images: 54 %", "accuracy", 54.0),
+        ("I1127 22:27:46.336615 run.py:109] [16000] Exploitability AVG 0.3186608", "exploitability", 0.3186608),
+        ("reward mean 12.5 after 3 episodes", "reward", 12.5),
         ("the dog's bowl 3", "dog_bowl", 3.0),
     ],
 )

@@ -570,8 +570,12 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     if not words:
         return ()
     spelling = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
-    # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `is`, or `->`, or nothing.
-    between = r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]|\s*+is\b|\s*+->)?"
+    # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `is`, or `AVG`, or `->`, or
+    # nothing.
+    between = (
+        r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
+        r"|\s*+(?:is|avg|average|mean|score|value)\b|\s*+->)?"
+    )
     value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
     value_before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{spelling}(?!\w)"
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)
