@@ -83,7 +83,7 @@ class Chart {
     this.element = el("div", { class: "chart", role: "img", "aria-label": label });
     this.element.style.height = `${height}px`;
     this.element.chart = this;
-    Object.assign(this, { draw, ready, near: false, contexts: 0, mounted: false });
+    Object.assign(this, { draw, ready, near: false, contexts: 0, mounted: false, parts: null });
     Chart.all.add(this);
     Chart.observer.observe(this.element);
   }
@@ -118,15 +118,25 @@ class Chart {
     this.element.replaceChildren(); // also without a picture
   }
 
-  /** Draws for paper. A chart in WebGL that is not on the screen becomes a picture, so that all of them can be printed. */
+  /** Draws for paper. A chart in WebGL becomes a picture: of more than some, contexts would be lost, and browsers print the frame before. */
   print() {
-    if (this.mounted) return this.update();
-    this.mount(true);
+    const isShown = this.mounted;
+    if (isShown) this.update();
+    else this.mount(true);
     if (!this.mounted || !this.contexts) return;
-    const picture = this.element.cloneNode(true), drawn = this.element.querySelectorAll("canvas");
-    picture.querySelectorAll("canvas").forEach((canvas, i) => canvas.getContext("2d").drawImage(drawn[i], 0, 0));
-    this.unmount();
+    const picture = this.element.cloneNode(true), canvases = this.element.querySelectorAll("canvas");
+    picture.querySelectorAll("canvas").forEach((canvas, i) => canvas.getContext("2d").drawImage(canvases[i], 0, 0));
+    if (isShown) this.parts = [...this.element.childNodes];
+    else this.unmount();
     this.element.replaceChildren(...picture.childNodes);
+  }
+
+  /** Draws for the screen again, if it is near. */
+  endPrint() {
+    if (this.parts) this.element.replaceChildren(...this.parts);
+    this.parts = null;
+    if (this.near) this.update();
+    else this.unmount();
   }
 
   /** Draws again, for other choices, a new theme or newer data. */
@@ -170,5 +180,5 @@ addEventListener("beforeprint", () => {
 addEventListener("afterprint", () => {
   document.documentElement.dataset.theme = themeOnScreen;
   themeOnScreen = null;
-  for (const chart of Chart.all) if (chart.near) chart.update(); else chart.unmount();
+  for (const chart of Chart.all) chart.endPrint();
 });
