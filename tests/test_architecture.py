@@ -245,6 +245,7 @@ LATE_IMPORTS = {
     "cli.names": "pydantic, which completion need not wait for",
     "cli.output": "YAML, of which a table needs nothing",
     "cli.progress": "rich, which is shown on a terminal only",
+    "cli.refit": "what registers a model on a cluster, which only --register needs",
     "cli.report": "pydantic, which `platform report --help` need not wait for",
     "cli.status": "pydantic, which `platform list --help` need not wait for",
     "cli.ui": "what a page of a run on a cluster, or a dashboard, needs and the other pages do not",
