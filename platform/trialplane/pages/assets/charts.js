@@ -131,11 +131,11 @@ class Chart {
     this.element.replaceChildren(...picture.childNodes);
   }
 
-  /** Draws for the screen again, if it is near. */
+  /** Draws for the screen again, and drops a picture of a chart that is not near. */
   endPrint() {
     if (this.parts) this.element.replaceChildren(...this.parts);
     this.parts = null;
-    if (this.near) this.update();
+    if (this.near || this.mounted) this.update();
     else this.unmount();
   }
 
