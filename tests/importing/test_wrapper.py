@@ -61,6 +61,12 @@ def call(text: str, command_line: str) -> Call | None:
         ("if [ $1 = a ]\nthen python a.py $@\nelse python b.py $@\nfi", "bash run.sh b", "b.py", ("b",)),
         ("python train.py --lr 0.1", "bash run.sh --out a", None, ()),
         ("python train.py $1", "bash run.sh a", None, ()),
+        (
+            "python train.py --lr ${10} ${11} ${12} $@",
+            "bash run.sh a b c d e f g h i 0.1 -x",
+            "train.py",
+            ("--lr", "0.1", "-x", *"abcdefghi", "0.1", "-x"),
+        ),
     ],
 )
 def test_the_call_is_that_of_the_branch_that_the_arguments_take(

@@ -21,7 +21,7 @@ from trialplane.job import credentials, settings
 _SHELL = re.compile(r"(?:\S*/)?(?:ba|z|da)?sh")
 _ALL_ARGUMENTS = "$@"  # marks where further arguments can stand
 _REST = re.compile(r'"\$(?:@|\{@(?::(\d+))?\})"|(?<!")\$(?:[@*]|\{[@*](?::(\d+))?\})')  # "$@", ${@:2}, $*
-_POSITION = re.compile(r"\$(?:(\d)|\{(\d)(?::?-[^{}]*)?\})")
+_POSITION = re.compile(r"\$(?:(\d)|\{(\d{1,3})(?::?-[^{}]*)?\})")
 _OWN_FOLDER = re.compile(r"""(?:\$\(|`)dirname\s+(?:--\s+)?["']?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?["']?(?:\)|`)""")
 _TEST = re.compile(r"""\s*(?:el)?if\s+\[\[?\s+["']?([^"'\s]*)["']?\s*(==?|!=)\s*["']?([^"'\s]*)["']?\s+\]\]?\s*$""")
 _CASE = re.compile(r"""\s*case\s+["']?(\S*?)["']?\s+in\b""")
@@ -155,12 +155,17 @@ def _on_own_line(match: re.Match[str]) -> str:
 
 
 def _with_arguments(line: str, words: Sequence[str]) -> str:
-    """Return a line of a shell script with the values of its arguments in place of `$1`; those that are missing stay."""
+    """Return a line of a shell script with the values of its arguments in place of `$1`.
+
+    Those that are missing stay, but for `${10}` and later ones, which are empty: a script often passes them on.
+    """
 
     def value_of(match: re.Match[str]) -> str:
         """Return the value of an argument, quoted if it needs that."""
         position = int(match[1] or match[2])
-        return shlex.quote(words[position - 1]) if 0 < position <= len(words) else match[0]
+        if 0 < position <= len(words):
+            return shlex.quote(words[position - 1])
+        return "" if match[0] == f"${{{position}}}" and position > 9 else match[0]
 
     return _POSITION.sub(value_of, line)
 

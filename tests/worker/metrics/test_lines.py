@@ -104,6 +104,7 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
         ("Accuracy of the network on the 10000 test images: 54 %", "accuracy", 54.0),
         ("I1127 22:27:46.336615 run.py:109] [16000] Exploitability AVG 0.3186608", "exploitability", 0.3186608),
         ("reward mean 12.5 after 3 episodes", "reward", 12.5),
+        ("2026-11-27 22:51:52 INFO     Test auc_pr at step 299: 0.312", "test_auc_pr", 0.312),
         ("the dog's bowl 3", "dog_bowl", 3.0),
     ],
 )

@@ -570,10 +570,11 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     if not words:
         return ()
     spelling = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
-    # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `is`, or `AVG`, or `->`, or
-    # nothing.
+    # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `at step 20:`, or `is`, or
+    # `AVG`, or `->`, or nothing.
     between = (
         r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
+        rf"|\s+(?:at|after|in)\s+(?:{'|'.join(STEPS)})\s+\d{{1,15}}\s*+[:=]"
         r"|\s*+(?:is|avg|average|mean|score|value)\b|\s*+->)?"
     )
     value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
