@@ -1038,10 +1038,10 @@ import argparse
 def main():
     parser = argparse.ArgumentParser()
     train = parser.add_subparsers(dest="mode").add_parser("train")
-    train.add_argument("--depth", type=int, default=3)
+    train.add_argument("--depth", type=int, nargs="+", default=[3])
     train.add_argument("--epochs", type=int, default=9)
     args = parser.parse_args()
-    print("mse:", args.depth / args.epochs)
+    print("mse:", args.depth[0] / args.epochs)
 """
     entry = f"#!{sys.executable}\nimport re\nimport sys\nfrom solubility import main\nsys.exit(main())\n"
     write(programs, {"solubility.py": main, "soluble": entry})

@@ -190,7 +190,11 @@ def build(
         further_space=_further_space(other_options, likely),
         further_params=_further_params([option for option in other_options if option.name not in params], form),
         searchable=[key for key in _number_names(addable_options, list(likely)) if key not in space][:_MOST_SHOWN],
-        defaults={option.name: option.default for option in options if option.default is not None and option.name in space},
+        defaults={
+            option.name: _without_list(option.default)
+            for option in options
+            if option.default is not None and option.name in space
+        },
         comments=_comments(name, parsed_script),
         preload=_preloaded_modules(parsed_script),
         uses_wandb=_imports_wandb(parsed_script),
@@ -201,6 +205,11 @@ def build(
         # No command can report what the function returns.
         returned="" if command and style is Style.HYDRA else parsed_script.returned,
     )
+
+
+def _without_list(default: Any) -> Any:
+    """Return the item of a list with one item, as of an argument with nargs="+", and any other default unchanged."""
+    return default[0] if isinstance(default, (list, tuple)) and len(default) == 1 else default
 
 
 def _further_space(options: Sequence[Option], likely: Mapping[str, tuple[dict[str, Any], str]]) -> list[str]:
