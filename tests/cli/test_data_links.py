@@ -29,15 +29,51 @@ def fill_large(file: Path, size: int = pack.MAX_BYTES) -> None:
 
 def test_only_what_makes_the_folder_too_large_is_linked(written: Path) -> None:
     write(written, {"fit.py": "x = 1\n", "mixed/model.py": "x = 1\n", "conf/a.yaml": "a: 1\n", "data/a/b.txt": "x\n"})
+    write(written, {"requirements.txt": "numpy\n", "notes.ipynb": " " * (9 << 20)})  # large, but small when it is packed
     assert data_links.find(written, []) == ()
     fill_large(written / "data/a/c.bin")
     assert data_links.find(written, []) == ("data",)
     fill_large(written / "mixed/d.bin", 2 * pack.MAX_BYTES)
     assert data_links.find(written, []) == ("data", "mixed/d.bin")  # the folder itself has code
     assert data_links.find(written, ["/data"]) == ("mixed/d.bin",)
-    (written / "mixed/outside").symlink_to("/usr")
+    write(written, {"data/data.yaml": "classes: 3\n"})  # a settings file may be replaced in a trial's copy
+    assert data_links.find(written, []) == ("data/a", "mixed/d.bin")
+
+
+def test_links_that_lead_out_of_the_folder_are_linked_to_data_only(written: Path) -> None:
+    write(written, {"fit.py": "x = 1\n"})
+    write(written.parent / "elsewhere", {"train.txt": "x\n"})
+    (written / "data").symlink_to(written.parent / "elsewhere")
+    assert data_links.find(written, []) == ("data",)
     (written / "nowhere").symlink_to("gone")
-    assert data_links.find(written, ["/data", "*.bin"]) == ("mixed/outside",)
+    assert data_links.find(written, []) == ()
+    assert data_links.find(written, ["/nowhere"]) == ("data",)
+    write(written.parent / "library", {"tools/own.py": "x = 1\n"})
+    (written / "tools").symlink_to(written.parent / "library")
+    assert data_links.find(written, ["/nowhere"]) == ()
+
+
+def test_a_link_within_the_folder_counts_as_what_it_leads_to(written: Path) -> None:
+    write(written, {"fit.py": "x = 1\n"})
+    fill_large(written / "sets/v2/a.bin")
+    (written / "data").symlink_to("sets/v2")
+    assert data_links.find(written, []) == ("data", "sets")
+
+
+@pytest.mark.parametrize("name", ["checkpoints/best.pt", "runs/a/events.bin", "my_logs/a.bin", "lightning_logs/a.bin"])
+def test_what_scripts_write_is_not_linked(written: Path, name: str) -> None:
+    write(written, {"fit.py": "x = 1\n"})
+    fill_large(written / name)
+    assert data_links.find(written, []) == ()
+
+
+def test_nothing_is_linked_if_the_rest_is_too_large(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(written, {"fit.py": SCRIPT, "data/train.txt": "abc\n"})
+    fill_large(written / "data/large.bin")
+    fill_large(written / "runs/model.bin")
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "python fit.py --lr 0.5")
+    assert result.exit_code == 2 and "linked in" not in result.stderr and "Its largest files" in result.stderr, result.output
 
 
 def test_so_is_a_folder_with_too_many_files(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +88,7 @@ def test_the_script_finds_its_data_in_the_smoke_run(platform, written: Path, mon
     monkeypatch.chdir(written)
     result = platform("init", "--from", "python fit.py --lr 0.5")
     assert result.exit_code == 0, result.output
-    assert "not uploaded, but linked in the folder of each trial: data; on a cluster" in result.stderr
+    assert "not uploaded, but linked in the folder of each trial, also below: data; what the script writes" in result.stderr
     job = load.load_job(written)
     assert (job.links, job.objectives[0].metric) == ({"data": str(written / "data")}, "loss")
     assert (written / "data/large.bin").stat().st_size == pack.MAX_BYTES

@@ -356,3 +356,13 @@ def test_targets_are_relative_to_the_folder(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text + "links: {data: ~nobody-here/x}\n")
     with pytest.raises(SpecError, match="unknown user"):
         load.load_job(tmp_path)
+
+
+def test_a_link_has_no_file_that_each_trial_changes(tmp_path: Path) -> None:
+    (tmp_path / "exp").mkdir()
+    fields = {**job("a.csv").model_dump(exclude={"params", "inputs", "entrypoint"}), "links": {"exp": str(tmp_path / "exp")}}
+    for program in ({"script": "fit.py", "arguments": {"file": "exp/config.yaml"}}, {"script": "exp/fit.py"}):
+        (issue,) = check_inputs(kinds.read({**fields, **program}), tmp_path)
+        assert issue.field == "links.exp" and "of which each trial needs its own copy" in issue.message
+    (issue,) = check_inputs(kinds.read({**fields, "packages": ["../src/exp"]}), tmp_path)
+    assert issue.message == "is also the name of a package; drop one of the two"

@@ -184,3 +184,16 @@ def test_a_script_of_each_style(tmp_path: Path, style: str) -> None:
     assert outcome is not None and outcome.state is TrialState.COMPLETE, outcome
     assert [report.step for event in sent for report in event.reports] == [1, 2, 3]
     assert outcome.metrics == {"loss": 0.001, "score": 0.999}
+
+
+def test_a_settings_file_in_a_link_is_not_changed(tmp_path: Path) -> None:
+    program, text = STYLES["settings"]
+    program = dataclasses.replace(program, metrics=(MetricSource("stdout"),), names=("score",), sample=PARAMS)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "settings.yaml").write_text("lr: 9\nlayers: 9\nname: a\n")
+    with Bench(tmp_path, {"train": text % TRAINS}, program=program, links={"conf": str(own)}) as slot:
+        outcome = slot.attempt(dataclasses.replace(slot.request(""), params=PARAMS))[-1].outcome
+    assert outcome is not None and outcome.state is TrialState.FAILED
+    assert "conf/settings.yaml is in a link out of the trial's folder" in outcome.message
+    assert (own / "settings.yaml").read_text() == "lr: 9\nlayers: 9\nname: a\n"

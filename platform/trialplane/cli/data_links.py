@@ -1,22 +1,33 @@
-"""Files and folders of a script's folder that a job links to instead of uploading them, because they are too large."""
+"""Data beside a script that a job links to instead of uploading them: they are too large, or outside of the folder."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trialplane.errors import NotPackedError
+from trialplane.errors import InputError, NotPackedError
 from trialplane.plan import pack as packing
 
-_CODE_SUFFIXES = (".py", ".ipynb")  # a folder with such files is no data folder, but files in it may be data
+# A folder with such a file is not linked as a whole: it has code, or settings, which a trial may replace in its copy.
+_CODE_SUFFIXES = (".py", ".ipynb", ".sh", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".gin")
+# Usual names of what scripts write. Trials would write into the user's own folder.
+_OUTPUT = re.compile(
+    r"(?:.*[-_.])?(?:checkpoints?|ckpts?|runs?|logs?|outputs?|out|results?|experiments?|mlruns|wandb|saved?|saved_models"
+    r"|snapshots?|work_dirs?|tensorboard|tb_logs|lightning_logs|artifacts)",
+    re.IGNORECASE,
+)
+_LEAST_SHARE = 0.05  # of the limits of what can be uploaded; a smaller part does not make the folder too large
+_MOST_ENTRIES = 100_000  # files and folders that are looked at
 
 
 def find(folder: Path, ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths to link to, so that the rest of a folder can be packed; () if the whole folder can, or nothing helps.
+    """Return the paths of data to link to, so that the rest of a folder can be packed; () if the whole folder can.
 
-    These are the links that lead out of the folder, and the largest folders without code and files other than code.
+    These are links that lead out of the folder to data, and the largest folders and files that are neither code nor
+    settings nor, by their names, results. () also if the rest would still be too large, or has links to other things.
 
     Args:
         folder: The folder.
@@ -25,25 +36,44 @@ def find(folder: Path, ignored: Sequence[str]) -> tuple[str, ...]:
     Raises:
         InputError: The folder cannot be read, or its `.jobignore` is invalid.
     """
+    if _can_be_packed(folder, ignored):
+        return ()
+    survey = _Survey(folder, packing.ignore_rule(folder, ignored))
+    try:
+        content = survey.content("", (folder.resolve(),))
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
+    candidates = [data for data in content.data if data.is_needed]
+    candidates.sort(key=lambda data: (-data.share_of_limits, data.path))
+    links = list(content.outward_links)
+    size, count = content.size, content.count
+    for data in (None, *candidates):  # first without any of them
+        if data is not None:
+            links.append(data.path)
+            size, count = size - data.size, count - data.count
+        is_small = size <= packing.MAX_UNPACKED and count <= packing.MOST_ENTRIES
+        if links and is_small and _can_be_packed(folder, [*ignored, *packing.ignored_lines(links)]):
+            return tuple(sorted(links))
+    return ()
+
+
+def names_output(path: str) -> bool:
+    """Return whether a part of a path is a usual name of what scripts write: `checkpoints`, `my_logs`."""
+    return any(map(_OUTPUT.fullmatch, Path(path).parts))
+
+
+def _can_be_packed(folder: Path, ignored: Sequence[str]) -> bool:
+    """Return whether a folder can be packed without the paths that lines of `.jobignore` ignore."""
     try:
         packing.pack(folder, ignored=ignored)
     except NotPackedError:
-        content = _survey(folder, "", packing.ignore_rule(folder, ignored))
-    else:
-        return ()
-    links = list(content.outward_links)
-    size, count = content.size, content.count
-    for data in sorted(content.data, key=lambda data: (-data.share_of_limits, data.path)):
-        if size <= packing.MAX_BYTES and count <= packing.MOST_ENTRIES:
-            break
-        links.append(data.path)
-        size, count = size - data.size, count - data.count
-    return tuple(sorted(links))
+        return False
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
 class _Data:
-    """A folder without code, or a file that is not code.
+    """A folder without code and settings, or a file that is neither.
 
     Attributes:
         path: Path in the job's folder.
@@ -60,6 +90,11 @@ class _Data:
         """Size or number of files, as a share of the most that can be uploaded. The larger share counts."""
         return max(self.size / packing.MAX_BYTES, self.count / packing.MOST_ENTRIES)
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether a link to it may help: it is large, and no result."""
+        return self.share_of_limits >= _LEAST_SHARE and not names_output(self.path)
+
 
 @dataclasses.dataclass
 class _Content:
@@ -68,8 +103,8 @@ class _Content:
     Attributes:
         size: Size of all files, in bytes.
         count: Number of files and folders.
-        has_code: Whether there is code.
-        outward_links: Paths of the links that lead out of the job's folder.
+        has_code: Whether there is code, or a settings file.
+        outward_links: Paths of the links that lead out of the job's folder to data.
         data: Folders without code and files that are not code, without those in another of these folders.
     """
 
@@ -79,27 +114,48 @@ class _Content:
     outward_links: list[str] = dataclasses.field(default_factory=list)
     data: list[_Data] = dataclasses.field(default_factory=list)
 
+    def add_folder(self, path: str, inner: _Content) -> None:
+        """Add the content of a subfolder."""
+        self.size += inner.size
+        self.count += inner.count
+        self.has_code |= inner.has_code
+        self.outward_links += inner.outward_links
+        is_data = not (inner.has_code or inner.outward_links)
+        self.data += [_Data(path, inner.size, inner.count + 1)] if is_data else inner.data
 
-def _survey(root: Path, path: str, is_ignored: Callable[[str], bool]) -> _Content:
-    """Return the content of a folder. Links to folders are not followed.
+
+class _Survey:
+    """A walk through a folder, of which the first `_MOST_ENTRIES` files and folders are looked at.
 
     Args:
         root: Folder of the job.
-        path: Path of the folder in it; "" for itself.
         is_ignored: Rule that returns whether a path is not packed.
     """
-    content = _Content()
-    with os.scandir(root / path) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
+
+    def __init__(self, root: Path, is_ignored: Callable[[str], bool]) -> None:
+        self._root = root
+        self._is_ignored = is_ignored
+        self._remaining = _MOST_ENTRIES
+
+    def content(self, path: str, ancestors: tuple[Path, ...]) -> _Content:
+        """Return the content of a folder. Links within the job's folder are followed, as they are when it is packed.
+
+        Args:
+            path: Path of the folder in the job's folder; "" for itself.
+            ancestors: Real paths of the folder and of those above it.
+        """
+        content = _Content()
+        for entry in self._entries(path):
             entry_path = f"{path}/{entry.name}" if path else entry.name
-            if is_ignored(entry_path) or (entry.is_dir() and is_ignored(f"{entry_path}/")):
+            if self._is_ignored(entry_path) or (entry.is_dir() and self._is_ignored(f"{entry_path}/")):
                 continue
             content.count += 1
-            if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root.resolve()):
-                if entry.is_dir() or entry.is_file():  # it exists
+            real_path = Path(os.path.realpath(entry.path))
+            if entry.is_symlink() and not real_path.is_relative_to(ancestors[0]):
+                if real_path.exists() and not _has_code(real_path):
                     content.outward_links.append(entry_path)
-            elif entry.is_dir(follow_symlinks=False):
-                _add_folder(content, entry_path, _survey(root, entry_path, is_ignored))
+            elif entry.is_dir() and real_path not in ancestors:
+                content.add_folder(entry_path, self.content(entry_path, (*ancestors, real_path)))
             elif entry.is_file():
                 size = entry.stat().st_size
                 content.size += size
@@ -107,13 +163,18 @@ def _survey(root: Path, path: str, is_ignored: Callable[[str], bool]) -> _Conten
                     content.has_code = True
                 else:
                     content.data.append(_Data(entry_path, size, 1))
-    return content
+        return content
+
+    def _entries(self, path: str) -> Iterator[os.DirEntry[str]]:
+        """Yield the entries of a folder, as long as some may be looked at."""
+        with os.scandir(self._root / path) as entries:
+            for entry in entries:
+                if self._remaining <= 0:
+                    return
+                self._remaining -= 1
+                yield entry
 
 
-def _add_folder(content: _Content, path: str, inner: _Content) -> None:
-    """Add the content of a subfolder to that of its folder."""
-    content.size += inner.size
-    content.count += inner.count
-    content.has_code |= inner.has_code
-    content.outward_links += inner.outward_links
-    content.data += inner.data if inner.has_code or inner.outward_links else [_Data(path, inner.size, inner.count + 1)]
+def _has_code(path: Path) -> bool:
+    """Return whether a path is a Python file, or a folder that has one in it or in its subfolders."""
+    return path.suffix == ".py" or any(path.glob("*.py")) or any(path.glob("*/*.py"))

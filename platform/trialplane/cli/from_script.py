@@ -325,7 +325,8 @@ def make_of_command(text: str, request: Request) -> int:
         return _make_of_shell_command(text, shell_call, request)
     if existing_call is not None and not request.space and _starts_study(existing_call):
         return make(Path(existing_call.folder, existing_call.script), request, existing_call)
-    existing_call = existing_call or (launcher.find_console_call(text) if call is None else None)
+    if call is None and request.space:  # whose names the program may declare
+        existing_call = launcher.find_console_call(text)
     return _write_command_job(text, existing_call, text, ".", tuple, request)
 
 
@@ -482,7 +483,10 @@ def _refuse_files_above(text: str, words: str, folder: str, call: script.Call | 
         script_file = Path(call.folder, call.script).resolve()
         for path_above in script.paths_above(script_folder.source(script_file)):
             target = Path(os.path.realpath(script_file.parent / path_above))
-            if not target.is_relative_to(Path.cwd()) and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
+            common_folder = Path(os.path.commonpath([Path.cwd(), target]))
+            is_above = common_folder != Path.cwd() and not script_folder.has_other_files(common_folder)
+            has_data = target.is_file() or (target.is_dir() and any(target.iterdir()))
+            if is_above and has_data and not data_links.names_output(path_above):
                 raise _path_above_error(text, f"{call.script} names {target}", target, request)
     for path in paths_above:
         if path.is_dir():
@@ -726,9 +730,10 @@ def _write_job(origin: _Origin, parsed_script: Script, request: Request) -> int:
     ignored = packing.ignored_lines(parsed_script.outputs)
     start = dataclasses.replace(start, links=data_links.find(folder, ignored))
     if start.links:
+        shown_links = errors.shortened(", ".join(start.links), 300)
         output.note(
-            f"not uploaded, but linked in the folder of each trial: {errors.shortened(', '.join(start.links), 300)}; on a "
-            "cluster, put this on the data volume, and name it there (`platform explain links`)"
+            f"not uploaded, but linked in the folder of each trial, also below: {shown_links}; what the script writes "
+            "there, it writes into your folder; on a cluster, name a path on the data volume (`platform explain links`)"
         )
     exit_code = _write_own_search(origin, parsed_script, start, request)
     if exit_code is not None:

@@ -6,6 +6,7 @@ import dataclasses
 import socket
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -22,6 +23,9 @@ from trialplane.wire import escapes, labels, records, rows
 from trialplane.wire.exports import Registration
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState
+
+if TYPE_CHECKING:
+    from trialplane.client.gateway import Gateway
 
 
 @click.command("refit")
@@ -81,6 +85,8 @@ def refit_command(
     handle = names.find_run(run, target_name)
     if model is not None:
         exporting.check_installed("mlflow", "sqlalchemy")
+        if handle.target.remote:
+            _gateway(handle).check_mlflow()  # at once, and not after the trials
     if show:
         _print_comparison(handle, output_format, model)
         return 0
@@ -173,12 +179,9 @@ def _register_on_cluster(handle: RunHandle, registration: Registration) -> str:
         InputError: MLflow has no model of the trial.
         TargetError: The gateway does not answer, or MLflow refuses the version.
     """
-    from trialplane.client.kubernetes import KubernetesTarget
     from trialplane.client.pages import Pages  # imports urllib3, which would delay `--help`
 
-    assert isinstance(handle.target, KubernetesTarget)
-    gateway = handle.target.gateway
-    gateway.check_mlflow()
+    gateway = _gateway(handle)
     # The ledger's submission, unlike that of the Run object, has the uid that identifies the records in MLflow.
     identity = labels.identity(handle.name, gateway.submission(handle.name) or {})
     registration = dataclasses.replace(registration, identity=identity)
@@ -249,3 +252,11 @@ def _comparison_text(metric: str, comparison: refit.Comparison) -> str:
     if comparison.difference is not None:
         text += f"\nwith this noise, a difference of {comparison.difference:.3g} is found in 80 % of refits"
     return text
+
+
+def _gateway(handle: RunHandle) -> Gateway:
+    """Return the client of the gateway of a run on a cluster."""
+    from trialplane.client.kubernetes import KubernetesTarget  # imports urllib3, which would delay `--help`
+
+    assert isinstance(handle.target, KubernetesTarget)
+    return handle.target.gateway

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from trialplane.client.target import Target
     from trialplane.job.kinds import Job
 
+# Variables of credentials that MLflow's client prefers to a token.
+_OTHER_CREDENTIALS = (
+    "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4"
+)  # fmt: skip
 MLFLOW = "mlflow:"  # prefix of the tracking URI of an MLflow
 # Without `-P` a file of the working directory could shadow a library.
 COMMAND = (sys.executable, "-P", "-m", "trialplane.controller.export")
@@ -213,12 +217,15 @@ def register(registration: Registration, uri: str, token: str = "") -> str:
     """
     check_installed("mlflow", "sqlalchemy")
     variables = {"MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri}
+    inherited = dict(os.environ)
     if token:
-        variables |= {env.MLFLOW_TOKEN: token, "NO_PROXY": "127.0.0.1"}
+        variables |= {env.MLFLOW_TOKEN: token, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        for name in _OTHER_CREDENTIALS:
+            inherited.pop(name, None)
     process = subprocess.run(
         [sys.executable, "-P", "-m", "trialplane.exporter.registration"],
         input=records.to_json(registration),
-        env={**os.environ, **variables},
+        env={**inherited, **variables},
         capture_output=True,
         encoding="utf-8",
         errors="replace",

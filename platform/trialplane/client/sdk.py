@@ -335,7 +335,7 @@ def _check_requirements(folder: Path, job: Job, *, is_remote: bool) -> tuple[lis
         SpecError: The requirements are invalid.
     """
     required = requirements.job_requirements(job, folder, requirements.source_prefix(folder))
-    issues = packing.excluded_issues(folder, (name for name, _ in required.files))
+    issues = packing.excluded_issues(folder, (name for name, _ in required.files), packing.ignored_lines(job.links))
     if not is_remote:  # on a cluster, the slot checks this before its first trial, because only it has the image
         issues += requirements.unmet_issues(required)
     if job.install and is_remote:

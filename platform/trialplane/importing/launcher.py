@@ -29,25 +29,13 @@ from trialplane.job import arguments, credentials, document, settings
 from trialplane.wire.declared import Option
 
 # Installed programs that start another one, or that do not train.
-_STARTERS = frozenset(
-    (
-        *(
-            "accelerate",
-            "deepspeed",
-            "horovodrun",
-            "torchrun",
-            "ray",
-            "mlflow",
-            "wandb",
-            "dvc",
-            "jupyter",
-            "jupyter-nbconvert",
-        ),
-        *("papermill", "pip", "platform", "pytest", "uv"),
-    )
-)
+_STARTERS = frozenset({
+    "accelerate", "airflow", "dagster", "deepspeed", "dvc", "hatch", "horovodrun", "inv", "invoke", "jupyter",
+    "jupyter-nbconvert", "kedro", "mlflow", "modal", "nox", "papermill", "pdm", "pip", "pipenv", "platform", "poetry",
+    "prefect", "pytest", "ray", "sky", "snakemake", "torchrun", "tox", "uv", "wandb",
+})  # fmt: skip
 # The beginning of the program that pip writes for an entry point of a package.
-_CONSOLE_SCRIPT = re.compile(r"#!\S*python[^\n]*\n(?:#[^\n]*\n|import [^\n]*\n)*from [\w.]+ import \w+\n")
+_CONSOLE_SCRIPT = re.compile(r"#!(\S*python[\d.]*)\n(?:#[^\n]*\n|import [^\n]*\n)*from [\w.]+ import \w+\n")
 _MLPROJECT = "MLproject"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 _TARGETS = ("train", "fit", "training", "run", "main", "all")
@@ -310,11 +298,11 @@ def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
 
 
 def find_console_call(text: str) -> Call | None:
-    """Return the call of an installed program that is Python, such as `chemprop train`; None without one.
+    """Return the call of a program of a package that is installed here, such as `chemprop train`; None without one.
 
-    Its `script` is an absolute path. Programs that start other programs are left out.
+    Its `script` is an absolute path. Programs that start other programs are left out, and commands of several programs.
     """
-    return last_call(text, _console_call)
+    return None if _SHELL_SYNTAX.search(text) else last_call(text, _console_call)
 
 
 def _console_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
@@ -329,8 +317,9 @@ def _console_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
     if index == len(texts) or PurePath(texts[index]).name in _STARTERS:
         return None
     file = shutil.which(texts[index], path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-    if file is None or not _CONSOLE_SCRIPT.match(_beginning(Path(file))):
-        return None
+    beginning = None if file is None else _CONSOLE_SCRIPT.match(_beginning(Path(file)))
+    if file is None or beginning is None or Path(beginning[1]).parent != Path(sys.executable).parent:
+        return None  # also if it is of another environment
     return Call(str(Path(file).absolute()), folder, "", tuple(texts[index + 1 :]), words[-1][1], leading_variables(texts))
 
 

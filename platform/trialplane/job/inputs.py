@@ -14,7 +14,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TextIO
 
 from trialplane import errors
@@ -46,7 +46,14 @@ def check_inputs(job: Job, folder: Path, pod_folder: str = "", *, is_remote: boo
 
 def _link_issues(job: Job, pod_folder: str, *, is_remote: bool) -> Iterator[Issue]:
     """Yield issues of targets of links that trials would not find: see `check_inputs`."""
+    role = job.roles()[0]
+    own_files = [role.program.file, role.program.script] if role.program is not None else []
+    names = {PurePath(package).name: "is also the name of a package" for package in job.packages}
     for link, target in job.links.items():
+        if file := next((file for file in own_files if file and PurePath(file).is_relative_to(link)), ""):
+            yield Issue(("links", link), f"has {file}, of which each trial needs its own copy; link to other paths in it")
+        if link in names:
+            yield Issue(("links", link), f"{names[link]}; drop one of the two")
         is_in_pods = bool(pod_folder) and Path(target).is_relative_to(pod_folder)
         if is_remote and not is_in_pods:
             volume = (

@@ -7,6 +7,7 @@ GiB of data, the digest has only the size, the time of the last change, and the 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -102,8 +103,8 @@ def _digest(paths: list[Path]) -> str:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield all files in a folder, or the path itself if it is not a folder."""
+    """Yield the files in a folder, one more than `_MOST_FILES` at most, or the path itself if it is not a folder."""
     if path.is_dir():
-        yield from sorted(file for file in path.rglob("*") if file.is_file())
+        yield from sorted(itertools.islice((file for file in path.rglob("*") if file.is_file()), _MOST_FILES + 1))
     else:
         yield path

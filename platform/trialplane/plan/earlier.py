@@ -26,6 +26,7 @@ IGNORED_FIELDS = frozenset(
     [
         "name",
         "description",
+        "links",  # their content is compared
         "space",
         "sampler",
         "pruner",

@@ -165,12 +165,13 @@ def _tar(files: Mapping[str, _File]) -> bytes:
     return buffer.getvalue()
 
 
-def excluded_issues(folder: Path, names: Iterable[str]) -> list[Issue]:
+def excluded_issues(folder: Path, names: Iterable[str], ignored: Sequence[str] = ()) -> list[Issue]:
     """Return an issue for each requirements file that would not be uploaded with the job.
 
     Args:
         folder: The job's folder.
         names: Paths of the requirements files in the folder.
+        ignored: Further lines of the folder's `.jobignore`.
 
     Raises:
         InputError: The folder cannot be packed; see `pack`.
@@ -178,7 +179,7 @@ def excluded_issues(folder: Path, names: Iterable[str]) -> list[Issue]:
     required = list(names)
     if not required:
         return []  # without reading the folder
-    packed = {name for name, _ in _walk(folder, ignore_rule(folder))}
+    packed = {name for name, _ in _walk(folder, ignore_rule(folder, ignored))}
     return [Issue(("requirements",), _exclusion_message(name)) for name in required if name not in packed]
 
 
@@ -472,11 +473,12 @@ def _too_large_message(folder: Path, size_and_limit: str, sizes: dict[str, int])
         lines.append(f"  {folder_size / 1024:10,.0f} KiB  {largest_folder} in all, with {file_count:,} files")
     head = f"{folder} is {size_and_limit} is the limit. Its largest files:"
     command = f"echo {shlex.quote(largest)} >> {shlex.quote(str(folder / IGNORE_FILE))}"
-    link = largest.rstrip("/")
-    tail = (
-        f"Leave out what the job does not need: `{command}`. For data that trials read there, write `links: [{link}]` in "
-        f"{JOB}, or `--set 'links=[{link}]'` without one: trials get a link to it."
-    )
+    tail = f"Leave out what the job does not need: `{command}`."
+    if (folder / (link := largest.rstrip("/"))).exists():  # it is not in a package
+        tail += (
+            f" For data that trials read there, write `links: [{link}]` in {JOB}, or `--set 'links=[{link}]'` without one: "
+            "trials get a link to it."
+        )
     return "\n".join([head, *lines, tail])
 
 

@@ -202,7 +202,7 @@ def check_job(folder: Path, profile: str | None = None, sets: Sequence[str] = ()
         raise SpecError(issues)
     pack_job(resolved, folder)
     needed = requirements.job_requirements(resolved, folder, requirements.source_prefix(folder))
-    if issues := packing.excluded_issues(folder, (name for name, _ in needed.files)):
+    if issues := packing.excluded_issues(folder, (name for name, _ in needed.files), packing.ignored_lines(resolved.links)):
         raise SpecError(issues)
     return resolved, needed
 

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trialplane import errors
 from trialplane.job import arguments, notebook, settings
 from trialplane.job.program import Program
 from trialplane.training import mlflow_runs, process
@@ -331,6 +332,8 @@ def _prepare(program: Program, ctx: context.Context) -> Path:
         text = (ctx.code / program.file).read_text(encoding="utf-8")
         file = run_folder / program.file
         file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.parent.resolve().is_relative_to(run_folder.resolve()):  # a field `links`; see `inputs.check_inputs`
+            raise errors.InputError(f"{program.file} is in a link out of the trial's folder, and would not be a copy")
         file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
         file.write_text(settings.replace_values(text, ctx.params, file.name), encoding="utf-8")
     os.chdir(run_folder)

@@ -113,6 +113,19 @@ def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "accuracy score 3 folds",
+        "Saved best accuracy after epoch 3: 12 files",
+        "accuracy average 10 batches",
+        "accuracy mean",
+    ],
+)
+def test_a_whole_number_after_an_average_is_a_count(line: str) -> None:
+    assert "accuracy" not in lines.LineParser((), lines.Names(("accuracy",))).parse(line).metrics
+
+
+@pytest.mark.parametrize(
     "line", ["Epoch 3 accuracy improved", "0.5 train accuracy", "in 3 accuracy rounds", "1.5x accuracy"]
 )
 def test_a_number_before_a_name_that_is_not_its_value(line: str) -> None:

@@ -214,8 +214,8 @@ class Base(models.Model):
     links: Links = Field(
         default_factory=dict,
         description="Files and folders of the job's folder that are not uploaded, such as large data: [data]. Trials get "
-        "links to them in their copy of the folder, and share them. {data: /mnt/mnist} links to another path, which on a "
-        "cluster must be on the chart's data volume.",
+        "links to them in their copy of the folder. They share your files, so they must not write to them. "
+        "{data: /mnt/mnist} links to another path, which on a cluster must be on the chart's data volume.",
     )
     params: dict[str, values.Plain] = Field(
         default_factory=dict,

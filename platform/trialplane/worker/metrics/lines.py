@@ -574,8 +574,9 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     # `AVG`, or `->`, or nothing.
     between = (
         r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
-        rf"|\s+(?:at|after|in)\s+(?:{'|'.join(STEPS)})\s+\d{{1,15}}\s*+[:=]"
-        r"|\s*+(?:is|avg|average|mean|score|value)\b|\s*+->)?"
+        # Only before a decimal number: `loss average 10 batches` has none.
+        rf"|\s+(?:at|after|in)\s+(?:{'|'.join(STEPS)})\s+\d{{1,15}}\s*+[:=](?=\s*+[-+]?\d*\.\d)"
+        r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b|\s*+->)?"
     )
     value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
     value_before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{spelling}(?!\w)"
