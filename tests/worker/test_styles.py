@@ -6,6 +6,7 @@ Not checked here: everything else about scripts (test_programs.py).
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,24 @@ def test_a_settings_file_in_a_link_is_not_changed(tmp_path: Path) -> None:
     assert outcome is not None and outcome.state is TrialState.FAILED
     assert "conf/settings.yaml is in a link out of the trial's folder" in outcome.message
     assert (own / "settings.yaml").read_text() == "lr: 9\nlayers: 9\nname: a\n"
+
+
+def test_a_socket_fits_into_the_temporary_folder_of_a_run_with_a_long_name(tmp_path: Path) -> None:
+    """Workers of torch's DataLoader send tensors by such sockets."""
+    text = """
+import os, tempfile
+from multiprocessing.connection import Listener
+Listener(family="AF_UNIX").close()
+print("folder:", tempfile.gettempdir(), "score=1")
+assert os.path.samefile(tempfile.gettempdir(), "..")
+"""
+    program = Program(script="train.py", metrics=(MetricSource("stdout"),), names=("score",))
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    with Bench(folder, {"train": text}, program=program) as slot:
+        outcome = slot.attempt(slot.request(""))[-1].outcome
+        assert outcome is not None and outcome.state is TrialState.COMPLETE, outcome
+        workdir = slot.root / "scratch"
+    links = Path(f"/tmp/trialplane-{os.getuid()}")
+    assert links.stat().st_mode & 0o077 == 0
+    assert not [link for link in links.iterdir() if link.readlink().is_relative_to(workdir)]

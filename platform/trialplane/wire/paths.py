@@ -31,11 +31,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import os
+import stat
 from pathlib import Path
 
 from trialplane.wire import env
+
+_LONGEST_FOLDER = 70  # bytes; multiprocessing adds 32 for the address of a socket, which has 107 at most
 
 
 def home() -> Path:
@@ -89,6 +94,37 @@ def runs(root: Path) -> Path:
 def trial_log(trial: int, attempt: int, worker: int | None = None) -> str:
     """Return the log of an attempt, or of a collection's worker, relative to the run's folder."""
     return f"trials/{trial:04d}/{f'attempt-{attempt}' if worker is None else f'worker-{worker}'}.log"
+
+
+def short_path(folder: Path) -> Path:
+    """Return a path of a folder in which multiprocessing can make sockets: the folder, or a link if its path is too long.
+
+    The links are in a folder of this user in /tmp. If that cannot be used, the folder itself is returned.
+    """
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        return folder
+    link = _short_link(folder)
+    with contextlib.suppress(OSError):
+        link.parent.mkdir(mode=0o700, exist_ok=True)
+        status = link.parent.lstat()
+        # Another user could have made it, to lead files to another folder.
+        is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+        if is_private and not link.is_symlink():
+            link.symlink_to(folder)
+        if is_private:
+            return link
+    return folder
+
+
+def remove_short_path(folder: Path) -> None:
+    """Remove the link that `short_path` has made, if any."""
+    with contextlib.suppress(OSError):
+        _short_link(folder).unlink()
+
+
+def _short_link(folder: Path) -> Path:
+    """Return the path of the link to a folder."""
+    return Path("/tmp", f"trialplane-{os.getuid()}", hashlib.sha256(os.fsencode(folder)).hexdigest()[:16])
 
 
 def trial_arrays(workdir: Path) -> Path:

@@ -400,6 +400,7 @@ class Slot:
         self.running = None
         outcome, arrays = self._build_outcome(running, running.exit_message)  # before the folder that it may search is gone
         shutil.rmtree(running.workdir, ignore_errors=True)
+        paths.remove_short_path(running.workdir)
         ended = messages.TrialEnded(outcome, arrays=arrays)
         news = running.take_samples()
         if running.exchange is not None:

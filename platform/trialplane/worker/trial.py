@@ -194,7 +194,7 @@ def _set_up_process(config: records.SlotConfig, request: records.TrialRequest, w
             env.ATTEMPT: str(request.attempt),
             env.SEED: str(request.seed),
             env.CACHE: config.cache,
-            "TMPDIR": str(workdir),
+            "TMPDIR": str(paths.short_path(workdir)),
             # joblib would use /dev/shm, where files of a killed process stay until the machine is restarted.
             "JOBLIB_TEMP_FOLDER": os.environ.get("JOBLIB_TEMP_FOLDER", str(workdir)),
             **request.env,

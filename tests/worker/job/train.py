@@ -180,7 +180,7 @@ def looks(ctx):
         "session": os.getsid(0) == os.getpid(),
         "seed": ctx.seed,
         "trial": os.environ["TRIALPLANE_TRIAL"],
-        "tmp": os.environ["TMPDIR"],
+        "tmp": os.path.realpath(os.environ["TMPDIR"]),
         "extra": os.environ.get("EXTRA"),
         "stdin": str(Path("/proc/self/fd/0").readlink()),
     }

@@ -53,7 +53,7 @@ def looks(ctx):
     names += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TMPDIR"]
     note(
         ctx,
-        env={name: os.environ.get(name) for name in names},
+        env={name: os.environ.get(name) for name in names} | {"TMPDIR": os.path.realpath(os.environ["TMPDIR"])},
         place=[ctx.rank, ctx.local_rank, ctx.world_size, ctx.is_main],
         cwd=str(Path.cwd()),
         workdir=str(ctx.workdir),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from trialplane import policies
 from trialplane.training import process
-from trialplane.wire import messages, records
+from trialplane.wire import messages, paths, records
 from trialplane.worker import context, environment, trial
 from trialplane.worker.channel import Channel
 from trialplane.worker.ranks import meeting
@@ -82,7 +82,7 @@ class Placement:
             "TORCHELASTIC_RESTART_COUNT": str(self.restarts),
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
-            "TMPDIR": str(self.workdir(trial_workdir)),
+            "TMPDIR": str(self.workdir(paths.short_path(trial_workdir))),
             **gloo,
         }
 
