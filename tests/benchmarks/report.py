@@ -1,4 +1,5 @@
-"""How long the page of a report takes to open in Chromium, and to use; beside optuna-dashboard on the same study.
+"""How long the page of a report takes to open in Chromium, and to use; beside optuna-dashboard on the same study. And how
+long it takes until a live page shows a trial's end.
 
 Both show the study of `histories`: ten parameters and one value, no reports. Where the peer does not draw a study in time,
 its samples are missing, and the row's note says so.
@@ -45,3 +46,15 @@ def measure(place: Workplace) -> Iterator[Row]:
         ):
             yield Row("report", f"{what}, {of}", "ms", tuple(taken[name]), goal=Goal(value=100))
         yield Row("report", f"writing the file, {of}", "s", tuple(taken["writing"]))
+    trials, ends = (20, 2) if place.quick else (800, 30)
+    place.say(f"report: the live page of {trials:,} trials")
+    arguments = {
+        "folder": str(histories.of(place, trials)),
+        "scratch": str(place.scratch / "live"),
+        "trials": trials,
+        "ends": ends,
+    }
+    seconds = place.call("live_page", arguments, timeout=300)
+    yield Row(
+        "report", f"live page of {trials:,} trials, from an end until it is shown", "s", tuple(seconds), goal=Goal(value=2)
+    )

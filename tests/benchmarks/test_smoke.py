@@ -24,7 +24,7 @@ FIGURES = {
     "sweeps": ({"%"}, 1),
     "loop": ({"s"}, 5),
     "checkpoints": ({"%"}, 1),
-    "report": ({"ms", "s"}, 7),
+    "report": ({"ms", "s"}, 8),
     "ask": ({"ms", "MiB", "s"}, 11),
     "ledger": ({"ms"}, 7),
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),

@@ -68,7 +68,7 @@ def main() -> None:
     scratch.mkdir(parents=True)
     file = scratch / "report.html"
     taken: dict[str, list[float]] = {name: [] for name in ("content", "chart", *ACTIONS, "theirs", "writing")}
-    with _chromium(scratch) as browser:
+    with chromium(scratch) as browser:
         for number in range(0 if arguments["warm_up"] else 1, rounds + 1):
             begun = time.perf_counter()
             _write(RunPaths(Path(arguments["folder"])), file)
@@ -173,7 +173,7 @@ class _Connection:
 
 
 @contextlib.contextmanager
-def _chromium(scratch: Path) -> Iterator[Browser]:
+def chromium(scratch: Path) -> Iterator[Browser]:
     profile = scratch / "profile"
     options = (
         *browsers.FLAGS,
