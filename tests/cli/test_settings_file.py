@@ -39,3 +39,12 @@ def test_a_large_folder_of_data_is_not_walked_for_a_settings_file(tmp_path: Path
         (tmp_path / "rows" / str(number)).touch()
     assert settings_file.named("--config large", tmp_path)[0] == ""
     assert settings_file.named("--config small", tmp_path)[0] == "configs/small.yaml"
+
+
+def test_a_module_of_optimizers_is_no_settings_file(tmp_path: Path) -> None:
+    for folder in ("options", "net/optim"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "net" / "optim" / "adamw.py").write_text("def step(lr=0.1): ...\n")
+    assert settings_file.named("--opt adamw", tmp_path)[0] == ""
+    (tmp_path / "options" / "adamw.yaml").write_text("lr: 0.1\n")
+    assert settings_file.named("--opt adamw", tmp_path)[0] == "options/adamw.yaml"

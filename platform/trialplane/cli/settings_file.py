@@ -25,7 +25,7 @@ from trialplane.wire.declared import Option
 _MOST_FILES = 20  # files that match one pattern
 _MOST_ENTRIES = 10_000  # entries of folders that are searched for a file without its suffix
 _MOST_OTHERS = 5  # other files that a message names
-_CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt|param|setting|yaml|hparam|recipe", re.IGNORECASE)
+_CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt(?!im)|param|setting|yaml|hparam|recipe", re.IGNORECASE)
 # Options whose values may be the name of a settings file without its suffix: -c, --config, --model-cfg, --exp.
 _NAMES_FILE = re.compile(rf"-c|--?(?:[^\W_]+[_-])*(?:{script.CONFIG.pattern}|exp|experiment|recipe)")
 _STEM = re.compile(r"[A-Za-z][\w/-]*")  # of a file that a command names without its suffix
