@@ -80,7 +80,9 @@ def test_a_changed_trial_runs_again_on_this_machine_until_ctrl_c(workplace: Path
     home.mkdir()
     shutil.copy(mlflow_tables, paths.mlflow_db(home))
     words = ["submit", "hpo", "demo", "--local", "--watch-code", "--param", "lr=0.5"]
-    command = [sys.executable, "-c", f"from trialplane.cli import main; main.main({words!r})"]
+    # A shell starts background processes, perhaps this one, with SIGINT ignored.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heed}; from trialplane.cli import main; main.main({words!r})"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         said = ""
