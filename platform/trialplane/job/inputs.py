@@ -48,12 +48,12 @@ def _link_issues(job: Job, pod_folder: str, *, is_remote: bool) -> Iterator[Issu
     """Yield issues of targets of links that trials would not find: see `check_inputs`."""
     role = job.roles()[0]
     own_files = [role.program.file, role.program.script] if role.program is not None else []
-    names = {PurePath(package).name: "is also the name of a package" for package in job.packages}
+    package_names = {PurePath(package).name for package in job.packages}
     for link, target in job.links.items():
         if file := next((file for file in own_files if file and PurePath(file).is_relative_to(link)), ""):
             yield Issue(("links", link), f"has {file}, of which each trial needs its own copy; link to other paths in it")
-        if link in names:
-            yield Issue(("links", link), f"{names[link]}; drop one of the two")
+        if link in package_names:
+            yield Issue(("links", link), "is also the name of a package; drop one of the two")
         is_in_pods = bool(pod_folder) and Path(target).is_relative_to(pod_folder)
         if is_remote and not is_in_pods:
             volume = (

@@ -331,9 +331,9 @@ def _prepare(program: Program, ctx: context.Context) -> Path:
     if program.file:
         text = (ctx.code / program.file).read_text(encoding="utf-8")
         file = run_folder / program.file
-        file.parent.mkdir(parents=True, exist_ok=True)
         if not file.parent.resolve().is_relative_to(run_folder.resolve()):  # a field `links`; see `inputs.check_inputs`
             raise errors.InputError(f"{program.file} is in a link out of the trial's folder, and would not be a copy")
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
         file.write_text(settings.replace_values(text, ctx.params, file.name), encoding="utf-8")
     os.chdir(run_folder)

@@ -140,7 +140,7 @@ def _parse_links(value: Any) -> Any:
     """
     if isinstance(value, (str, list, tuple)):
         links = [value] if isinstance(value, str) else value
-        value = dict(zip(links, links, strict=True)) if all(isinstance(link, str) for link in links) else None
+        value = {link: link for link in links} if all(isinstance(link, str) for link in links) else None
     if not isinstance(value, Mapping) or not all(isinstance(text, str) and text for item in value.items() for text in item):
         raise ValueError("must be a list of paths in the job's folder, or a mapping of these to other paths")
     targets = {posixpath.normpath(link): posixpath.normpath(target) for link, target in value.items()}
