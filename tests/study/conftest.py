@@ -268,7 +268,8 @@ class Study:
             else:
                 find = getattr(self, victim)
                 wait_until(
-                    lambda find=find: any(kill(process.pid) for process in find(run.name)), f"one of the {victim} is killed"
+                    lambda find=find: any(kill(process.pid) for process in find(run.name)) or run.status().state.is_ended,
+                    f"one of the {victim} is killed",
                 )
 
     def close(self) -> None:

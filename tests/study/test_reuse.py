@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.study.conftest import Study, wait_until
+from tests.study.conftest import Study, kill, wait_until
 
 from trialplane import errors
 from trialplane.wire.states import RunState
@@ -61,6 +61,15 @@ def undisturbed_run(study: Study) -> tuple[Path, dict, dict]:
     curves, values = study.curves("whole"), {row.trial: row.values for row in run.rows()}
     run.delete()  # or it would answer
     return hold, curves, values
+
+
+def release(hold: Path) -> None:
+    """Let trials go on that wait at HOLD; later ones do not wait."""
+    writer = os.open(hold, os.O_RDWR)
+    regular_file = hold.with_name("regular")
+    regular_file.touch()
+    regular_file.replace(hold)  # a trial may have seen that there is a HOLD, and open it only now
+    os.close(writer)
 
 
 @pytest.mark.services
@@ -115,10 +124,11 @@ def test_kills_change_neither_beginnings_nor_metrics(study: Study) -> None:
     saved = f"stopped/trial-*/step-{HELD - 1:010}/COMPLETE"
     wait_until(lambda: len(list(study.files("stopped").checkpoints.glob(saved))) == TRIALS, "all trials have saved a step")
     stopped.cancel()
-    hold.unlink()
     trained = study.curves("stopped")
 
     run = study.submit("killed", reuse=True)
+    wait_until(lambda: any(kill(trial.pid) for trial in study.trials("killed")), "a trial before the FIFO is killed")
+    release(hold)
     study.kill_between_reports(run, ["trials", "controller", "trials", "slot_workers", "controller"], range(2, 5))
     status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
