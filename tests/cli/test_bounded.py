@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trialplane.cli import bounded
+from trialplane.cli.init_from import bounded
 
 LEFT = 'exec 3> "$HELD"; sleep 600 & '  # which has standard output, standard error and the FIFO open
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import write
 
-from trialplane.cli import data_links
+from trialplane.cli.init_from import data_links
 from trialplane.job import load
 from trialplane.plan import pack
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import write
 
-from trialplane.cli import script_folder
+from trialplane.cli.init_from import script_folder
 from trialplane.errors import SpecError
 from trialplane.importing import own_folder
 from trialplane.job import load

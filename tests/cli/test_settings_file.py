@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trialplane.cli import settings_file
+from trialplane.cli.init_from import settings_file
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 from trialplane import errors
-from trialplane.cli import output, script_folder
+from trialplane.cli import output
+from trialplane.cli.init_from import script_folder
 from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
 from trialplane.importing.source import ImportResult
 from trialplane.job import credentials, document, load, requirements

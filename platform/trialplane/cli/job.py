@@ -9,7 +9,9 @@ from pathlib import Path
 
 import click
 
-from trialplane.cli import from_script, importing, kinds, names, output, script_folder
+from trialplane.cli import importing, kinds, names, output
+from trialplane.cli.init_from import from_command, from_file, script_folder
+from trialplane.cli.init_from.request import Request
 from trialplane.errors import EXIT_OK, InputError
 from trialplane.importing import dvc
 from trialplane.job import load, requirements, schema, short_forms
@@ -90,7 +92,7 @@ def init_command(
         objective_fields = None if objective is None else short_forms.objective(objective, "--objective")
         words = [word for text in spaces for word in ("--space", text)]
         words += [] if objective is None else ["--objective", objective]
-        request = from_script.Request(
+        request = Request(
             not no_smoke, space, smoke_seconds=smoke_seconds, objective=objective_fields, typed=shlex.join(words)
         )
         return _create_from(source, request)
@@ -107,7 +109,7 @@ def init_command(
     return _create_new(name, kind)
 
 
-def _create_from(source: str, request: from_script.Request) -> int:
+def _create_from(source: str, request: Request) -> int:
     """Create the job of a script, a command, or the search of another tool. Return the exit code.
 
     Args:
@@ -121,10 +123,10 @@ def _create_from(source: str, request: from_script.Request) -> int:
     if script_folder.exists(file / dvc.FILE):  # the folder of a pipeline
         file = file / dvc.FILE
     if len(source.split()) > 1 and not script_folder.exists(file):
-        return from_script.make_of_command(source, request)
+        return from_command.make_of_command(source, request)
     tool = importing.source_of(file)
     if not tool:
-        return from_script.make(file, request)
+        return from_file.make(file, request)
     if request.typed_options:
         raise click.UsageError(
             f"{file} is a search, whose space and objective become the job's; drop {request.typed_options}"

@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from trialplane.cli import output, script_folder
+from trialplane.cli import output
+from trialplane.cli.init_from import script_folder
 from trialplane.errors import SpecError
 from trialplane.importing import dvc, guess, script
 from trialplane.importing.script import Script, Style

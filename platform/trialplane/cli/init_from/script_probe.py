@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import bounded, importing, output, script_folder
+from trialplane.cli import importing, output
+from trialplane.cli.init_from import bounded, script_folder
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, script
 from trialplane.importing.script import Script, Style

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trialplane import errors
-from trialplane.cli import bounded
+from trialplane.cli.init_from import bounded
 from trialplane.importing import guess
 from trialplane.job import settings
 from trialplane.job.program import MetricSource, Program

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import output, script_folder, settings_file, smoke
+from trialplane.cli import output
+from trialplane.cli.init_from import script_folder, settings_file, smoke
 from trialplane.importing import guess, hydra
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, settings

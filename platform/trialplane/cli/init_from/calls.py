@@ -1,0 +1,63 @@
+"""Calls of existing scripts in command lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+from pathlib import Path
+
+from trialplane.cli.init_from import script_folder, script_probe
+from trialplane.cli.init_from.request import INIT, Request
+from trialplane.importing import launcher, script, wrapper
+from trialplane.importing.script import Style
+
+SOURCES = "src"  # folder with the packages of a project, whose modules a command finds only if they are installed
+
+
+def existing_call(call: script.Call) -> script.Call | None:
+    """Return a call with the path at which its script exists; None if it is not at or below the working directory.
+
+    For a module, this may be the `__main__.py` of a package, in a folder of PYTHONPATH or in `src`.
+    """
+    names = [call.script]
+    if call.module:
+        roots = [".", *call.variables.get("PYTHONPATH", "").split(os.pathsep), SOURCES]
+        files = (call.script, f"{call.script.removesuffix('.py')}/__main__.py")
+        names = [os.path.normpath(Path(root, file)) for root in filter(None, roots) for file in files]
+    for name in names:
+        path = Path(os.path.normpath(Path(call.folder, name)))
+        if not path.is_absolute() and os.pardir not in path.parts and script_folder.exists(path) and path.is_file():
+            return dataclasses.replace(call, script=name)
+    return None
+
+
+def existing_shell_call(text: str) -> script.Call | None:
+    """Return the call of a shell script in a command line; None without one, or if there is no such file."""
+    shell_call = wrapper.find_call(text)
+    return shell_call if shell_call is not None and Path(shell_call.folder, shell_call.script).is_file() else None
+
+
+def starts_study(call: script.Call) -> bool:
+    """Return whether a command starts the search of a Python script, by Optuna or another library of that kind."""
+    file = Path(call.folder, call.script)
+    parsed_script = script.read(script_folder.source(file), str(file))
+    subcommand = script_probe.subcommand(call.arguments)
+    return parsed_script.style is Style.STUDY and subcommand in ("", parsed_script.searching)
+
+
+def started_commands(text: str, shell_call: script.Call, request: Request) -> list[str]:
+    """Return the command that makes the job of each Python command of a shell script, with the options that the user typed.
+
+    Args:
+        text: Text of the shell script.
+        shell_call: Its call in the command line.
+        request: Options of the user.
+    """
+    commands = wrapper.python_commands(text, shell_call)
+    path = os.path.normpath(Path(shell_call.folder, shell_call.script))
+    started_here = wrapper.python_commands(text, dataclasses.replace(shell_call, script=path, folder="."))
+    calls = map(launcher.find_call, started_here)
+    if any(call is not None and existing_call(call) for call in calls):  # it is for this folder, and not for its own
+        commands = started_here
+    return [" ".join(filter(None, (INIT, shlex.quote(command), request.typed))) for command in commands]

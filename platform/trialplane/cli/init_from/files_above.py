@@ -1,0 +1,204 @@
+"""Files and modules above the working directory, of which trials get no copy: refusals with the command that works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from trialplane.cli import output
+from trialplane.cli.init_from import calls, data_links, script_folder
+from trialplane.cli.init_from.request import INIT, Origin, Request
+from trialplane.errors import InputError
+from trialplane.importing import script
+from trialplane.importing.script import Script
+from trialplane.job import settings
+
+_UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
+_PYTHONPATH = re.compile(r"""\bPYTHONPATH=((?:"[^"]*"|'[^']*'|[^\s"';&|])*)""")  # with its value
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w{1,99}(?:\.\w{1,99})*)'", re.ASCII)
+
+
+def refuse_files_above(text: str, words: str, folder: str, call: script.Call | None, request: Request) -> None:
+    """Check that a command or its script names no file above the working directory, of which trials get a copy.
+
+    Folders above are only printed, as trials may write to them.
+
+    Args:
+        text: Command line.
+        words: Words of it that may be files.
+        folder: Folder to which the words are relative, itself relative to the working directory.
+        call: Call of a Python script in the command; None without one.
+        request: Options of the user.
+
+    Raises:
+        InputError: It names one. The message has the command for the folder that has all files.
+    """
+    names = dict.fromkeys(os.path.normpath(Path(folder, name)) for name in _UPWARD.findall(words))
+    paths_above = [Path(name) for name in names if name.startswith(os.pardir)]
+    if file := next((path for path in paths_above if path.is_file()), None):
+        raise _path_above_error(text, f"the command reads {file}", Path.cwd() / file, request)
+    if call is not None:
+        script_file = Path(call.folder, call.script).resolve()
+        for path_above in script.paths_above(script_folder.source(script_file)):
+            target = Path(os.path.realpath(script_file.parent / path_above))
+            common_folder = Path(os.path.commonpath([Path.cwd(), target]))
+            is_above = common_folder != Path.cwd() and not script_folder.has_other_files(common_folder)
+            has_data = target.is_file() or (target.is_dir() and any(target.iterdir()))
+            if is_above and has_data and not data_links.names_output(path_above):
+                raise _path_above_error(text, f"{call.script} names {target}", target, request)
+    for path in paths_above:
+        if path.is_dir():
+            output.note(
+                f"the command names {path}, above this folder, and trials get a copy of this folder only; to read files "
+                "there, give its absolute path, or give the command in the folder that has both, as `cd FOLDER && …`"
+            )
+
+
+def _path_above_error(text: str, reason: str, path: Path, request: Request) -> InputError:
+    """Return the error for a command that reads a path above the working directory, with the command that works.
+
+    Args:
+        text: Command line.
+        reason: Beginning of the message.
+        path: The path.
+        request: Options of the user.
+    """
+    common_folder = Path(os.path.commonpath([Path.cwd(), os.path.normpath(path)]))
+    words = f"cd {shlex.quote(Path.cwd().relative_to(common_folder).as_posix())} && {text}"
+    command = " ".join(filter(None, (INIT, shlex.quote(words), request.typed)))
+    return InputError(
+        f"{reason}, above this folder, and trials get a copy of this folder only; give the command in the folder that has "
+        f"both: `cd {shlex.quote(str(common_folder))} && {command}`; nothing was changed"
+    )
+
+
+def python_path(text: str, call: script.Call, request: Request) -> str:
+    """Return the PYTHONPATH that the script of a command needs for its modules; "" if it needs none, or the command sets it.
+
+    Raises:
+        InputError: It imports a module of a folder that the working directory lacks, see `_module_above_error`.
+    """
+    file, call_folder = Path(call.folder, call.script).resolve(), Path(call.folder).resolve()
+    if not file.is_relative_to(Path.cwd()):
+        return ""
+    text_of_script = script_folder.source(file)
+    parsed_script = script.read(text_of_script, call.script)
+    start = script_folder.start(file, parsed_script, text="")  # also with the folders that the script itself finds
+    _refuse_modules_above(text, call, start.roots, text_of_script, request)
+    if "PYTHONPATH" in call.variables:
+        return ""
+    roots = [] if script_folder.finds_own_modules(text_of_script) and not start.module else start.roots
+    if call.module and call.script.startswith(f"{calls.SOURCES}/"):
+        roots.append(Path(call.folder, calls.SOURCES).resolve())
+    roots = [root for root in roots if not _is_installed_instead(root, parsed_script)]
+    # Python imports from the folder of a script, or from the working directory for a module.
+    known_root = call_folder if call.module else file.parent
+    paths = dict.fromkeys(os.path.relpath(root, call_folder) for root in roots if root != known_root)
+    return os.pathsep.join(map(shlex.quote, paths))
+
+
+def _is_installed_instead(root: Path, parsed_script: Script) -> bool:
+    """Return whether all modules that a script imports from a folder are also installed, and so imported by its command."""
+    names = {module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)}
+    names_in_root = [name for name in names if script_folder.has_module(root, name)]
+    return bool(names_in_root) and all(script_folder.is_installed_outside(Path.cwd(), name) for name in names_in_root)
+
+
+def _refuse_modules_above(
+    text: str, call: script.Call, roots: Sequence[Path], text_of_script: str, request: Request
+) -> None:
+    """Check that the script of a command imports no module of a folder that the working directory lacks.
+
+    Args:
+        text: Command line.
+        call: Its call of the script. Its PYTHONPATH may name such folders, too.
+        roots: Folders with modules that the script imports, also those that it adds to `sys.path` by itself.
+        text_of_script: Text of the script.
+        request: Options of the user.
+
+    Raises:
+        InputError: It imports one, see `_module_above_error`.
+    """
+    file = Path(call.folder, call.script)
+    entries = list(filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep)))
+    typed_roots = [Path(os.path.realpath(Path(call.folder, entry))) for entry in entries if not entry.startswith("/")]
+    missing_modules = script_folder.missing_modules(file) if typed_roots else ()
+    typed_roots = [root for root in typed_roots if any(script_folder.has_module(root, name) for name in missing_modules)]
+    absolute_roots = {os.path.realpath(entry) for entry in entries if entry.startswith("/")}
+    for root in (*roots, *typed_roots):
+        # A folder that the command or the script names by its absolute path is found in the copy, too.
+        is_named = str(root) in absolute_roots or re.search(rf"""(["']){re.escape(str(root))}/?\1""", text_of_script)
+        if not root.is_relative_to(Path.cwd()) and not is_named:
+            raise _module_above_error(text, call, root, Path.cwd(), f"{call.script} imports modules of {root}", request)
+
+
+def refuse_missing_module(
+    failure: str, origin: Origin, parsed_script: Script, start: script_folder.Start, request: Request
+) -> None:
+    """Check that a script did not fail because the job's folder lacks a module that a folder above has.
+
+    Args:
+        failure: Cause of the failure; "" without one.
+        origin: File from which the job is made.
+        parsed_script: Content of the script.
+        start: Its start in the job's folder.
+        request: Options of the user.
+
+    Raises:
+        InputError: It failed so, see `_module_above_error`.
+    """
+    missing = _MISSING_MODULE.search(failure)
+    root = script_folder.root_above(start.folder, missing[1]) if missing is not None else None
+    if missing is None or root is None:
+        return
+    text, call, folder = origin.title, parsed_script.call, start.folder / start.cwd
+    if origin.text:
+        name = os.path.relpath(origin.real, folder)
+        is_script = origin.real.suffix == ".py" and not start.path and not start.module
+        program = "python" if is_script else "bash" if origin.real.suffix in settings.SHELLS else ""
+        text = shlex.join([program, name]) if program else "COMMAND"
+        call = script.Call(name, ".", "", (), 0) if is_script else None
+    reason = f"{origin.short_title} imports {missing[1]}, which is in {root}"
+    raise _module_above_error(text, call, root, folder, reason, request)
+
+
+def _module_above_error(
+    text: str, call: script.Call | None, root: Path, folder: Path, reason: str, request: Request
+) -> InputError:
+    """Return the error for a command that imports modules of a folder that the job's folder lacks.
+
+    The message has the command for the folder that has both.
+
+    Args:
+        text: Command line, or COMMAND for one that is not known.
+        call: Its call of a Python script; None without one.
+        root: Folder with the modules.
+        folder: Folder of the job without them, in which the command runs.
+        reason: Beginning of the message.
+        request: Options of the user.
+    """
+    common_folder = Path(os.path.commonpath([root, folder]))
+    call_folder = folder / call.folder if call is not None else folder
+    path = shlex.quote(os.path.relpath(root, call_folder))
+    entries = call.variables.get("PYTHONPATH", "").split(os.pathsep) if call is not None else []
+    words = [f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())}"]
+    values = _PYTHONPATH.findall(text) if call is None or any(entries) else []
+    if str(root) in [os.path.realpath(call_folder / entry) for entry in entries]:
+        words += [text]
+    elif values:  # an export before it would have no effect
+        words += [_PYTHONPATH.sub(lambda match: f"PYTHONPATH={path}{os.pathsep}{match[1]}", text)]
+    else:
+        words += [f"export PYTHONPATH={path}", text]
+    command = " ".join(filter(None, (INIT, shlex.quote(" && ".join(words)), request.typed)))
+    absolute_path = os.pathsep.join([shlex.quote(str(root)), *values[-1:]])
+    remedies = [f"set `PYTHONPATH={absolute_path}` in the command, for trials on this machine only"]
+    if not script_folder.has_other_files(common_folder):
+        remedy = f"give the command in the folder that has both: `cd {shlex.quote(str(common_folder))} && {command}`"
+        remedies.insert(0, remedy)
+    return InputError(
+        f"{reason}, outside of this folder, and trials get a copy of this folder only; {'; or '.join(remedies)}; "
+        "nothing was changed"
+    )

@@ -1,0 +1,179 @@
+"""`platform init --from 'python train.py --lr 0.1'`: a job.yaml for a command line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from trialplane.cli import output
+from trialplane.cli.init_from import calls, files_above, from_file, script_folder, settings_file, writing
+from trialplane.cli.init_from.request import Origin, Request
+from trialplane.errors import SpecError
+from trialplane.importing import dvc, launcher, script, wrapper
+from trialplane.job import credentials, load
+from trialplane.wire.declared import Option
+
+
+def make_of_command(text: str, request: Request) -> int:
+    """Write a job.yaml for a command line into the working directory, without the secrets in it.
+
+    Args:
+        text: Command line as the user types it.
+        request: Options of the user.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InputError, SpecError: See `from_file.make`.
+    """
+    text, secrets = credentials.extract(re.sub(r"\s*\\\n\s*", " ", text))  # lines that are continued
+    request = dataclasses.replace(request, secrets=secrets)
+    if secrets:
+        output.note(_secrets_message(list(secrets)))
+    switches = [
+        name
+        for name, fields in request.space.items()
+        if all(isinstance(choice, bool) for choice in fields.get("choices", [None]))
+    ]
+    text, removed_switches = launcher.without_switches(text, switches)
+    if removed_switches:
+        request = dataclasses.replace(request, switched_on=tuple(removed_switches))
+        flags = ", ".join(removed_switches.values())
+        output.note(f"{flags}: taken out of the command, because it is searched")
+    if (dvc_command := dvc.find_command(text)) is not None:
+        return from_file.make_of_pipeline(dvc_command, request)
+    call = launcher.find_call(text)
+    existing_call = calls.existing_call(call) if call is not None else None
+    exit_code = _make_of_other_form(text, existing_call, request)
+    if exit_code is not None:
+        return exit_code
+    if call is None and (shell_call := calls.existing_shell_call(text)) is not None:
+        return _make_of_shell_command(text, shell_call, request)
+    if existing_call is not None and not request.space and calls.starts_study(existing_call):
+        return from_file.make(Path(existing_call.folder, existing_call.script), request, existing_call)
+    if call is None and request.space:  # whose names the program may declare
+        existing_call = launcher.find_console_call(text)
+    return _write_command_job(text, existing_call, text, ".", tuple, request)
+
+
+def _make_of_shell_command(text: str, shell_call: script.Call, request: Request) -> int:
+    """Write the job of a command that calls a shell script, and return the exit code.
+
+    Args:
+        text: Command line.
+        shell_call: Its call of the shell script.
+        request: Options of the user.
+
+    Raises:
+        InputError, SpecError: See `from_file.make`.
+    """
+    shell_text = script_folder.source(Path(shell_call.folder, shell_call.script))
+    call = wrapper.wrapped_call(shell_text, shell_call)  # of a Python script, to which the shell script passes its arguments
+    if call is None and not shell_call.arguments and not shell_call.variables:  # the same as its script
+        with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
+            return from_file.make(Path(shell_call.folder, shell_call.script), request)
+    call = None if call is None else calls.existing_call(call)
+    words = shlex.join([shell_call.script, *shell_call.arguments])
+    started_commands = functools.partial(calls.started_commands, shell_text, shell_call, request)
+    return _write_command_job(text, call, words, shell_call.folder, started_commands, request)
+
+
+def _write_command_job(
+    text: str,
+    call: script.Call | None,
+    words: str,
+    folder: str,
+    started_commands: Callable[[], Sequence[str]],
+    request: Request,
+) -> int:
+    """Write the job of a command line, and return the exit code.
+
+    Args:
+        text: Command line.
+        call: Call of a Python script in it; None without one.
+        words: Words of the command that may name files, if it calls no Python script. Otherwise these are its arguments.
+        folder: Folder to which these words are relative.
+        started_commands: Function that returns the commands of a shell script that the command calls, for a message.
+        request: Options of the user.
+
+    Raises:
+        InputError, SpecError: See `from_file.make`.
+    """
+    if call is not None:
+        words, folder = shlex.join(call.arguments), call.folder
+    files_above.refuse_files_above(text, words, folder, call, request)
+    config, values = _named_settings(words, folder, call, request.space)
+    parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
+    started_commands = started_commands if call is None else tuple  # further arguments reach the Python script
+    origin = Origin(Path(text), Path.cwd() / "command", text="", title=text, started_commands=started_commands)
+    return writing.write_job(origin, parsed_script, request)
+
+
+def _make_of_other_form(text: str, existing_call: script.Call | None, request: Request) -> int | None:
+    """Write the job of a command by what it means, such as its script, notebook or Makefile; return the exit code.
+
+    None, and nothing is written, for a command that is taken as it is.
+
+    Args:
+        text: Command line.
+        existing_call: Its call of a Python script; None without one that exists.
+        request: Options of the user.
+
+    Raises:
+        InputError, SpecError: See `from_file.make`.
+    """
+    if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
+        script_file = existing_call.script if existing_call is not None else script_file
+        return from_file.make(Path(script_file), request, script.Call(script_file, ".", "", (), 0))
+    if existing_call is not None and (path := files_above.python_path(text, existing_call, request)):
+        is_simple = text.startswith("python") and not set(text) & set("&|;")
+        return make_of_command(f"PYTHONPATH={path} {text}" if is_simple else f"export PYTHONPATH={path} && {text}", request)
+    if notebook_file := launcher.executed_notebook(text):
+        return from_file.make(Path(notebook_file), request)
+    makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
+    made_command, remark = launcher.made_command(text, makefile_text)
+    if not made_command:
+        return None
+    output.note(f"`{text}` runs `{credentials.extract(made_command)[0]}`, which is the command of the job")
+    if remark:
+        output.note(remark)
+    return make_of_command(made_command, request)
+
+
+def _named_settings(
+    words: str, folder: str, call: script.Call | None, requested: Collection[str]
+) -> tuple[str, list[Option]]:
+    """Return the settings file that a command or its script names, relative to the working directory, and its values.
+
+    The name is "" without such a file.
+
+    Args:
+        words: Words of the command that may name files.
+        folder: Folder to which they are relative.
+        call: Call of a Python script in the command; None without one.
+        requested: Names of the parameters that the user wants to search.
+    """
+    # A script of Hydra has groups of configurations, whose options name no files.
+    by_stem = call is not None and "hydra" not in script_folder.source(Path(call.folder, call.script))
+    config, values = settings_file.named(words, Path(folder), requested, by_stem=by_stem)
+    if not config and by_stem and call is not None:
+        config, values = settings_file.named_in_script(Path(folder, call.script), Path(folder), requested)
+    return (os.path.normpath(Path(folder, config)) if config else ""), values
+
+
+def _secrets_message(variables: Sequence[str]) -> str:
+    """Return the message that job.yaml has environment variables in place of secrets."""
+    names = " and ".join(variables)
+    exports = "; ".join(f"export {name}=…" for name in variables)
+    return (
+        f"{names}: the value looks like a secret, and is not written into {load.FILE}, which everyone who may see the run "
+        f"can read. Trials on this machine read the environment variable: type `{exports}` before `platform submit`. For a "
+        "cluster see `platform docs scripts`"
+    )

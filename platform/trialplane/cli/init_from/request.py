@@ -1,0 +1,85 @@
+"""Input of `platform init --from`: the options of the user, the file or command line, and the files to write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.importing import script
+
+INIT = "platform init --from"
+_LONGEST_TITLE = 50  # characters of a command in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The options of `platform init --from`.
+
+    Attributes:
+        with_smoke: Whether to run the script once, to find its metrics.
+        space: Parameters to search in place of guessed ones, as fields of job.yaml by name; empty to guess.
+        secrets: Secrets that the user's command had, by the environment variable that stands for each one in the job.
+        smoke_seconds: Maximum duration of that run; None for `smoke.LONGEST`.
+        objective: Metric to optimize in place of a guessed one, with its direction; None to guess.
+        typed: The options as the user types them, for messages.
+        switched_on: Searched parameters that are on in the user's command, without their flags.
+    """
+
+    with_smoke: bool = True
+    space: Mapping[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    smoke_seconds: float | None = None
+    objective: Mapping[str, str] | None = None
+    typed: str = ""
+    switched_on: tuple[str, ...] = ()
+
+    @property
+    def typed_options(self) -> str:
+        """The options that a search of the script's own replaces, as the user types them."""
+        return " and ".join(["--space"] * bool(self.space) + ["--objective"] * (self.objective is not None))
+
+
+@dataclasses.dataclass(frozen=True)
+class NewFile:
+    """A file beside the script that the job needs.
+
+    Attributes:
+        path: Path of the file.
+        text: Content of the file.
+        remark: Meaning of the file, for messages.
+    """
+
+    path: Path
+    text: str
+    remark: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The file or the command line from which a job is made.
+
+    Attributes:
+        file: Path of the script or launcher as the user names it, or the command line.
+        real: The path without links; for a command line, a path in the working directory.
+        text: Text of the file; "" for a command line.
+        title: Name for messages.
+        new_files: Files to write beside the job's.
+        call: Call of the script in a command that the user types; None without one.
+        started_commands: Function that returns the commands of a shell script, for a message, see `calls.started_commands`.
+    """
+
+    file: Path
+    real: Path
+    text: str
+    title: str
+    new_files: tuple[NewFile, ...] = ()
+    call: script.Call | None = None
+    started_commands: Callable[[], Sequence[str]] = tuple
+
+    @property
+    def short_title(self) -> str:
+        """The title, without the end of a long command, for messages that would repeat it."""
+        return errors.shortened(self.title, _LONGEST_TITLE)

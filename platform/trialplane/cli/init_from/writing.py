@@ -1,0 +1,506 @@
+"""The job of a script, a launcher or a command line: its parameters, its metrics, and its job.yaml.
+
+The parameters are found (`script_probe`), become a job (`script_job`), and the script runs once, to show its metrics.
+Nothing is written before all of that has succeeded.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from trialplane import errors
+from trialplane.cli import importing, output
+from trialplane.cli.init_from import (
+    data_links,
+    files_above,
+    job_files,
+    script_folder,
+    script_job,
+    script_probe,
+    searches,
+    settings_file,
+    smoke,
+)
+from trialplane.cli.init_from.request import Origin, Request
+from trialplane.cli.init_from.script_job import ScriptJob
+from trialplane.cli.init_from.script_probe import ScriptCopy
+from trialplane.errors import InputError
+from trialplane.importing import guess, script
+from trialplane.importing.script import Script, Style
+from trialplane.job import arguments, credentials, load, notebook, settings
+from trialplane.plan import pack as packing
+from trialplane.wire import escapes
+from trialplane.wire.declared import Declared, Option
+from trialplane.worker import shipping
+
+# Styles of scripts that may have a settings file, too.
+_WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
+# Variables that torchrun sets, in the failure of a script that lacks them.
+_RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
+
+
+def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
+    """Write the job of a script, a launcher or a command line; return the exit code.
+
+    Raises:
+        InputError, SpecError: See `from_file.make`.
+    """
+    title, real = origin.short_title, origin.real
+    start, file_with_values = _find_start(origin, parsed_script, request.space)
+    folder = start.folder
+    call = parsed_script.call
+    if call is not None and (start.cwd != "." or not (folder / call.folder / call.script).is_file()):
+        # The call is not relative to the job's folder, so its arguments cannot be found from there.
+        parsed_script = dataclasses.replace(parsed_script, call=None)
+    parsed_script = _with_paths_from(folder, parsed_script, real)
+    job_file = folder / load.FILE
+    if job_file.is_symlink() or job_file.exists():
+        raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")
+    _print_missing_libraries(origin.file, parsed_script, roots=[real.parent, folder, folder / "src", *start.roots])
+    if notebook.is_notebook(origin.text):
+        output.note(f"{title} is an exported notebook: trials leave out its magics and shell commands")
+    for remark in parsed_script.notes:
+        output.note(f"{origin.file}: {remark}")
+    ignored = packing.ignored_lines(parsed_script.outputs)
+    start = dataclasses.replace(start, links=data_links.find(folder, ignored))
+    if start.links:
+        shown_links = errors.shortened(", ".join(start.links), 300)
+        output.note(
+            f"not uploaded, but linked in the folder of each trial, also below: {shown_links}; what the script writes "
+            "there, it writes into your folder; on a cluster, name a path on the data volume (`platform explain links`)"
+        )
+    exit_code = searches.write_own_search(origin, parsed_script, start, request)
+    if exit_code is not None:
+        return exit_code
+    hidden_files = job_files.hidden_files(title, origin.text, start)
+    additions = {hidden: (folder / hidden).read_bytes() for hidden in hidden_files}
+    packed = packing.pack(folder, additions=additions, ignored=[*ignored, *packing.ignored_lines(start.links)])
+    origin = dataclasses.replace(
+        origin, new_files=(*origin.new_files, *job_files.ignore_file(folder, hidden_files, ignored))
+    )
+    job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
+    exit_code = job_files.write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
+    if message := script_job.pruner_message(job, result):
+        output.note(message)
+    if job.searchable:
+        command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
+        output.note(f"to search another option ({', '.join(job.searchable)}): `{command}`")
+    return exit_code
+
+
+def _make_job(
+    origin: Origin,
+    parsed_script: Script,
+    start: script_folder.Start,
+    file_with_values: settings_file.SettingsFile | None,
+    packed: bytes,
+    request: Request,
+) -> tuple[ScriptJob, smoke.Smoke | None, str, str]:
+    """Find the parameters of a script in a copy of its folder, run the copy once, and print remarks.
+
+    Args:
+        origin: File from which the job is made.
+        parsed_script: Content of the script.
+        start: Its start in the job's folder.
+        file_with_values: Its settings file; None without one.
+        packed: Packed folder of the job.
+        request: Options of the user.
+
+    Returns:
+        The job; the result of the run, or of an earlier one that wrote the metrics, None without either; a sentence that
+        says what the job searches and optimizes; and the options that `submit` needs.
+
+    Raises:
+        InputError, SpecError: See `from_file.make`.
+    """
+    title, job_file = origin.short_title, start.folder / load.FILE
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+        name = origin.real.relative_to(start.folder).as_posix()
+        copy = ScriptCopy(origin.file, Path(scratch, "code"), name, start, Path(scratch), request.secrets)
+        smoke_folder = Path(scratch, "smoke")
+        for target in (copy.folder, smoke_folder):  # two copies, because a probe may change its own
+            _unpack(packed, target, origin, copy)
+        parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
+        files_above.refuse_missing_module(declared.failure, origin, parsed_script, start, request)
+        request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
+        script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title, origin.started_commands)
+        if file_with_values is None:
+            job = script_job.build(name, parsed_script, declared, start, request.space)
+        else:
+            job = script_job.build_with_file(name, parsed_script, file_with_values, start, request.space)
+        switched_on = {name.replace("_", "-") for name in request.switched_on}
+        defaults = {**job.defaults, **{name: True for name in job.space if name.replace("_", "-") in switched_on}}
+        job = dataclasses.replace(job, objective=request.objective, defaults=defaults, links=start.links)
+        if not origin.text:
+            job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
+        result = None
+        if request.with_smoke and not job.missing:
+            job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request)
+            files_above.refuse_missing_module(result.failure, origin, parsed_script, start, request)
+    seen_sources = result.metrics if result is not None else ()
+    if request.objective is None and not any(source.path in parsed_script.metric_files for source in seen_sources):
+        result = _with_earlier_metrics(result, start.folder, parsed_script.metric_files)
+    _print_remarks(title, job, declared, file_with_values, job_file)
+    _print_missing_values(title, job, job_file)
+    config = parsed_script.config if job.in_file else ""
+    if file_with_values is not None:
+        config = file_with_values.name
+    if parsed_script.style is Style.GLOBALS:
+        _print_repeated(name, origin.text, job)
+    elif config.endswith(".py"):
+        _print_repeated(config, script_folder.source(start.folder / config), job)
+    return job, result, *_summary(title, job, parsed_script, result, job_file, request)
+
+
+def _print_remarks(
+    title: str,
+    job: ScriptJob,
+    declared: Declared,
+    file_with_values: settings_file.SettingsFile | None,
+    job_file: Path,
+) -> None:
+    """Print the facts about the job of a script that its job.yaml does not show.
+
+    Args:
+        title: Name of the script.
+        job: The job.
+        declared: Arguments of the script.
+        file_with_values: Settings file whose values are the parameters; None if they are the script's own.
+        job_file: File of the job.
+    """
+    if declared.failure:
+        output.note(f"{title}: {script_probe.not_asked(declared)}")
+    for argument in declared.left_out:
+        output.note(f"not a parameter: {argument}")
+    if file_with_values is not None and file_with_values.others:
+        used, others = file_with_values.name, ", ".join(file_with_values.others)
+        output.note(f"the values are those of {used}; for those of another ({others}) change its name in {job_file}")
+    if job.shared_paths:
+        output.note(
+            f"{title} uses {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, let it "
+            "write below its working directory, of which each trial has its own, and give torchrun --standalone, not a port"
+        )
+
+
+def _print_repeated(name: str, text: str, job: ScriptJob) -> None:
+    """Print which searched values a Python file sets several times, and add that to the comments of the job.
+
+    Args:
+        name: Path of the file.
+        text: Its text.
+        job: The job, whose parameters replace values in the file.
+    """
+    first_trial = script_job.first_trial(job)
+    for key, lines in script.repeated_lines(text).items():
+        if key in job.space:
+            shown_lines = errors.shortened(f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}", 100)
+            quantity = "both" if len(lines) == 2 else "all"
+            first = f", {first_trial[key]} in the first trial" if key in first_trial else ""
+            note = f"{key} is set in lines {shown_lines} of {name}; {quantity} get the trial's value{first}"
+            output.note(note)
+            job.comments.append(escapes.escape_controls(note))
+
+
+def _with_paths_from(folder: Path, parsed_script: Script, file: Path) -> Script:
+    """Return a script whose declared paths are relative to a folder, which is that of its file or one above."""
+    home = file.parent.relative_to(folder)
+    metric_files, outputs = (
+        tuple(path for path in (os.path.normpath(home / name) for name in names) if not path.startswith((os.pardir, "/")))
+        for names in (parsed_script.metric_files, parsed_script.outputs)
+    )
+    return dataclasses.replace(parsed_script, metric_files=metric_files, outputs=outputs)
+
+
+def _find_start(
+    origin: Origin, parsed_script: Script, requested: Collection[str]
+) -> tuple[script_folder.Start, settings_file.SettingsFile | None]:
+    """Return the start of a script in its job's folder, and its settings file, or None without one.
+
+    The job's folder contains the script, its modules, its settings file and its Hydra configuration.
+
+    Args:
+        origin: File from which the job is made.
+        parsed_script: Content of the script.
+        requested: Names of the parameters that the user wants to search.
+    """
+    real = origin.real
+    has_file = parsed_script.style in _WITH_SETTINGS
+    file_with_values = settings_file.find(real, parsed_script, requested) if has_file else None
+    is_shell = bool(origin.text) and parsed_script.style is Style.COMMAND and real.suffix in settings.SHELLS
+    find_start = script_folder.shell_start if is_shell else script_folder.start
+    if origin.call is not None and parsed_script.style is not Style.WANDB:  # whose job has a script in its own folder
+        find_start = functools.partial(script_folder.typed_start, working_directory=Path(origin.call.folder).resolve())
+    start = find_start(real, parsed_script, origin.text)
+    folders = [start.folder]
+    if not is_shell:
+        folders.append(_hydra_folder(real, parsed_script))
+    if file_with_values is not None:
+        folders.append(file_with_values.folder)
+    start = start.within(Path(os.path.commonpath(folders)))
+    return start, file_with_values.below(start.folder) if file_with_values else None
+
+
+def _unpack(packed: bytes, target: Path, origin: Origin, copy: ScriptCopy) -> None:
+    """Unpack a job's folder as a run gets it, with the files that the job adds, and with a notebook as plain Python.
+
+    Args:
+        packed: Packed folder of the job.
+        target: Folder to unpack into.
+        origin: File from which the job is made.
+        copy: Name and start of the script.
+    """
+    packing.unpack(packed, target)
+    shipping.add_links(target, {link: str(copy.start.folder / link) for link in copy.start.links})
+    for new_file in origin.new_files:
+        path = new_file.path.resolve().relative_to(copy.start.folder)
+        (target / path).write_text(new_file.text, encoding="utf-8")
+    if notebook.is_notebook(origin.text):
+        (target / copy.name).write_text(ast.unparse(notebook.parse(origin.text)), encoding="utf-8")
+
+
+def _find_parameters(
+    copy: ScriptCopy, parsed_script: Script, file_with_values: settings_file.SettingsFile | None, request: Request
+) -> tuple[Script, Declared, settings_file.SettingsFile | None]:
+    """Choose between the parameters of a settings file and those of the script itself.
+
+    Returns:
+        The script, with the style that its parameters need; the parameters; and the settings file, None if the parameters
+        are not its values.
+
+    Raises:
+        InputError, SpecError: See `script_probe.script_parameters`.
+    """
+    file_options = () if file_with_values is None else file_with_values.options
+    if script_probe.searches_only_constants(parsed_script, request.space, [option.name for option in file_options]):
+        return script_probe.as_globals(parsed_script), Declared(parsed_script.values), None
+    # A script without a parser gets the values of its file, and one with a parser as well if the file is known to be read.
+    if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
+        return parsed_script, Declared(file_with_values.options), file_with_values
+    if parsed_script.call is not None:
+        parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
+    else:
+        parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space)
+    is_imported = file_with_values is not None and file_with_values.name in parsed_script.config_modules
+    if not is_imported:
+        file_with_values, declared = _pass_by_argument(file_with_values, declared)
+    # The values in the text replace arguments of no use, but those of a script that searches are often settings of that.
+    needs_arguments = _has_searchable(declared) or _has_required(declared)
+    searches_itself = parsed_script.style is Style.SEARCHES and not request.space
+    if file_with_values is None and not (needs_arguments or searches_itself) and guess.space(parsed_script.values):
+        parsed_script = script_probe.as_globals(parsed_script)
+        declared = Declared(parsed_script.values, declared.left_out, subcommands=declared.subcommands)
+    # Numbers that the script declares are better than those of the file, and required arguments need a value.
+    if file_with_values is None or _has_searchable_numbers(declared.options) or _has_required(declared):
+        return parsed_script, declared, None
+    if file_with_values.arguments is None and not any(arguments.placeholders(declared.subcommands)):
+        file_with_values = dataclasses.replace(file_with_values, arguments=declared.subcommands)
+    options = (*file_with_values.options, *file_with_values.required)
+    return parsed_script, Declared(options), file_with_values
+
+
+def _pass_by_argument(
+    file: settings_file.SettingsFile | None, declared: Declared
+) -> tuple[settings_file.SettingsFile | None, Declared]:
+    """Let a script's argument for a settings file, such as `--config`, name the file, if it has no default.
+
+    If some of the other arguments are numbers that are worth a search, these are the parameters: the argument gets the name
+    of the file as its default. Otherwise the values in the file are: the file gets the argument, and the required ones.
+
+    Returns:
+        The settings file, None if the arguments are the parameters, and the script's arguments. Both are unchanged without
+        a file or such an argument.
+    """
+    candidates = (option for option in declared.options if option.default is None and script.CONFIG.fullmatch(option.name))
+    file_option = next(candidates, None)
+    if file is None or file_option is None:
+        return file, declared
+    others = tuple(option for option in declared.options if option is not file_option)
+    if _has_searchable_numbers(others):
+        file_option = dataclasses.replace(file_option, default=file.name, required=True)
+        return None, dataclasses.replace(declared, options=(file_option, *others))
+    words = (file_option.flag, file.name) if file_option.flag else (file.name,)
+    if declared.overrides:  # config=FILE
+        words = ("=".join(words),)
+    required = tuple(option for option in others if option.required)
+    return dataclasses.replace(file, arguments=words, required=required), dataclasses.replace(declared, options=())
+
+
+def _has_searchable(declared: Declared) -> bool:
+    """Return whether some arguments of a script may be worth a search."""
+    return bool(guess.space(declared.options) or guess.any_float(declared.options))
+
+
+def _has_required(declared: Declared) -> bool:
+    """Return whether a script refuses to run without some of its arguments."""
+    return any(option.required for option in declared.options)
+
+
+def _has_searchable_numbers(options: Sequence[Option]) -> bool:
+    """Return whether some options that may be worth a search have a range, and not only choices."""
+    return any("choices" not in parameter for parameter, _ in guess.space(options).values())
+
+
+def _run_smoke(
+    origin: Origin, job: ScriptJob, parsed_script: Script, copy: ScriptCopy, folder: Path, request: Request
+) -> tuple[ScriptJob, smoke.Smoke]:
+    """Run a script once with its defaults, and print the metrics that it has.
+
+    A script that needs the variables of torchrun gets a command with torchrun, and runs again.
+
+    Args:
+        origin: File from which the job is made.
+        job: The job.
+        parsed_script: Content of the script.
+        copy: Copy of the job's folder for probes.
+        folder: Another copy, in which the script runs.
+        request: Options of the user.
+
+    Returns:
+        The job, perhaps with another command, and the result of the last run.
+    """
+    title, job_folder = origin.short_title, importing.shell_path(copy.start.folder)
+    limit = request.smoke_seconds or smoke.LONGEST
+    requested = [request.objective["metric"]] if request.objective else []
+
+    def run(job: ScriptJob) -> smoke.Smoke:
+        command, options = job.command_line(), list(job.default_values)
+        name, secrets = origin.real.stem, request.secrets
+        printed, files = parsed_script.printed, parsed_script.metric_files
+        return smoke.run(command, name, folder, copy.scratch, printed, secrets, options, limit, requested, files)
+
+    shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
+    output.note(
+        f"{title} runs once with its defaults{shown_command}, in a copy of {job_folder}, for {limit:.0f} seconds at "
+        "most, to find its metrics; --no-smoke skips this"
+    )
+    result = run(job)
+    needs_torchrun = _RANK.search(result.failure) is not None and not job.command
+    if needs_torchrun:
+        output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
+        torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", copy.name]
+        job = dataclasses.replace(job, command=torchrun, arguments=job.arguments or arguments.FLAGS)
+        result = run(job)
+    if job.command and (logged := result.metrics.get(smoke.MLFLOW)):
+        result = dataclasses.replace(
+            result, metrics={source: values for source, values in result.metrics.items() if source != smoke.MLFLOW}
+        )
+        output.note(
+            f"{title} logs {', '.join(smoke.shown_names([logged]))} to MLflow, which is not read from a command, a process "
+            "of its own: print the metric, or write it to a file"
+        )
+    _print_result(title, result, job_folder, requested)
+    return job, result
+
+
+def _with_earlier_metrics(result: smoke.Smoke | None, folder: Path, declared: Sequence[str]) -> smoke.Smoke | None:
+    """Return the result of a smoke run with the metrics that an earlier run has written into the declared files, if any.
+
+    Args:
+        result: The result; None without a run.
+        folder: Folder of the job.
+        declared: Paths of the files.
+    """
+    metrics = smoke.declared_metrics(folder, declared) if declared else {}
+    if not metrics:
+        return result
+    output.note(f"the metrics are those of an earlier run, in {', '.join(source.path for source in metrics)}")
+    return dataclasses.replace(result or smoke.Smoke({}, 0.0, "", ended=True), metrics=metrics)
+
+
+def _print_missing_values(title: str, job: ScriptJob, job_file: Path) -> None:
+    """Print the parameters that need a value from the user, and the ways to give one."""
+    secrets = [name for name in job.missing if credentials.is_secret(name, "VALUE")]
+    for name in job.missing:
+        remedy = f"write it into {job_file}"
+        if name in secrets:
+            remedy = f"it looks like a secret, which no job may have: let {title} read an environment variable in its place"
+        output.note(f"{title} needs a value for {name}: {remedy}")
+    if job.missing and not secrets:
+        flags = " ".join(f"--param {name}=VALUE" for name in job.missing)
+        command = f"platform submit hpo {importing.shell_path(job_file.parent)} {flags} --objective METRIC:min --local"
+        output.note(f"or give it when the job is submitted: `{command}`")
+
+
+def _summary(
+    title: str, job: ScriptJob, parsed_script: Script, result: smoke.Smoke | None, job_file: Path, request: Request
+) -> tuple[str, str]:
+    """Return the sentence that says what the job searches and optimizes, and the options that `submit` needs."""
+    options = ""
+    if job.space:
+        summary = f"{errors.counted(len(job.space), 'parameter')} to search"
+        summary += "" if request.space else ", in ranges that are guessed"
+    elif parsed_script.style is Style.SEARCHES and parsed_script.searcher:
+        summary = (
+            f"{title} searches by itself, by {parsed_script.searcher}, and runs unmodified, as one trial; to search here, "
+            'fit one model with `params().get("NAME", VALUE)` after `from trialplane import params`, and write '
+            "`space: {NAME: …}`"
+        )
+    else:
+        summary = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
+    if (chosen := script_job.best_objective(job, result)) is not None:
+        _, objective, reason = chosen
+        summary += f"; objective: {objective['metric']}, {objective['direction']}d ({reason})"
+        names = {name for metrics in result.metrics.values() for name in metrics} if result is not None else set()
+        if len(names) > 1 and request.objective is None:
+            summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
+    elif job.returned:
+        summary += "; the function's return value is the objective"
+    else:
+        message, options = script_job.placeholder_message(job, result, os.path.relpath(job_file))
+        summary += f"; {message}"
+    if result is not None and result.failure:
+        summary += f"; if it needs other arguments, {script_probe.BY_COMMAND}"
+    return summary, options
+
+
+def _hydra_folder(file: Path, parsed_script: Script) -> Path:
+    """Return the folder of a script, or one above that also has its Hydra configuration, for `config_path="../conf"`."""
+    config = Path(os.path.normpath(file.parent / parsed_script.config)).parent if parsed_script.config else file.parent
+    return Path(os.path.commonpath([file.parent, config])) if config.is_dir() else file.parent
+
+
+def _print_missing_libraries(file: Path, parsed_script: Script, roots: Sequence[Path]) -> None:
+    """Print the libraries that a script imports, and that are neither installed here nor its own modules.
+
+    Args:
+        file: Path of the script, for messages.
+        parsed_script: Content of the script.
+        roots: Folders with its own modules.
+    """
+    for name in dict.fromkeys(module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)):
+        if not any(script_folder.has_module(root, name) for root in roots) and not script_folder.is_installed(name):
+            output.note(
+                f"{file.name} imports {name}, which is not installed here; on a cluster the trial image needs it too"
+            )
+
+
+def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequence[str]) -> None:
+    """Print the end of a smoke run and the names of its metrics, and the way to name others if it was stopped.
+
+    Args:
+        name: Name of the script.
+        result: Result of the run.
+        folder: Folder of the job as a word of a shell.
+        requested: Metrics that the user wants to optimize.
+    """
+    duration = f"{result.seconds:.0f} s"
+    names = smoke.shown_names(result.metrics.values())
+    shown = f"its metrics: {', '.join(names)}" if names else "no metrics were found"
+    if result.failure:
+        output.note(f"{name} failed after {duration}: {result.failure}; {shown}")
+        return
+    output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
+    is_seen = bool(requested) and set(map(smoke.spelling, requested)) <= set(map(smoke.spelling, names))
+    if not result.ended and not is_seen:
+        output.note(
+            "metrics that it prints later are missing here, such as those of a test at its end: name yours, as in "
+            f"`platform submit hpo {folder} --objective METRIC:max --local`, or run init with --smoke-seconds 600"
+        )
