@@ -77,6 +77,17 @@ def measure(place: Workplace) -> Iterator[Row]:
 
 def _submit(place: Workplace, name: str, code: str, seconds_each: float = SHORT) -> tuple[float, float, float]:
     """Run a study and return the seconds until its first trial, from its last trial's end to the prompt, and of all."""
+    command, moments = submission(place, name, code, seconds_each)
+    start = time.time()  # the clock of the trials
+    seconds = place.time_command(command, timeout=120)
+    spans = [tuple(map(float, line.split())) for line in moments.read_text().splitlines()]
+    if len(spans) != TRIALS:
+        raise MeasurementFailed(f"{len(spans)} of {TRIALS} trials of {name} ended")
+    return min(spans)[0] - start, start + seconds - max(end for _, end in spans), seconds
+
+
+def submission(place: Workplace, name: str, code: str, seconds_each: float) -> tuple[list[str], Path]:
+    """Write the job of a study, and return the command that submits it and the file that its trials write."""
     folder = place.scratch / name
     folder.mkdir()
     moments = folder / "moments"
@@ -90,15 +101,9 @@ def _submit(place: Workplace, name: str, code: str, seconds_each: float = SHORT)
         "parallel": 2,
     }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    start = time.time()  # the clock of the trials
-    command = [_platform(), "submit", "hpo", str(folder), "--name", name, "--local"]
-    seconds = place.time_command(command, timeout=120)
-    spans = [tuple(map(float, line.split())) for line in moments.read_text().splitlines()]
-    if len(spans) != TRIALS:
-        raise MeasurementFailed(f"{len(spans)} of {TRIALS} trials of {name} ended")
-    return min(spans)[0] - start, start + seconds - max(end for _, end in spans), seconds
+    return [platform(), "submit", "hpo", str(folder), "--name", name, "--local"], moments
 
 
-def _platform() -> str:
+def platform() -> str:
     """Return the path of the command `platform`."""
     return str(Path(sys.executable).with_name("platform"))

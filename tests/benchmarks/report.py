@@ -1,8 +1,8 @@
 """How long the page of a report takes to open in Chromium, and to use; beside optuna-dashboard on the same study. And how
 long it takes until a live page shows a trial's end.
 
-Both show the study of `histories`: ten parameters and one value, no reports. Where the peer does not draw a study in time,
-its samples are missing, and the row's note says so.
+Both show the study of `histories`: ten parameters, one value, and learning curves of ten reports; two thirds of the trials
+are pruned after four. Where the peer does not draw a study in time, its samples are missing, and the row's note says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATIENCE = 60.0  # seconds for a page of the peer
 def measure(place: Workplace) -> Iterator[Row]:
     """Writes the report of each study, then opens it and the peer's page in turn, in a new browser context each."""
     for count, goal in [(20, 1000.0)] if place.quick else [(10_000, 1000.0), (50_000, 3000.0)]:
-        folder, exported = histories.of(place, count), histories.exported(place, count)
+        folder, exported = histories.of(place, count, True), histories.exported(place, count, True)
         place.say(f"report: pages of {count:,} trials, in turn")
         arguments = {
             "folder": str(folder),
@@ -45,11 +45,12 @@ def measure(place: Workplace) -> Iterator[Row]:
             ("brush", "choosing a range of parallel coordinates"),
         ):
             yield Row("report", f"{what}, {of}", "ms", tuple(taken[name]), goal=Goal(value=100))
+        yield Row("report", f"from the jump to the learning curves until they are drawn, {of}", "ms", tuple(taken["curves"]))
         yield Row("report", f"writing the file, {of}", "s", tuple(taken["writing"]))
     trials, ends = (20, 2) if place.quick else (800, 30)
     place.say(f"report: the live page of {trials:,} trials")
     arguments = {
-        "folder": str(histories.of(place, trials)),
+        "folder": str(histories.of(place, trials, True)),
         "scratch": str(place.scratch / "live"),
         "trials": trials,
         "ends": ends,

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.benchmarks import parts
 from tests.gateway.mlflow_site import require_plugin
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ FIGURES = {
     "sweeps": ({"%"}, 1),
     "loop": ({"s"}, 5),
     "checkpoints": ({"%"}, 1),
-    "report": ({"ms", "s"}, 8),
+    "report": ({"ms", "s"}, 9),
     "ask": ({"ms", "MiB", "s"}, 11),
     "ledger": ({"ms"}, 7),
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),
@@ -74,6 +75,18 @@ def test_a_cluster_must_be_named() -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
     assert ended.returncode == 2
     assert "--context CTX --namespace NS" in ended.stderr
+
+
+def test_parts_are_measured_beside_a_checkout_and_optuna() -> None:
+    command = [sys.executable, "-m", "tests.benchmarks.parts", "--rounds", "1", "--beside", str(ROOT)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)
+    assert ended.returncode == 0, ended.stderr
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in ended.stdout.splitlines() if "│" in line]
+    assert [part for part, *_ in cells] == list(parts.PARTS)
+    medians = [[float(cell.split()[0]) for cell in column if cell] for column in list(zip(*cells, strict=True))[1:]]
+    assert [len(column) for column in medians] == [len(parts.PARTS), len(parts.PARTS), sum(parts.PARTS.values())]
+    for column in medians:
+        assert column[:8] == sorted(column[:8])  # from one part to the next, but for MLflow
 
 
 @pytest.mark.parametrize(

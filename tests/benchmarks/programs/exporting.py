@@ -10,16 +10,19 @@ from tests.benchmarks import studies
 
 from trialplane.controller import export
 from trialplane.ledger import results
-from trialplane.ledger.attempts import StudyOrder
+from trialplane.ledger.attempts import NO_LIMIT, StudyOrder
 from trialplane.wire import records
 
 
 def main() -> None:
     """Exports the run in `folder` into the file `target`."""
     arguments = json.loads(sys.argv[1])
-    found = results.attempts_since(Path(arguments["folder"]) / "ledger.db", studies.NAME, False, 0)
+    ledger = Path(arguments["folder"]) / "ledger.db"
+    found = results.attempts_since(ledger, studies.NAME, False, 0)
+    rows = results.reports(ledger, studies.NAME, alive=False, after=0, limit=NO_LIMIT)
+    reports = [(row.number, row.step, row.metrics["loss"]) for row in rows]
     order = StudyOrder(studies.NAME, ("minimize",), ("loss",), {}, f"sqlite:///{arguments['target']}")
-    export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": False, "reports": []})])
+    export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": False, "reports": reports})])
     print(json.dumps({"trials": len(found)}))  # noqa: T201  this is the answer
 
 

@@ -37,7 +37,7 @@ def main() -> None:
     run = RunPaths.of(scratch / "home", studies.NAME)  # as in its ledger
     shutil.copytree(source, run.root)
     ended = arguments["trials"]
-    job = studies.job(ended + arguments["ends"], "random")
+    job, halving = studies.job(ended + arguments["ends"], "random"), studies.Halving()
     run.job.write_text(job.model_dump_json())
     page = StudyPage(
         RunHandle(run.root.name, LocalTarget(scratch / "home")), lambda: PageContext("--local", True, None, time.time())
@@ -55,7 +55,7 @@ def main() -> None:
                 time.sleep(_PAUSE)
                 request = ledger.ask()
                 assert request is not None
-                ledger.tell(studies.outcome(request, studies.sphere(request.params)))
+                halving.train(ledger, request)
             begun = time.perf_counter()
             shown = f"document.getElementById('trials').innerText.includes('{number:,} rows')"
             if not tab.wait_for(shown, browsers.PATIENCE / 1000):

@@ -27,6 +27,7 @@ from tests.ports import free_port
 
 from trialplane.client import folder
 from trialplane.ledger import results
+from trialplane.ledger.attempts import NO_LIMIT
 from trialplane.pages import content, page
 from trialplane.pages.content import PageContext, RunRecord
 from trialplane.plan import plan as planning
@@ -60,6 +61,14 @@ _TIMED = """async () => {
     return performance.now() - begun;
 }"""
 
+# Milliseconds from the jump to the learning curves until they are drawn.
+_CURVES = """(async () => {
+    const begun = performance.now(), section = document.getElementById('curves');
+    section.scrollIntoView({behavior: 'instant'});
+    while (!section.querySelector('.chart .plot-container')) await new Promise(requestAnimationFrame);
+    return performance.now() - begun;
+})()"""
+
 
 def main() -> None:
     """Answers with milliseconds of each opening and action, and seconds of each writing."""
@@ -67,7 +76,7 @@ def main() -> None:
     scratch, rounds, patience = Path(arguments["scratch"]), arguments["rounds"], arguments["patience"]
     scratch.mkdir(parents=True)
     file = scratch / "report.html"
-    taken: dict[str, list[float]] = {name: [] for name in ("content", "chart", *ACTIONS, "theirs", "writing")}
+    taken: dict[str, list[float]] = {name: [] for name in ("content", "chart", *ACTIONS, "curves", "theirs", "writing")}
     with chromium(scratch) as browser:
         for number in range(0 if arguments["warm_up"] else 1, rounds + 1):
             begun = time.perf_counter()
@@ -87,7 +96,8 @@ def _write(run: RunPaths, file: Path) -> None:
     """Write the report of a run that has no status, as the benchmark's histories have none."""
     job = folder.load_job(run)
     attempts = results.attempts(run.ledger, studies.NAME, job, alive=False)
-    recorded = RunRecord(job, planning.pending_status(run.root.name, job, 0.0), attempts, [])
+    reports = results.reports(run.ledger, studies.NAME, alive=False, after=0, limit=NO_LIMIT)
+    recorded = RunRecord(job, planning.pending_status(run.root.name, job, 0.0), attempts, reports)
     around = PageContext("--local", False, None, time.time())
     file.write_text(page.page("benchmark", [content.content(recorded, around)]), encoding="utf-8")
 
@@ -245,6 +255,7 @@ def _ours(browser: Browser, file: Path) -> dict[str, float]:
             tab.value(f"document.getElementById('{section}').scrollIntoView({{behavior: 'instant'}})")
             time.sleep(1)  # until the charts on the way are drawn
             taken[name] = float(tab.value(f"({_TIMED % action})()"))
+        taken["curves"] = float(tab.value(_CURVES))
         return taken
 
 
