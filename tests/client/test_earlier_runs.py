@@ -43,14 +43,20 @@ def driven(run: RunPaths) -> tuple[list[TrialRequest], list[str]]:
     """Work on a run; returns the trials that were trained, and the results that needed no training."""
     trained, answered = [], []
     with Ledger(f"sqlite:///{run.ledger}", folder.load_job(run), run.root.name, run.code, run.lock) as ledger:
-        while request := ledger.ask():
-            if answer := ledger.reused_outcome(request):
-                answered.append(answer.message)
-            else:
+        while True:
+            request = ledger.ask()
+            is_answered = request is not None and ledger.answer(request)
+            if request is not None and not is_answered:
                 trained.append(request)
                 if request.start is not None:  # the trial has read the checkpoint
                     ledger.report(TrialReport(request.number, 4, {"loss": 2.0}, 5.0, start_step=3))
-            ledger.tell(answer or complete(request))
+                ledger.tell(complete(request))
+            answers = list(ledger.take_answers(is_stuck=request is None))
+            for _, outcome in answers:
+                answered.append(outcome.message)
+                ledger.tell(outcome)
+            if request is None and not answers:
+                break
     return trained, answered
 
 
@@ -363,8 +369,9 @@ def test_what_has_begun_is_the_same_after_a_kill(runs: Runs) -> None:
         for _ in range(2):
             request = ledger.ask()
             assert request is not None
-            if answer := ledger.reused_outcome(request):
-                ledger.tell(answer)
+            if ledger.answer(request):
+                for _, answer in ledger.take_answers():
+                    ledger.tell(answer)
         first = request
         assert first.start is not None
         ledger.report(TrialReport(first.number, 4, {"loss": 0.4}, 5.0, start_step=3))  # and the controller dies

@@ -5,6 +5,7 @@ The ledger and the samplers are real. Not checked here: where the trials come fr
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import Any
 import optuna
 import pytest
 from tests.controller.conftest import outcome
+from tests.controller.loops import CANCELLED, Loop
 from tests.controller.trainings import Opened, asked, job, shown
 
 from trialplane.controller import history, samplers
 from trialplane.controller.ledger import Ledger
 from trialplane.wire import earlier
-from trialplane.wire.earlier import Earlier, EarlierTrial
+from trialplane.wire.earlier import Earlier, EarlierAttempt, EarlierTrial
+from trialplane.wire.records import TrialOutcome
+from trialplane.wire.states import RunState, TrialState
 
 UNIT = {"type": "float", "low": 0.0, "high": 1.0}
 SEARCH: dict[str, Any] = {
@@ -160,6 +164,25 @@ def test_a_study_without_history_is_shown_its_own_trials(opened: Opened) -> None
     ledger = opened.open(job(**SEARCH, sampler="tpe"))
     losses(ledger, 3)
     assert len(shown(ledger)) == 3
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_the_order_of_an_earlier_one(opened: Opened) -> None:
+    """Trial 0 is to end after trial 2 has ended, which is trained and never ends."""
+    of = job(**SEARCH, sampler="random")
+    requests = [asked(opened.open(of)) for _ in range(3)]
+    opened.close()
+    opened.run.ledger.unlink()
+    earlier_attempts = [EarlierAttempt("first", one.trial, one.params, one.seed, ended_before=()) for one in requests]
+    ends = TrialOutcome(0, TrialState.COMPLETE, metrics={"loss": 1.0})
+    earlier_attempts[0] = dataclasses.replace(earlier_attempts[0], outcome=ends)
+    earlier_attempts.append(dataclasses.replace(earlier_attempts[2], trial=3, ended_before=(2, 0)))
+    opened.run.code.mkdir()
+    (opened.run.code / earlier.FILE).write_bytes(Earlier(followed=tuple(earlier_attempts)).pack())
+    ledger = opened.open(of)
+    loop = Loop(ledger, opened.run, CANCELLED, size=2)
+    assert loop.controller.run().state is RunState.CANCELLED
+    assert [ledger.newest[trial].state for trial in range(3)] == [TrialState.COMPLETE, TrialState.PAUSED, TrialState.PAUSED]
+    assert ledger.newest[0].message == "answered by trial 0 of first, which has the same parameters"
 
 
 def test_bad_points_of_the_history_are_shown_as_the_worst(opened: Opened) -> None:

@@ -1,5 +1,5 @@
 """A real run whose trials continue earlier ones: their metrics are those of trials that were never interrupted, to the last
-bit, and no step is trained twice, also if trials and controller are killed.
+bit, and no step is trained twice, also if trials and controller are killed. A study that is repeated trains no step.
 
 Not checked here: which checkpoints are selected (tests/client/test_earlier_runs.py, tests/plan/test_earlier.py).
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.study.conftest import Study, kill, wait_until
+from tests.study.test_promotion import segments
 
 from trialplane import errors
 from trialplane.wire.states import RunState
@@ -137,3 +138,49 @@ def test_kills_change_neither_beginnings_nor_metrics(study: Study) -> None:
     assert curves == {key: undisturbed[key] for key in curves}, "to the last bit"
     assert not trained.keys() & curves.keys(), "no step is trained twice"
     assert {row.trial: row.values for row in run.rows()} == losses
+
+
+COUNTED = """
+def run(ctx):
+    done = ctx.restored["done"] if ctx.restored else 0
+    for epoch in range(done + 1, ctx.params["epochs"] + 1):
+        with open("LINES", "a") as file:
+            file.write("one step\\n")
+        ctx.report(epoch, loss=ctx.params["x"] + 1 / epoch)
+        ctx.save(epoch, {"done": epoch}, every=0)
+    return {"loss": ctx.params["x"]}
+"""
+PRUNERS = [
+    {"name": "asha", "promote": True, "max_resource": "epochs"},
+    {"name": "successive_halving", "min_resource": 1, "reduction_factor": 4},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pruner", PRUNERS, ids=["promotes", "stops"])
+def test_a_repeated_study_trains_no_step(study: Study, pruner: dict) -> None:
+    lines = study.job.parent / "lines"
+    study.write(COUNTED.replace("LINES", str(lines)), SPEC)
+    fields = {"pruner": pruner, "sampler": "tpe", "trials": 16}
+    first = study.submit("first", **fields)
+    assert first.wait(600).state is RunState.SUCCEEDED
+    trained = lines.read_text()
+    assert trained.count("step") == len(study.curves("first"))
+
+    second = study.submit("second", reuse=True, **fields)
+    status = second.wait(600)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert lines.read_text() == trained
+    assert status.progress.answered == 16
+    assert study.curves("second") == study.curves("first")
+    ends = [[(row.trial, row.params, row.state, row.values, row.step) for row in run.rows()] for run in (first, second)]
+    assert ends[0] == ends[1]
+    if pruner.get("promote"):
+        assert segments(study, "second") == segments(study, "first")
+    for name in ("first", "second"):
+        recorded = {int(one["tags"]["trialplane.trial"]): one for one in study.mlflow_runs(name)}
+        assert {trial: one["tags"]["trialplane.state"] for trial, one in recorded.items()} == {
+            trial: state.value for trial, _, state, *_ in ends[0]
+        }
+        points = {(trial, step) for trial, one in recorded.items() for step, _ in one["history"]["loss"]}
+        assert points == study.curves("first").keys()

@@ -6,7 +6,7 @@ They are read with the submitting user's rights.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from trialplane import errors
 from trialplane.client.target import Target
@@ -16,9 +16,11 @@ from trialplane.plan import datasets, earlier, pack
 from trialplane.plan.plan import Plan
 from trialplane.wire import earlier as keys
 from trialplane.wire import rows, system_metrics
-from trialplane.wire.earlier import Beginning, Earlier, EarlierTrial
+from trialplane.wire.earlier import Beginning, Earlier, EarlierAttempt, EarlierTrial
+from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest
 
 MAX_TRIALS = 20_000  # of the history, which is sent with the code
+MAX_REPORTS = 50_000  # of a run whose attempts are sent with the code
 MAX_RUNS = 100  # newest runs that are searched for results
 _MAX_DIFFERENCES = 5  # that a note names
 _MAX_DIFFERENCE = 80  # characters of each
@@ -65,8 +67,8 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
         notes += mapper.notes()
     if len(history) > MAX_TRIALS:
         issues.append(Issue(("history",), f"has {len(history):,} trials, and {MAX_TRIALS:,} are the most; name fewer runs"))
-    results, beginnings = _reusable(target, plan, job, notes) if job.reuse else ([], [])
-    return Earlier(tuple(history), tuple(results), tuple(beginnings)), issues, notes
+    reusable = _reusable(target, plan, job, notes) if job.reuse else Earlier()
+    return dataclasses.replace(reusable, history=tuple(history)), issues, notes
 
 
 def _out_of_memory(target: Target, run: str) -> set[int]:
@@ -76,8 +78,8 @@ def _out_of_memory(target: Target, run: str) -> set[int]:
     return {trial for trial, outcome in ends if outcome is not None and rows.is_out_of_memory(outcome)}
 
 
-def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple[list[EarlierTrial], list[Beginning]]:
-    """Return the trials of earlier runs that the plan's run need not train again, newest run first.
+def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earlier:
+    """Return what the plan's run takes over from earlier runs, newest run first, instead of training it again.
 
     These are of the newest `MAX_RUNS` runs that have the same code, data, seed and other fields that affect results.
 
@@ -88,8 +90,8 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple
         notes: List to which this adds notes for the user.
 
     Returns:
-        The complete trials, whose results are reused; and the checkpoints from which trials start, one for the same
-        parameters: that of the most steps.
+        The complete trials, whose results are reused; the checkpoints from which trials start, one for the same parameters:
+        that of the most steps; and the attempts to follow, which are those of one run.
     """
     unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
     if unreadable:
@@ -97,10 +99,11 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple
             f"reuse: nothing, because the data in {unreadable[0]} cannot be read here to check it for changes, or has too "
             "many files"
         )
-        return [], []
+        return Earlier()
     training_digest, code_digest = earlier.training_digest(job), plan.pack.identity
     results: list[EarlierTrial] = []
     beginnings: list[Beginning] = []
+    followable: list[tuple[str, list[EarlierAttempt], dict[int, int]]] = []  # run, its attempts, and their positions
     for run in target.runs()[:MAX_RUNS]:
         if run == plan.run:
             continue
@@ -116,14 +119,18 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple
                 notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
                 continue
             results += earlier.results(run, old_job, rows.newest_attempts(target.rows(run)), job)
+            attempts, is_active = target.attempts(run, 0)
+            pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
             if not job.pruner.promotes:  # rungs count from step 0
-                beginnings += _beginnings(target, run, old_job, job, notes)
+                beginnings += _beginnings(target, run, old_job, pairs, is_active, job, notes)
+            followable.append((run, *earlier.attempts_to_follow(run, old_job, pairs, job)))
         except (RunNotFound, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
-    if not results and not beginnings:
+    followed = _followed(target, followable, notes)
+    if not results and not beginnings and not followed:
         notes += _reasons(target, plan)
-        return [], []
+        return Earlier()
     notes += [
         f"reuse: a change of what {name} names ({errors.shortened(text, _MAX_DIFFERENCE)}) is not detected; if it has "
         "changed, submit with `--set reuse=false`"
@@ -134,7 +141,39 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> tuple
         longest.setdefault(keys.key(beginning.params), beginning)
     if longest:
         notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
-    return results, list(longest.values())
+    if followed:
+        ends = errors.counted(sum(attempt.outcome is not None for attempt in followed), "attempt")
+        notes.append(f"reuse: {ends} of {followed[0].run} repeated without training, as long as the search decides the same")
+    return Earlier((), tuple(results), tuple(longest.values()), followed)
+
+
+def _followed(
+    target: Target, followable: list[tuple[str, list[EarlierAttempt], dict[int, int]]], notes: list[str]
+) -> tuple[EarlierAttempt, ...]:
+    """Return the attempts of the earlier run that has the most results, with their reports, and add notes for the user.
+
+    Args:
+        target: Target of the earlier runs.
+        followable: Earlier runs, the newest first, with their attempts and the positions of these.
+        notes: List to which this adds notes for the user.
+    """
+    run, attempts, positions = max(
+        followable, key=lambda entry: sum(attempt.outcome is not None for attempt in entry[1]), default=("", [], {})
+    )
+    if not any(attempt.outcome is not None for attempt in attempts):
+        return ()
+    reports: list[ReportRow] = []
+    mark = 0
+    try:
+        while page := target.curves(run, mark, _PAGE):
+            mark = page[-1].mark
+            reports += system_metrics.without_samples(page)
+            if len(reports) > MAX_REPORTS:
+                notes.append(f"reuse: the decisions of {run} are not repeated: it has more than {MAX_REPORTS:,} reports")
+                return ()
+    except (RunNotFound, LedgerError, TargetError):
+        return ()  # as in `_reusable`
+    return earlier.add_reports(attempts, positions, (report for report in reports if report.number in positions))
 
 
 def _reasons(target: Target, plan: Plan) -> Iterator[str]:
@@ -165,19 +204,27 @@ def _affects_results(difference: str) -> bool:
     return section == "params" or section not in earlier.IGNORED_FIELDS
 
 
-def _beginnings(target: Target, run: str, old_job: Job, job: Study, notes: list[str]) -> list[Beginning]:
+def _beginnings(
+    target: Target,
+    run: str,
+    old_job: Job,
+    attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]],
+    is_active: bool,
+    job: Study,
+    notes: list[str],
+) -> list[Beginning]:
     """Return the checkpoints of an earlier run from which trials of a new one can start, and add notes for the user.
 
     Args:
         target: Target of both runs.
         run: Name of the earlier run.
         old_job: Its job.
+        attempts: Its attempts.
+        is_active: Whether its controller works.
         job: Job of the new run.
         notes: List to which this adds notes for the user.
     """
-    attempts, is_active = target.attempts(run, 0)
-    pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
-    beginnings, lacking_count = earlier.beginnings(run, old_job, pairs, job, int(_counts_from_0(target, run)))
+    beginnings, lacking_count = earlier.beginnings(run, old_job, attempts, job, int(_counts_from_0(target, run)))
     if lacking_count:
         trials = errors.counted(lacking_count, "unfinished trial")
         notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left or recorded")

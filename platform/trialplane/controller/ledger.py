@@ -39,6 +39,7 @@ from trialplane import errors
 from trialplane.controller import history, points, replaying, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats, SavedCheckpoints
 from trialplane.controller.curves import Curves
+from trialplane.controller.following import Following
 from trialplane.controller.hours import Hours
 from trialplane.controller.memory_frontier import MemoryFrontier
 from trialplane.controller.patience import Patience
@@ -116,7 +117,6 @@ class Ledger:
         newest: Row of the newest attempt of each trial, by trial.
         best: Row of the best trial; None before one is complete.
         saved: Number and size of the checkpoints that are still needed.
-        answered: Number of trials with the result of an earlier trial with the same parameters, which were not trained.
         spared_steps: Number of steps that were not trained again, of each ended trial that has begun from a checkpoint of an
             earlier run.
         status: Last status of the run in the database when it was opened; None without one.
@@ -175,11 +175,14 @@ class Ledger:
         earlier_trials = earlier.read(code)
         self._earlier = samplers.earlier_trials(job, earlier_trials.history)
         # Parameters → an earlier trial with these parameters, whose result a new trial gets. The first of several counts.
+        self._answers: list[TrialRequest] = []  # attempts that have started and will get such a result
         self._reusable = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
         # Parameters → checkpoint of an earlier run from which a new trial starts. With rungs, which count from step 0, none.
         beginnings = () if self.promotion is not None else earlier_trials.beginnings
         self._beginnings = {earlier.key(beginning.params): beginning for beginning in reversed(beginnings)}
-        self.answered = 0
+        self._following = Following(earlier_trials.followed)
+        self._ended_since_start: list[int] = []  # numbers of attempts that have ended since the last start, in this order
+        self._answered: set[int] = set()  # trials whose newest attempt has the end of an earlier one
         self.spared_steps: dict[int, int] = {}
         self._memory_frontier = MemoryFrontier(self._search)
         for trial in earlier_trials.history:
@@ -266,9 +269,11 @@ class Ledger:
         self._unwritten = attempt
         number, begun = attempt.request.number, time.time()
         start_facts: dict[str, Any] = {"begun": begun, "workers": self._hours.workers, "slot": slot}
+        start_facts["ended_before"] = tuple(self._ended_since_start)
         self._change_request(attempt, start_facts)
         self._write(self.storage.write_start, number)
         self._unwritten = None
+        self._ended_since_start = []
         self._count_start(attempt.request)
         self._hours.start(number, begun)
         self._running[number] = attempt
@@ -635,28 +640,52 @@ class Ledger:
         """Return the parameters of a trial as one text. Trials with the same text are duplicates."""
         return earlier.key({**self.job.params, **sampled})
 
-    def reused_outcome(self, request: TrialRequest) -> TrialOutcome | None:
-        """Return the outcome that an attempt takes over from an earlier trial; None if the attempt has to run.
+    @property
+    def answered(self) -> int:
+        """The number of trials with the result of an earlier trial with the same parameters, which were not trained."""
+        return len(self._answered)
+
+    def answer(self, request: TrialRequest) -> bool:
+        """Return whether an attempt takes over the end of an earlier one, and need not run. `take_answers` then ends it."""
+        if self._following.attempt(request) is not None:
+            self._following.hold(request)
+        elif self._reusable_trial(request) is not None:
+            self._answers.append(request)
+        else:
+            return False
+        return True
+
+    def take_answers(self, *, is_stuck: bool = False) -> Iterator[tuple[TrialRequest, TrialOutcome]]:
+        """Yield attempts that take over the end of an earlier one and end now, with their outcomes. Record their reports.
+
+        Args:
+            is_stuck: Whether nothing starts before one of them has ended.
+        """
+        answers, self._answers = self._answers, []
+        for request in answers:
+            trial = self._reusable_trial(request)
+            assert trial is not None
+            outcome = TrialOutcome(
+                request.number, TrialState.COMPLETE, metrics=trial.metrics, returned=trial.returned, step=trial.step
+            )
+            yield request, _answered(outcome, trial.run, trial.trial)
+        for request in self._following.take_due(is_stuck and not answers):
+            attempt = self._following.attempt(request)
+            assert attempt is not None
+            assert attempt.outcome is not None
+            for step, metrics in attempt.reports:
+                self.report(TrialReport(request.number, step, metrics, time.time()))
+            outcome = dataclasses.replace(attempt.outcome, number=request.number)
+            yield request, _answered(outcome, attempt.run, attempt.trial)
+
+    def _reusable_trial(self, request: TrialRequest) -> EarlierTrial | None:
+        """Return the complete earlier trial whose result an attempt takes over; None if the attempt has to run.
 
         With `reuse`, the earlier trial is one of another run, and with `duplicates: answer` one of this run. It has the same
         parameters. A trial that has already trained some steps in this run has to run.
         """
-        result = self._reusable.get(earlier.key(request.params))
         has_trained = request.segment is not None and request.segment.done > 0
-        if result is None or has_trained:
-            return None
-        now = time.time()
-        return TrialOutcome(
-            number=request.number,
-            state=TrialState.COMPLETE,
-            metrics=result.metrics,
-            returned=result.returned,
-            message=f"answered by trial {result.trial} of {result.run}, which has the same parameters",
-            started=now,
-            ended=now,
-            step=result.step,
-            answered_by=f"{result.run}:{result.trial}",
-        )
+        return None if has_trained else self._reusable.get(earlier.key(request.params))
 
     def _beginning(self, params: Mapping[str, Any]) -> Beginning | None:
         """Return the checkpoint of an earlier run from which a trial with these parameters starts; None without one."""
@@ -737,8 +766,11 @@ class Ledger:
         donor, donor_outcome = self._attempts[donor_number]
         assert donor_outcome is not None
         digest = "" if donor_outcome.checkpoints is None else donor_outcome.checkpoints.digest
-        parent = Parent(donor.trial, donor_outcome.step, digest, donor.number, donor.folder)
-        segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=previous.series)
+        parent: Parent | None = Parent(donor.trial, donor_outcome.step, digest, donor.number, donor.folder)
+        series: int | None = previous.series
+        if donor_outcome.answered_by and not self._following.repeats(stretch.trial, stretch.rung):
+            parent = series = None  # an earlier run has trained it and not this one, so there is no checkpoint
+        segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=series)
         new_params = None  # the trial's parameters stay
         if isinstance(self.promotion, Members):
             new_params = self.promotion.params(stretch, self._search.parameters, donor.params)
@@ -770,8 +802,8 @@ class Ledger:
 
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
-        if outcome.answered_by:  # an earlier trial has done the steps
-            return 0
+        if outcome.answered_by and outcome.state is TrialState.COMPLETE and request.segment and request.segment.rung:
+            return 0  # an earlier trial has done the steps, without a stop at the rung
         if request.trial in self._offsets:
             has_reported = outcome.step > 0 or bool(outcome.metrics)
             return outcome.step + self._offsets[request.trial] if has_reported else 0
@@ -910,7 +942,11 @@ class Ledger:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
         if rows.is_out_of_memory(outcome):
             self._memory_frontier.add(sampled)
-        self.answered += bool(outcome.answered_by)
+        self._ended_since_start.append(request.number)
+        if outcome.answered_by:
+            self._answered.add(request.trial)
+        else:
+            self._answered.discard(request.trial)
         if outcome.begun_from:
             self.spared_steps[request.trial] = outcome.spared_steps
         self.counts.add_end(request.trial, outcome)
@@ -954,14 +990,14 @@ class Ledger:
         has_begun = request.start is not None and request.start.step >= 0  # `_record_beginning` sets the step
         if has_begun and (beginning := self._beginning(request.params)) is not None:
             self._best_reports.begin_with(request.trial, beginning.best)
+        _, previous = (None, None) if request.retry_of is None else self._attempts[request.retry_of]
+        self._following.record_start(request, is_retry=previous is not None and previous.failure is not None)
         segment = request.segment
         if self.promotion is None or segment is None:
             return
-        if request.retry_of is not None:
-            _, previous = self._attempts[request.retry_of]
-            if previous is not None and previous.state is TrialState.PAUSED:  # not a retry: it continues a paused trial
-                self.counts.paused -= 1
-                self._take_over_best(request.trial, segment)
+        if previous is not None and previous.state is TrialState.PAUSED:  # not a retry: it continues a paused trial
+            self.counts.paused -= 1
+            self._take_over_best(request.trial, segment)
         self.promotion.record_start(Stretch(request.trial, segment.rung, segment.done))
 
     def _take_over_best(self, trial: int, segment: Segment) -> None:
@@ -1093,6 +1129,7 @@ class Ledger:
         for attempt in attempts:
             self._restore_attempt(attempt, curves.get(attempt.request.number, {}))
         self._restore_new_ends()
+        self._restore_ended_since_start()
         for request in interrupted:
             self._record_loss(request, unfinished.get(request.number, []))
         self._repeats.reopen_failures(self.job.retries.failed_before)
@@ -1146,6 +1183,17 @@ class Ledger:
             ended_before.update(self._frozen(trial).system_attrs.get(replaying.ENDED_BEFORE, ()))
         end_times = {trial: self.newest[trial].ended or 0.0 for trial in self._new_ends if trial not in ended_before}
         self._new_ends = sorted(end_times, key=lambda trial: (end_times[trial], trial))
+
+    def _restore_ended_since_start(self) -> None:
+        """Reduce `_ended_since_start` to the attempts whose ends no start has recorded, in the order of their ends."""
+        recorded = {number for request, _ in self._attempts.values() for number in request.ended_before or ()}
+        end_times: dict[int, float] = {}
+        for number in self._ended_since_start:
+            _, outcome = self._attempts[number]
+            assert outcome is not None
+            if number not in recorded:
+                end_times[number] = outcome.ended
+        self._ended_since_start = sorted(end_times, key=lambda number: (end_times[number], number))
 
     def _load_reports(self, running: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
         """Read the reports in the database, and return them by number of the attempt.
@@ -1214,6 +1262,12 @@ class Ledger:
                 step=max((report.step for report in reports), default=0),
             )
         )
+
+
+def _answered(outcome: TrialOutcome, run: str, trial: int) -> TrialOutcome:
+    """Return the outcome of an attempt that it takes over from a trial of an earlier run, which it names."""
+    message = f"answered by trial {trial} of {run}, which has the same parameters"
+    return dataclasses.replace(outcome, message=message, answered_by=f"{run}:{trial}")
 
 
 def _create_promotion(job: Job) -> Promotion | Members | None:

@@ -35,7 +35,7 @@ WAIT = 0.25  # longest wait for an event in seconds, which is also the longest d
 _GROWTH_SECONDS = 1.0  # seconds after an event in which its reports are written to the ledger
 _LONGEST_REMARK = 1000  # characters of a remark, which a trial's code may make as long as it likes
 _LONGEST_MESSAGE = 10_000  # characters of the message about a trial's end
-_MOST_REUSED = 100  # trials that get results of earlier trials in a row, before the loop handles events again
+_MOST_ANSWERED = 100  # attempts in a row that take over ends of earlier ones, before the loop handles events again
 _MOST_WARNINGS = 100  # warnings in the status, which is written often
 
 
@@ -91,6 +91,8 @@ class Loop:
             self._check_end()
             if self._ending is None and not self._is_full:
                 self._start_all()
+            elif self._end_answered(is_stuck=True):
+                continue
             elif self._ending is not None and self._ending.kill:
                 self._end_all(self._ending)  # in each turn, because a process that is just starting ignores the message
             self._resize()
@@ -152,11 +154,12 @@ class Loop:
     def _start_all(self) -> None:
         """Start an attempt in every idle slot, as long as attempts are left.
 
-        An attempt that gets the result of an earlier trial with the same parameters ends at once, and needs no slot.
+        An attempt that takes over the end of an earlier one needs no slot.
         """
         idle = self._workload.idle
-        reused_count = 0
-        while idle and reused_count < _MOST_REUSED:
+        answered_count = 0
+        while idle and answered_count < _MOST_ANSWERED:
+            self._end_answered()
             try:
                 request = self._ledger.ask(idle[0])
             except errors.LedgerFull as error:
@@ -165,18 +168,31 @@ class Loop:
                 self._is_full = True  # running attempts continue, as the ledger still takes their results
                 self._warn(f"no further trial is started: {error}")
                 return
+            if request is None and self._end_answered(is_stuck=True):
+                continue
             if request is None:
                 # Paused trials may still be promoted after another trial has ended.
                 self._has_nothing_to_start = not self._ledger.counts.paused
                 break
             self._growing_until = time.monotonic() + _GROWTH_SECONDS
-            reused_outcome = self._ledger.reused_outcome(request)
-            if reused_outcome is not None:
-                reused_count += 1
-                self._record_end(request, reused_outcome)
+            if self._ledger.answer(request):
+                answered_count += 1
             else:
                 self._workload.start(idle.pop(0), request)
+        self._end_answered()
         self._end_dropped()
+
+    def _end_answered(self, *, is_stuck: bool = False) -> bool:
+        """Record the ends that attempts take over from earlier ones and that are due; return whether there were any.
+
+        Args:
+            is_stuck: Whether nothing starts before one of them has ended.
+        """
+        has_ended = False
+        for request, outcome in self._ledger.take_answers(is_stuck=is_stuck):
+            self._record_end(request, outcome)
+            has_ended = True
+        return has_ended
 
     def _end_dropped(self) -> None:
         """Record the ends of paused trials that will not continue."""

@@ -7,6 +7,7 @@ with the same `training_digest`, whose trials would be trained in the same way.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +18,8 @@ from trialplane.job import space
 from trialplane.job.kinds import Job, Study
 from trialplane.job.kinds.study import Reuse
 from trialplane.wire import rows as wire_rows
-from trialplane.wire.earlier import Beginning, EarlierTrial
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.earlier import Beginning, EarlierAttempt, EarlierTrial
+from trialplane.wire.records import ReportRow, Segment, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FAILURE_RULES, TrialState
 
 # Fields that do not affect a trial with given parameters: they choose the trials, their number, and where they run.
@@ -235,6 +236,117 @@ def beginnings(
             Beginning(run, request.trial, params, request.seed, digest, outcome.step, offset, dict(outcome.best))
         )
     return selected, lacking_count
+
+
+def attempts_to_follow(
+    run: str, job: Job, attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]], new: Study
+) -> tuple[list[EarlierAttempt], dict[int, int]]:
+    """Return the attempts of an earlier run that a new run may follow, still without their reports.
+
+    There are none if the pruner differs, because it has ended trials by other rules; in a population, whose trials continue
+    from checkpoints of others; and with an Optuna objective, whose trials get their parameters only after their start.
+
+    Args:
+        run: Name of the earlier run.
+        job: Its job.
+        attempts: Its attempts, with only the sampled parameters, in the order of their numbers.
+        new: Job of the new run.
+
+    Returns:
+        The attempts, in the order of their starts, each with its retries; and their positions by number of an attempt.
+    """
+    assert isinstance(job, Study)
+    if job.pruner != new.pruner or new.population is not None or new.search.suggests:
+        return [], {}
+    selected: list[EarlierAttempt] = []
+    positions: dict[int, int] = {}
+    failed: set[int] = set()  # numbers of attempts that have failed, which may be retried
+    ended: list[int] = []  # positions of those that have ended since the last start
+    for request, outcome in attempts:
+        params = {**job.params, **request.params}
+        ended += [positions[number] for number in request.ended_before or () if number not in failed]
+        if outcome is not None and outcome.failure is not None:
+            failed.add(request.number)
+        if request.retry_of in failed:
+            position = positions[request.retry_of]
+            selected[position] = dataclasses.replace(selected[position], outcome=_repeatable(outcome, params, new))
+        else:
+            position = len(selected)
+            segment = request.segment or Segment()
+            selected.append(
+                EarlierAttempt(
+                    run=run,
+                    trial=request.trial,
+                    params=params,
+                    seed=request.seed,
+                    rung=segment.rung,
+                    done=segment.done,
+                    ended_before=None if request.ended_before is None else tuple(ended),
+                    outcome=_repeatable(outcome, params, new),
+                )
+            )
+            ended = []
+        positions[request.number] = position
+    return selected, positions
+
+
+def _repeatable(outcome: TrialOutcome | None, params: Mapping[str, Any], new: Study) -> TrialOutcome | None:
+    """Return what a new run takes over of an attempt's end; None if it must train: the attempt failed or has not ended.
+
+    These are results, and neither files nor facts of a process.
+
+    Args:
+        outcome: End of the attempt.
+        params: All its parameters.
+        new: Job of the new run.
+    """
+    if outcome is None or outcome.failure is not None or not _has_fixed_params(params, new):
+        return None
+    if outcome.state is TrialState.COMPLETE and not outcome.metrics.keys() >= set(new.required_metrics):
+        return None
+    if outcome.state is TrialState.PRUNED and new.pruner.name == "none":  # the job's code has decided this
+        return None
+    return TrialOutcome(
+        outcome.number,
+        outcome.state,
+        metrics=outcome.metrics,
+        returned=outcome.returned,
+        step=outcome.step,
+        early=outcome.early,
+    )
+
+
+def add_reports(
+    attempts: Iterable[EarlierAttempt], positions: Mapping[int, int], reports: Iterable[ReportRow]
+) -> tuple[EarlierAttempt, ...]:
+    """Return attempts to follow with their reports, and with the states that they had when they ended.
+
+    A trial that promotion has dropped counts as pruned, but was paused when its attempt ended.
+
+    Args:
+        attempts: Attempts without their reports.
+        positions: Position of each attempt in the earlier run, by its number.
+        reports: Reports of the earlier run, in order.
+    """
+    reports_of: dict[int, dict[int, list[ReportRow]]] = collections.defaultdict(dict)  # position → number → reports
+    for report in reports:
+        by_number = reports_of[positions[report.number]]
+        if report.number not in by_number:  # a retry does again what follows on the step from which it continues
+            for number, rows in by_number.items():
+                by_number[number] = [row for row in rows if row.step < report.step]
+        by_number.setdefault(report.number, []).append(report)
+    rows_by_attempt = [rows for by_number in reports_of.values() for rows in by_number.values()]
+    from_0 = {row.trial for rows in rows_by_attempt for row in rows if row.step == 0}  # trials that count steps from 0
+    complete: list[EarlierAttempt] = []
+    for position, attempt in enumerate(attempts):
+        outcome, steps_before = attempt.outcome, int(attempt.trial in from_0)
+        is_at_rung = outcome is not None and 0 < attempt.rung <= outcome.step + steps_before
+        if outcome is not None and is_at_rung and outcome.state is TrialState.PRUNED:
+            outcome = dataclasses.replace(outcome, state=TrialState.PAUSED)
+        rows = [row for of_attempt in reports_of[position].values() for row in of_attempt]
+        reported = tuple((row.step, row.metrics) for row in rows)
+        complete.append(dataclasses.replace(attempt, outcome=outcome, reports=reported))
+    return tuple(complete)
 
 
 def _has_fixed_params(params: Mapping[str, Any], job: Job) -> bool:

@@ -1,5 +1,7 @@
 """Trials of earlier runs that are part of a submission: history for its sampler, results, and checkpoints to start from.
 
+It also has the attempts of one earlier run, which the new one repeats without training as long as it decides the same.
+
 The submitter reads them with the rights of the user and sends them with the job's code, because a run's token opens no other
 run's ledger. So a run sees earlier runs as they were at its submission.
 """
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane.wire import records
-from trialplane.wire.records import BestReport
+from trialplane.wire.records import BestReport, TrialOutcome
 
 FILE = ".trialplane-earlier.json"  # hidden, because hidden files of a job's own folder are not packed by default
 
@@ -71,6 +73,34 @@ class Beginning:
 
 
 @dataclasses.dataclass(frozen=True)
+class EarlierAttempt:
+    """An attempt of an earlier run, with its retries.
+
+    Attributes:
+        run: Name of the earlier run.
+        trial: Number of the trial.
+        params: All parameters.
+        seed: Seed of the trial.
+        rung: Number of steps after which it was paused; 0 if it was to train to the end.
+        done: Number of steps that were trained before.
+        ended_before: Positions of the attempts that ended after the start of the attempt before this one, and before the
+            start of this one, in the order of their ends. None if that is not known.
+        outcome: Its end. None if the trial failed or did not end.
+        reports: Step and metrics of each report, in order.
+    """
+
+    run: str
+    trial: int
+    params: Mapping[str, Any]
+    seed: int
+    rung: int = 0
+    done: int = 0
+    ended_before: tuple[int, ...] | None = None
+    outcome: TrialOutcome | None = None
+    reports: tuple[tuple[int, Mapping[str, float]], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Earlier:
     """Trials of earlier runs.
 
@@ -78,11 +108,14 @@ class Earlier:
         history: Trials that the sampler learns from.
         results: Complete trials of the same code, data and seed. The run takes over their results instead of repeating them.
         beginnings: Checkpoints of trials of the same code, data and seed, from which trials of the run start.
+        followed: Attempts of one earlier run with the same code, data, seed and pruner, in the order of their starts. They
+            are repeated without training as long as the run decides the same.
     """
 
     history: tuple[EarlierTrial, ...] = ()
     results: tuple[EarlierTrial, ...] = ()
     beginnings: tuple[Beginning, ...] = ()
+    followed: tuple[EarlierAttempt, ...] = ()
 
     def pack(self) -> bytes:
         """Return the content of `FILE`. Empty if there are no earlier trials."""
